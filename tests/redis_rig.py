@@ -23,8 +23,8 @@ from farro.jobs.outcomes import Child, Succeeded
 from farro.jobs.retry import RetryPolicy
 from farro.store.port import StorePolicy, Submission
 from farro.store.redis import RedisStore
-from farro.store.redis.context import Ground
-from farro.store.redis.server import Address
+from farro.store.redis.client import RedisAddress
+from farro.store.redis.context import RedisContext
 from farro.store.redis.workspace import LocalWorkspace
 from stage import EPOCH, ROLES, plan, report, submission
 
@@ -62,7 +62,7 @@ class Rig:
         about: dict[str, Any] = {
             "root": str(self._folder),
             "name": self.name,
-            "address": Address(url=changes.pop("url", self.url), **{"retry_s": 10.0, **address}),
+            "address": RedisAddress(url=changes.pop("url", self.url), **{"retry_s": 10.0, **address}),
             "roles": ROLES,
             "policy": changes.pop("policy", StorePolicy(retry=RETRY)),
             "clock": SystemClock() if real else self.clock,
@@ -74,7 +74,7 @@ class Rig:
             "uniform": low,
             **changes,
         }
-        made = RedisStore(Ground(**about), on_close=about["workspace"].close)
+        made = RedisStore(RedisContext(**about), on_close=about["workspace"].close)
         self.stores.append(made)
         return made
 

@@ -21,8 +21,8 @@ from farro.store.files.context import Ground
 from farro.store.memory import MemoryStore
 from farro.store.port import Agent, Store, StorePolicy
 from farro.store.redis import RedisStore
-from farro.store.redis import context as redis_ground
-from farro.store.redis.server import Address
+from farro.store.redis.client import RedisAddress
+from farro.store.redis.context import RedisContext
 from farro.store.redis.workspace import LocalWorkspace
 from servers import RedisServer
 from stage import ROLES, make, read, small_journal
@@ -182,10 +182,10 @@ class Redis:
         dice = random.Random(len(self.stores))
         workspace = LocalWorkspace(self.root, name=self.space, clock=self.clock)
         store = RedisStore(
-            redis_ground.Ground(
+            RedisContext(
                 root=self.root,
                 name=self.space,
-                address=Address(url=self.server.url, retry_s=5.0),
+                address=RedisAddress(url=self.server.url, retry_s=5.0),
                 roles=ROLES,
                 policy=self.policy,
                 clock=self.clock,
@@ -204,13 +204,13 @@ class Redis:
         return store
 
     def die(self, agent: Agent, store: Store | None = None) -> None:
-        self.store._ground.server.call("ZADD", f"{self.store._ground.keys.prefix}leases", 0, agent.id)
+        self.store._context.client.call("ZADD", f"{self.store._context.keys.prefix}leases", 0, agent.id)
         for each in self.stores:
-            each._ground.beats.pop(agent.id, None)
+            each._context.last_heard_s.pop(agent.id, None)
 
     def snapshot(self) -> object:
         """Every key but the leases: their time is a heartbeat."""
-        ask, prefix = self.store._ground.server.call, self.store._ground.keys.prefix
+        ask, prefix = self.store._context.client.call, self.store._context.keys.prefix
         found, cursor = [], b"0"
         while True:
             cursor, some = ask("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 10_000)

@@ -23,7 +23,7 @@ from farro.host.clock import SystemClock
 from farro.queue import migrate
 from farro.queue.jobs import operator
 from farro.store.port import Store, Submission
-from farro.store.redis.server import Server
+from farro.store.redis.client import RedisClient
 from flows.program import Program
 from servers import RedisServer
 from support import torture
@@ -189,13 +189,13 @@ def killed_at(here: Two, source: str, target: str, number: int) -> int:
         try:
             count = _Counted(number)
             fs.set_seam(count)
-            ask = Server._exchange
+            ask = RedisClient._exchange
 
             def exchange(*args: Any) -> Any:
                 count.one()
                 return ask(*args)
 
-            Server._exchange = exchange  # type: ignore[method-assign]
+            RedisClient._exchange = exchange  # type: ignore[method-assign]
             here.migrate(source, target)
             os.write(told, str(count.calls).encode())
             os._exit(0)

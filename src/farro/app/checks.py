@@ -89,9 +89,9 @@ def _redis_checks(settings: Settings, path: str, clock: SystemClock) -> list[Che
 
 
 def _server(settings: Settings, clock: SystemClock) -> contextlib.closing[Any]:
-    from farro.store.redis.server import Server
+    from farro.store.redis.client import RedisClient
 
-    return contextlib.closing(Server(servers.redis_address(settings, brief=True), "", clock))
+    return contextlib.closing(RedisClient(servers.redis_address(settings, brief=True), "", clock))
 
 
 def _where_it_answers(found: list[Check], settings: Settings, path: str, clock: SystemClock) -> list[Check]:

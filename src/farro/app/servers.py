@@ -22,7 +22,7 @@ from farro.worker.leader_port import Seat
 
 if TYPE_CHECKING:
     from farro.agq.client import AgqStore
-    from farro.store.redis.server import Address
+    from farro.store.redis.client import RedisAddress
 
 BRIEF_S = 5.0  # for how long a command asks a server that does not answer
 
@@ -43,7 +43,7 @@ def open_redis(
     jobs that run here."""
     address = redis_address(settings, brief=brief)
     from farro.store.redis import RedisStore
-    from farro.store.redis.context import Ground
+    from farro.store.redis.context import RedisContext
     from farro.store.redis.workspace import LocalWorkspace
 
     section = settings.redis
@@ -61,7 +61,7 @@ def open_redis(
         audit.close()
 
     return RedisStore(
-        Ground(
+        RedisContext(
             root=root,
             name=section.name,
             address=address,
@@ -101,7 +101,7 @@ def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str
     )
 
 
-def redis_address(settings: Settings, *, brief: bool = False) -> Address:
+def redis_address(settings: Settings, *, brief: bool = False) -> RedisAddress:
     """Say where the server is and how long to ask it. `brief`: a person waits, so an unreachable server is reported
     soon."""
     if settings.store.startswith(AGQ):
@@ -110,13 +110,13 @@ def redis_address(settings: Settings, *, brief: bool = False) -> Address:
             "store behind it: --store redis://HOST:PORT/DB, or --root of the machine on which `farro agq` runs"
         )
     try:
-        from farro.store.redis.server import Address
+        from farro.store.redis.client import RedisAddress
     except ImportError as error:
         raise InputError(
             f"{settings.store} needs the Redis client, and {error.name} is not installed: pip install 'farro[redis]'"
         ) from error
     section = settings.redis
-    return Address(
+    return RedisAddress(
         url=settings.store,
         user=section.user,
         password=None if section.password is None else section.password.reveal(os.environ, "redis.password"),
@@ -130,12 +130,12 @@ def redis_address(settings: Settings, *, brief: bool = False) -> Address:
 def library(settings: Settings, clock: Clock) -> Library:
     """Open the library of plans and actions that every machine sees."""
     address = redis_address(settings, brief=True)
-    from farro.store.redis.keys import Keys
+    from farro.store.redis.client import RedisClient
     from farro.store.redis.library import RedisLibrary
-    from farro.store.redis.server import Server
+    from farro.store.redis.scripts import RedisKeys
 
     name = settings.redis.name
-    return RedisLibrary(Server(address, Keys(name).prefix, clock), name)
+    return RedisLibrary(RedisClient(address, RedisKeys(name).prefix, clock), name)
 
 
 def _reap_agent(agent_id: str) -> None:

@@ -36,9 +36,9 @@ def test_several_are_claimed_in_one_request(rig: Rig) -> None:
     one, other = store.join("a", role="Runner"), store.join("b", role="Runner")
     assert store.claim_batch(one, 3) == [], "the first call sends its script"
     ids = fill(store, 10)
-    before = store._ground.server.requests
+    before = store._context.client.requests
     first = store.claim_batch(one, 3)
-    assert store._ground.server.requests == before + 1
+    assert store._context.client.requests == before + 1
     assert names(first) == ids[:3]
     assert len({claim.envelope.lifecycle.correlation_id for claim in first}) == 3
     assert {claim.attempt for claim in first} == {1}
@@ -53,10 +53,10 @@ def test_a_row_ends_before_a_job_of_another_version_and_the_rest_keep_their_plac
     """All of a row are taken from the head of the queue at once; who is not claimed goes back to where it was."""
     store = rig.store()
     ids = fill(store, 8)
-    ask, key = store._ground.server.call, store._ground.keys.job(ids[2])
+    ask, key = store._context.client.call, store._context.keys.job(ids[2])
     life = ask("HGET", key, "life")
     ask("HSET", key, "sv", "9.0.0", "life", life.replace(b"1.0.0", b"9.0.0"))
-    queue = f"{store._ground.keys.prefix}q:Runner:"
+    queue = f"{store._context.keys.prefix}q:Runner:"
     before = ask("ZRANGE", queue, 0, -1, "WITHSCORES")
     agent = store.join("a", role="Runner")
     assert names(store.claim_batch(agent, 4)) == ids[:2]
@@ -74,9 +74,9 @@ def test_several_are_committed_in_one_request(rig: Rig) -> None:
     fill(store, 8)
     claims = store.claim_batch(agent, 4)
     store.kill(operator, "j01")
-    before = store._ground.server.requests
+    before = store._context.client.requests
     told = end(store, claims)
-    assert store._ground.server.requests == before + 1
+    assert store._context.client.requests == before + 1
     assert [type(what) for what in told] == [Lifecycle, ClaimLost, Lifecycle, Lifecycle]
     assert [view.status for view in map(store.find, ("j00", "j01", "j02", "j03")) if view is not None] == [
         Status.SUCCEEDED,

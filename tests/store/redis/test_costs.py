@@ -20,14 +20,14 @@ from stage import plan, report, submission
 
 def calls(store: RedisStore) -> dict[str, int]:
     """How often the server was asked for each command, those of scripts included."""
-    told = store._ground.server.call("INFO", "commandstats").decode()
+    told = store._context.client.call("INFO", "commandstats").decode()
     return {name: int(count) for name, count in re.findall(r"cmdstat_([^:]+):calls=(\d+)", told)}
 
 
 def cost_of_a_job(store: RedisStore, number: int) -> tuple[int, dict[str, int]]:
     """Round trips and commands of an enqueue, a claim, its heartbeats and a commit."""
     agent = store.join("w", role="Runner", tags=("gpu",))
-    before, asked = calls(store), store._ground.server.requests
+    before, asked = calls(store), store._context.client.requests
     store.enqueue(submission(number))
     claim = store.claim(agent)
     assert claim is not None
@@ -35,7 +35,7 @@ def cost_of_a_job(store: RedisStore, number: int) -> tuple[int, dict[str, int]]:
         store.heartbeat(agent)
         store.heartbeat(agent, claim)
     store.commit(claim, Succeeded(report=report(claim)))
-    asked = store._ground.server.requests - asked
+    asked = store._context.client.requests - asked
     after = calls(store)
     store.leave(agent)
     spent = {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
@@ -66,9 +66,9 @@ def test_looking_costs_as_much_as_what_is_looked_for(rig: Rig) -> None:
     assert claim is not None
 
     def asked(call: Callable[[], object]) -> int:
-        before = store._ground.server.requests
+        before = store._context.client.requests
         call()
-        return store._ground.server.requests - before
+        return store._context.client.requests - before
 
     boss = store.join("b", role=None)
     store.recover(boss)  # the first of each sends its script
@@ -87,18 +87,18 @@ def test_looking_costs_as_much_as_what_is_looked_for(rig: Rig) -> None:
 def test_many_jobs_are_sent_in_parts_and_compared_before(rig: Rig) -> None:
     store = rig.store()
     store.enqueue(submission(1, job_id="taken"))
-    before = store._ground.server.requests
+    before = store._context.client.requests
     many = [submission(n, job_id=f"m{n}") for n in range(1000)]
     with pytest.raises(IdConflict, match="taken"):
         store.enqueue_many([*many, submission(2, job_id="taken")])
     assert store.load("Runner") == 1
     assert store.enqueue_many(many) == [f"m{n}" for n in range(1000)]
-    assert store._ground.server.requests - before < 20
+    assert store._context.client.requests - before < 20
     assert store.load("Runner") == 1001
     large = [Submission(role="Runner", prompt=plan(n), payload={"x": b"x" * 3_000_000}) for n in range(4)]
-    before = store._ground.server.requests
+    before = store._context.client.requests
     store.enqueue_many(large)
-    assert store._ground.server.requests - before == 4, "a part is bounded by its size too"
+    assert store._context.client.requests - before == 4, "a part is bounded by its size too"
 
 
 def test_finished_jobs_are_removed_with_all_that_was_theirs(rig: Rig) -> None:
@@ -116,8 +116,8 @@ def test_finished_jobs_are_removed_with_all_that_was_theirs(rig: Rig) -> None:
     assert store.remove(boss, ["done", "open", "nobody"]) == ["done"]
     assert (store.find("done"), store.named("nightly"), dict(store.names())) == (None, None, {})
     assert [view.job_id for view in store.list()] == ["open"]
-    keys = store._ground.keys
-    assert store._ground.server.calls([("EXISTS", keys.job("done")), ("EXISTS", keys.files("done"))]) == [0, 0]
+    keys = store._context.keys
+    assert store._context.client.calls([("EXISTS", keys.job("done")), ("EXISTS", keys.files("done"))]) == [0, 0]
     assert store.enqueue_named("nightly", submission(2, job_id="done")) == "done", "the id and the name are free again"
 
 
@@ -160,8 +160,8 @@ def test_to_look_on_costs_the_same_whatever_the_backlog(rig: Rig) -> None:
     asked = []
     for count in (1, 1100):
         store.enqueue_many([submission(n) for n in range(count)])
-        before = store._ground.server.requests
+        before = store._context.client.requests
         picture = viewer.picture(rig.clock.now())
-        asked.append(store._ground.server.requests - before)
+        asked.append(store._context.client.requests - before)
     assert asked[0] == asked[1]
     assert picture.counts == {"Runner": {Status.QUEUED: 1101}}

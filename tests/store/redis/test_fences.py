@@ -96,19 +96,19 @@ def test_a_heartbeat_is_no_round_trip_while_the_server_heard_of_the_agent(rig: R
     claim = store.claim(agent)
     rig.clock.advance(2)
     store.heartbeat(agent, claim)  # a server that is new is told the script first
-    before = store._ground.server.requests
+    before = store._context.client.requests
     for _ in range(100):
         store.heartbeat(agent)
         store.heartbeat(agent, claim)
-    assert store._ground.server.requests == before
+    assert store._context.client.requests == before
     rig.clock.advance(LEASE_S / 3 - 1)
     store.heartbeat(agent)
-    assert store._ground.server.requests == before
+    assert store._context.client.requests == before
     store.heartbeat(agent, claim)  # whether a job was taken is asked for every second
-    assert store._ground.server.requests == before + 1
+    assert store._context.client.requests == before + 1
     rig.clock.advance(LEASE_S / 3 + 1)
     store.heartbeat(agent)
-    assert store._ground.server.requests == before + 2
+    assert store._context.client.requests == before + 2
 
 
 def test_two_watchdogs_at_once_do_everything_once(rig: Rig) -> None:
@@ -147,7 +147,7 @@ def test_a_dependent_is_seen_to_by_the_next_watchdog(rig: Rig) -> None:
     for name in ("second", "third"):
         store.enqueue(Submission(role="Runner", prompt=plan(metadata={"after": ["first"]}), job_id=name))
     claim = claimed(store)
-    commit.commit(store._ground, claim, Succeeded(report=report(claim)), None)  # the script alone
+    commit.commit(store._context, claim, Succeeded(report=report(claim)), None)  # the script alone
     assert store.pending("Runner") == 2
     dog = rig.store()
     done = dog.recover(dog.join("dog", role=None))
@@ -160,7 +160,7 @@ def test_a_job_of_another_schema_version_is_never_processed(rig: Rig) -> None:
     store = rig.store()
     store.enqueue(submission(1, job_id="newer"))
     store.enqueue(submission(2, job_id="ours"))
-    ask, key = store._ground.server.call, store._ground.keys.job("newer")
+    ask, key = store._context.client.call, store._context.keys.job("newer")
     life = ask("HGET", key, "life")
     ask("HSET", key, "sv", "9.0.0", "life", life.replace(SCHEMA_VERSION.encode(), b"9.0.0"))
     agent = store.join("w", role="Runner")
@@ -184,7 +184,7 @@ def test_a_job_that_cannot_be_read_stops_nobody(rig: Rig) -> None:
     store = rig.store()
     store.enqueue(submission(1, job_id="torn"))
     store.enqueue(submission(2, job_id="whole"))
-    store._ground.server.call("HSET", store._ground.keys.job("torn"), "life", "{")
+    store._context.client.call("HSET", store._context.keys.job("torn"), "life", "{")
     agent = store.join("w", role="Runner")
     claim = store.claim(agent)
     assert claim is not None

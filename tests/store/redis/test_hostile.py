@@ -29,7 +29,7 @@ from stage import EPOCH, plan, report, submission
 
 
 def spoil(store: RedisStore, job_id: str, field: str, text: str) -> None:
-    store._ground.server.call("HSET", store._ground.keys.job(job_id), field, text)
+    store._context.client.call("HSET", store._context.keys.job(job_id), field, text)
 
 
 # --- machines ---
@@ -70,7 +70,7 @@ def test_when_the_next_job_is_due_is_told_in_this_machines_time(rig: Rig) -> Non
     clock = ManualClock(EPOCH + timedelta(days=400 * 365))  # far before the server's, whatever that says
     store = rig.store(clock=clock, own_time=False)
     store.join("w", role="Runner")
-    ahead = store._ground.ahead
+    ahead = store._context.clock_offset
     assert abs(ahead) > timedelta(days=365)
     due_at = clock.now() + ahead + timedelta(hours=1)
     store.enqueue(Submission(role="Runner", prompt=plan(), not_before=due_at))
@@ -113,7 +113,7 @@ def test_posted_content_that_cannot_be_read_ends_its_job_and_nobody_elses(rig: R
     store = rig.store()
     store.enqueue(submission(1, job_id="bad"))
     store.enqueue(submission(2, job_id="good"))
-    store._ground.server.call("HSET", store._ground.keys.files("bad"), field, text)
+    store._context.client.call("HSET", store._context.keys.files("bad"), field, text)
     spoil(store, "bad", "fl", "1")
     agent = store.join("w", role="Runner")
     claim = store.claim(agent)
@@ -160,7 +160,7 @@ def test_a_marked_job_that_cannot_be_read_keeps_no_watchdog_from_its_work(rig: R
     store.enqueue(submission(1, job_id="bad"))
     unroutable(store, "bad")
     if life == "other version":
-        told = json.loads(store._ground.server.call("HGET", store._ground.keys.job("bad"), "life"))
+        told = json.loads(store._context.client.call("HGET", store._context.keys.job("bad"), "life"))
         life = json.dumps({**told, "schema_version": 99})
     spoil(store, "bad", "life", life)
     store.enqueue(submission(2, job_id="orphan"))

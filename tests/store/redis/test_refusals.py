@@ -17,7 +17,7 @@ import pytest
 
 from farro.errors import NotReplicated
 from farro.jobs.outcomes import Succeeded
-from farro.store.redis.connection import Address, Link, pack
+from farro.store.redis.client import RedisAddress, RedisConnection, pack
 from redis_rig import Rig, proxied
 from servers import RedisServer, free_port
 from stage import report, submission
@@ -41,7 +41,7 @@ class Admin:
     """A connection of its own, which stays when the server takes no more."""
 
     def __init__(self, url: str) -> None:
-        self._link = Link(Address(url=url), 30.0)
+        self._link = RedisConnection(RedisAddress(url=url), 30.0)
 
     def ask(self, *command: str) -> Any:
         self._link.send(pack(command))
@@ -65,7 +65,7 @@ def test_a_refusal_that_passes_is_waited_for(tmp_path: Path, setting: str, stric
         admin = Admin(server.url)
         store = rig.store(real=True, retry_s=PATIENCE_S)
         store.find("nothing")
-        store._ground.server.drop()
+        store._context.client.drop()
         admin.ask("CONFIG", "SET", setting, strict)
         made = []
         thread = threading.Thread(target=lambda: made.append(store.enqueue(submission(job_id="j"))), daemon=True)
@@ -90,7 +90,7 @@ def test_a_repeated_call_waits_for_the_replicas_as_the_first_did(tmp_path: Path,
         assert replica.process is not None
         try:
             plain = rig.store()
-            eventually(lambda: b"state=online" in plain._ground.server.call("INFO", "replication"))
+            eventually(lambda: b"state=online" in plain._context.client.call("INFO", "replication"))
             with proxied(server.port) as proxy:
                 store = rig.store(url=proxy.url, wait_replicas=1, wait_s=0.3)
                 other = plain.join("w", role="Runner")  # from now on the server knows the scripts
@@ -109,7 +109,7 @@ def test_a_repeated_call_waits_for_the_replicas_as_the_first_did(tmp_path: Path,
                 with pytest.raises(NotReplicated):
                     calls[what]()
                 assert proxy.cuts == 1
-                store._ground.server.close()
+                store._context.client.close()
         finally:
             replica.process.send_signal(signal.SIGCONT)
             replica.stop()
@@ -117,7 +117,7 @@ def test_a_repeated_call_waits_for_the_replicas_as_the_first_did(tmp_path: Path,
 
 def test_a_repeated_call_takes_no_name_back_that_has_passed_on(rig: Rig) -> None:
     store = rig.store()
-    server, sent = store._ground.server, []
+    server, sent = store._context.client, []
     run = server.run
 
     def noted(script: Any, *args: Any, **how: Any) -> Any:
@@ -129,7 +129,7 @@ def test_a_repeated_call_takes_no_name_back_that_has_passed_on(rig: Rig) -> None
     ((script, args),) = sent
     server.run = run  # type: ignore[method-assign]
     store.enqueue_named("nightly", submission(2, job_id="two"), instead_of="one")
-    answer = server.call("EVALSHA", script.sha, 1, store._ground.keys.prefix, *args, 1)
+    answer = server.call("EVALSHA", script.sha, 1, store._context.keys.prefix, *args, 1)
     assert answer[:2] == [b"ok", [1]], "the first call's own work"
     assert store.names() == {"nightly": "two"}
 
@@ -163,7 +163,7 @@ def test_who_waits_over_tls_is_woken(tmp_path: Path) -> None:
         wait = {"role": "Runner", "timeout_s": PATIENCE_S}
         thread = threading.Thread(target=lambda: store.changes(cursor, **wait), daemon=True)  # type: ignore[arg-type]
         thread.start()
-        eventually(lambda: b"blocked_clients:1" in store._ground.server.call("INFO", "clients"))
+        eventually(lambda: b"blocked_clients:1" in store._context.client.call("INFO", "clients"))
         time.sleep(0.3)  # let it come to its wait
         store.wake("Runner")
         thread.join(15)  # the server answers after 30 s by itself

@@ -13,13 +13,13 @@ from stage import report, submission
 
 def saved(store: RedisStore) -> dict[bytes, bytes]:
     """Everything of this store, as the server has it now."""
-    server, prefix = store._ground.server, store._ground.keys.prefix
+    server, prefix = store._context.client, store._context.keys.prefix
     keys = server.call("KEYS", prefix.replace("{", "\\{").replace("}", "\\}") + "*")
     return {key: server.call("DUMP", key) for key in keys}
 
 
 def rolled_back(store: RedisStore, to: dict[bytes, bytes]) -> None:
-    server = store._ground.server
+    server = store._context.client
     for key in saved(store):
         server.call("DEL", key)
     for key, data in to.items():

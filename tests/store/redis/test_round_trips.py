@@ -62,16 +62,16 @@ def test_a_claim_waits_for_the_queue_in_one_request(rig: Rig) -> None:
     store, other = rig.store(real=True), rig.store(real=True)
     assert isinstance(store, PipelinedStore)
     waiter = Waiter(store, 4)
-    before = store._ground.server.requests
+    before = store._context.client.requests
     fill(other, 1)
     assert waiter.claimed() == ["j00"]
-    assert store._ground.server.requests <= before + 1, "it may have been sent before we looked"
+    assert store._context.client.requests <= before + 1, "it may have been sent before we looked"
     assert store.count()[Status.IN_PROGRESS] == 1
 
 
 def waiting(store: RedisStore, count: int) -> None:
     """Until so many of all clients wait in the server for an entry."""
-    blocked = lambda: store._ground.server.call("CLIENT", "LIST").count(b"cmd=bzpopmin")  # noqa: E731
+    blocked = lambda: store._context.client.call("CLIENT", "LIST").count(b"cmd=bzpopmin")  # noqa: E731
     eventually(lambda: blocked() == count)
 
 
@@ -79,11 +79,11 @@ def test_one_worker_is_woken_for_a_job(rig: Rig) -> None:
     stores = [rig.store(real=True) for _ in range(3)]
     waiters = [Waiter(store) for store in stores]
     waiting(stores[0], 3)
-    before = [store._ground.server.requests for store in stores]
+    before = [store._context.client.requests for store in stores]
     rig.store(real=True).enqueue(submission(1, job_id="alone"))
     eventually(lambda: sum(waiter.is_alive() for waiter in waiters) == 2)
     waiting(stores[0], 2)
-    asked = [store._ground.server.requests for store in stores]
+    asked = [store._context.client.requests for store in stores]
     asleep = [at for at, waiter in enumerate(waiters) if waiter.is_alive()]
     assert len(asleep) == 2
     assert [asked[at] for at in asleep] == [before[at] for at in asleep], "each waits in the request that it waited in"
@@ -209,7 +209,7 @@ def test_a_server_that_forgot_a_script_does_both_once(rig: Rig, known: str) -> N
     agent = store.join("a", role="Runner")
     fill(store, 8)
     row = store.claim_batch(agent, 2)
-    store._ground.server.call("SCRIPT", "FLUSH")
+    store._context.client.call("SCRIPT", "FLUSH")
     if known == "commit":
         store.commit(row[0], ends(row)[0][1])
         row = row[1:]
@@ -226,9 +226,9 @@ def test_a_row_and_the_claim_of_the_next_are_one_request(rig: Rig) -> None:
     agent = store.join("a", role="Runner")
     fill(store, 8)
     _, row = store.commit_and_claim(agent, ends(store.claim_batch(agent, 2)), 2)
-    before = store._ground.server.requests
+    before = store._context.client.requests
     told, claims = store.commit_and_claim(agent, ends(row), 2)
-    assert store._ground.server.requests == before + 1
+    assert store._context.client.requests == before + 1
     assert [type(what) for what in told] == [Lifecycle, Lifecycle]
     assert [claim.job_id for claim in claims] == ["j04", "j05"]
 

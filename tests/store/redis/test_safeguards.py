@@ -12,7 +12,7 @@ from farro.jobs import transitions
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
-from farro.store.redis import edit, scripts
+from farro.store.redis import decisions, scripts
 from redis_rig import Rig, life, proxied
 from servers import RedisServer
 from stage import report, submission
@@ -45,12 +45,12 @@ def overtaken(rig: Rig, server: RedisServer) -> None:
     store = rig.store()
     store.enqueue(submission(job_id="j"))
     boss = store.join("b", role=None)
-    (seen,) = store._ground.look(["j"])
+    (seen,) = store._context.read_jobs(["j"])
     assert seen is not None
     move = Move(reason=Reason.REROUTED, status=Status.QUEUED, role="CodeReviewer")
-    late = transitions.decided(seen.lifecycle, move, by=boss.id, attempt=0, now=store._ground.now())
+    late = transitions.decided(seen.lifecycle, move, by=boss.id, attempt=0, now=store._context.now())
     store.kill(boss, "j")
-    assert edit.put(store._ground, boss, seen, late, 0) is None
+    assert decisions.compare_and_swap(store._context, boss, seen, late, 0) is None
     assert store.count()[Status.KILLED] == 1
 
 

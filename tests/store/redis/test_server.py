@@ -148,10 +148,10 @@ def test_scripts_that_the_server_forgot_are_sent_again(rig: Rig) -> None:
     store.enqueue(submission())
     agent = store.join("w", role="Runner")
     for _ in range(3):
-        store._ground.server.call("SCRIPT", "FLUSH")
+        store._context.client.call("SCRIPT", "FLUSH")
         claim = store.claim(agent)
         assert claim is not None
-        store._ground.server.call("SCRIPT", "FLUSH")
+        store._context.client.call("SCRIPT", "FLUSH")
         store.release(claim)
 
 
@@ -166,7 +166,7 @@ def test_whoever_waits_for_changes_is_told_of_the_gap_when_the_server_was_away(t
         )
         thread.start()
         until = time.monotonic() + PATIENCE_S
-        while b"cmd=xread" not in store._ground.server.call("CLIENT", "LIST") and time.monotonic() < until:
+        while b"cmd=xread" not in store._context.client.call("CLIENT", "LIST") and time.monotonic() < until:
             time.sleep(0.01)
         server.kill()
         server.start()
@@ -191,7 +191,7 @@ def test_whoever_waits_asks_the_server_nothing(tmp_path: Path) -> None:
 
         until = time.monotonic() + PATIENCE_S
         blocked = rb" idle=[1-9]\d* flags=b .* cmd=xread"  # it has said nothing for a second, and waits in the server
-        while not re.search(blocked, other._ground.server.call("CLIENT", "LIST")):
+        while not re.search(blocked, other._context.client.call("CLIENT", "LIST")):
             assert time.monotonic() < until
             time.sleep(0.05)
         assert answers == []
@@ -227,7 +227,7 @@ def test_a_wrong_password_is_said_in_words_and_never_told(tmp_path: Path) -> Non
             assert told.value.__context__ is None or "wr0ng-secret" not in str(told.value.__context__)
         store = rig.store(password="right")
         assert store.enqueue(submission())
-        assert "right" not in repr(store._ground)
+        assert "right" not in repr(store._context)
 
 
 def test_a_server_that_is_too_old_is_said_in_words(rig: Rig) -> None:
@@ -275,7 +275,7 @@ def test_a_full_server_begins_nothing_new_and_what_runs_goes_on(tmp_path: Path) 
         assert done is not None
         assert runs is not None
         store.commit(done, Succeeded(report=report(done)))
-        store._ground.server.call("CONFIG", "SET", "maxmemory", "1")
+        store._context.client.call("CONFIG", "SET", "maxmemory", "1")
         for refused in (lambda: store.enqueue(submission()), lambda: store.claim(agent)):
             with pytest.raises(StorageTrouble, match=r"full \(maxmemory\)"):
                 refused()
@@ -291,7 +291,7 @@ def test_a_full_server_begins_nothing_new_and_what_runs_goes_on(tmp_path: Path) 
         assert store.remove(newcomer, ["done"]) == ["done"]
         store.note("pruned", actor=newcomer.id, removed=1)
         store.leave(newcomer)
-        store._ground.server.call("CONFIG", "SET", "maxmemory", "0")
+        store._context.client.call("CONFIG", "SET", "maxmemory", "0")
         assert {str(status): count for status, count in store.count().items() if count} == {"succeeded": 1, "killed": 1}
 
 
@@ -299,7 +299,7 @@ def test_a_replica_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis").start()
     with rigged(server, tmp_path) as rig:
         store = rig.store(retry_s=1.0)
-        store._ground.server.call("REPLICAOF", "127.0.0.1", free_port())
+        store._context.client.call("REPLICAOF", "127.0.0.1", free_port())
         with pytest.raises(StorageTrouble, match="is a replica"):
             store.enqueue(submission())
 
@@ -358,17 +358,17 @@ def test_what_is_acknowledged_has_reached_the_replicas_that_were_asked_for(tmp_p
         with rigged(server, tmp_path) as rig:
             plain = rig.store()
             until = time.monotonic() + PATIENCE_S
-            while b"state=online" not in plain._ground.server.call("INFO", "replication"):
+            while b"state=online" not in plain._context.client.call("INFO", "replication"):
                 assert time.monotonic() < until
                 time.sleep(0.02)
             store = rig.store(wait_replicas=1, wait_s=30.0)
             store.enqueue(submission(job_id="safe"))
             copy = rig.store(url=replica.url)
-            found = copy._ground.server.call("HGET", copy._ground.keys.job("safe"), "wh")
+            found = copy._context.client.call("HGET", copy._context.keys.job("safe"), "wh")
             assert found == b"queued"
-            before = store._ground.server.requests
+            before = store._context.client.requests
             store.enqueue(submission(job_id="safe-too"))
-            assert store._ground.server.requests == before + 1, "the wait goes with the request"
+            assert store._context.client.requests == before + 1, "the wait goes with the request"
             replica.kill()
             short = rig.store(wait_replicas=1, wait_s=0.05)
             with pytest.raises(NotReplicated, match="done on the master, but only 0 of 1 replicas"):
@@ -398,7 +398,7 @@ def test_the_rights_of_the_documentation_are_enough_and_no_more(tmp_path: Path) 
     with rigged(server, tmp_path) as rig:
         admin = rig.store()
         rig.name = "PLACE"
-        admin._ground.server.call(*acl_line().split())
+        admin._context.client.call(*acl_line().split())
         store = rig.store(user="farro", password="secret", beat_s=0.0)
         life(store)
         store.enqueue(submission(job_id="j"))
@@ -418,7 +418,7 @@ def test_the_rights_of_the_documentation_are_enough_and_no_more(tmp_path: Path) 
         store.release_leadership("manager", "m")
         for beyond in (("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("GET", "elsewhere"), ("ACL", "LIST")):
             with pytest.raises(NotPermitted, match=r"docs/redis\.md"):
-                store._ground.server.call(*beyond)
+                store._context.client.call(*beyond)
         rig.name = "another"
         with pytest.raises(FarroError):
             rig.store(user="farro", password="secret").enqueue(submission(plan_id=plan()["plan_id"]))

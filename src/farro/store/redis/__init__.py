@@ -1,14 +1,14 @@
-"""The Redis store: jobs in a Redis or Valkey server, for workers on many machines. `RedisStore` is the Store port.
+"""Keep jobs in a Redis or Valkey server, for workers on many machines. `RedisStore` implements the Store port.
 
-Each part of a transaction is a file here, and a script in scripts/ with what a crash leaves. Files of attempts live in
-workspace, plans and actions in library. The key space is documented at the head of scripts/prelude.lua.
+Each Lua script in scripts/ is one transaction; its head states what a crash leaves. The head of scripts/prelude.lua
+documents the keys.
 
-- Rules stay in Python (kernel.moves); a script compares a fence and swaps. Enqueue, claim and commit are one round trip
-  each. [test_a_job_takes_three_round_trips_whatever_the_backlog]
-- The fence is (agent, attempt), and the agent alive by the server's clock.
+- The rules of a job's lifecycle stay in Python (farro.jobs.transitions). A script only compares a fence and swaps.
+  Enqueue, claim and commit take one round trip each. [test_a_job_takes_three_round_trips_whatever_the_backlog]
+- The fence is (agent, attempt), and the agent must be alive by the server's clock.
   [test_an_agent_whose_lease_is_over_is_fenced_though_it_lives]
 - Every call can be repeated after a lost answer. [test_a_lost_answer_is_asked_for_again]
-- What was acknowledged stays, as far as the server's persistence and its replicas go: docs/redis.md.
+- Acknowledged changes are as durable as the server's persistence and replicas make them: docs/redis.md.
 """
 
 from __future__ import annotations
@@ -38,150 +38,151 @@ from farro.store.port import (
     RecoveryAction,
     Submission,
 )
-from farro.store.redis import agents, claim, commit, edit, leader, prune, recover, submit, unblock, views
-from farro.store.redis.context import Ground
-from farro.store.redis.feed import Ear, Stream
+from farro.store.redis import agents, claim, commit, decisions, recover, submit, unblock, views
+from farro.store.redis.client import BothReplies
+from farro.store.redis.context import RedisContext
+from farro.store.redis.feed import ChangeStream, Wakeup
 from farro.store.redis.records import pairs
-from farro.store.redis.server import Both
 
 
 class RedisStore:
-    """The Store port over a server. See ports.store for what each call promises."""
+    """Implement the Store port over a Redis server. farro.store.port states what each call guarantees."""
 
-    def __init__(self, ground: Ground, on_close: Callable[[], None] | None = None) -> None:
-        self._ground = ground
+    def __init__(self, context: RedisContext, on_close: Callable[[], None] | None = None) -> None:
+        self._context = context
         self._on_close = on_close
         self._feeds: dict[str | None, ChangeFeed] = {}
-        self._ears: dict[str, Ear] = {}  # agent → of its `claim_or_wait`
-        self._lock = threading.Lock()  # guards both
+        self._wakeups: dict[str, Wakeup] = {}  # agent → what ends its `claim_or_wait` early
+        self._lock = threading.Lock()  # guards _feeds and _wakeups
 
     @property
     def root(self) -> str:
-        return self._ground.root
+        return self._context.root
 
     def roles(self) -> list[str]:
-        return list(self._ground.roles)
+        return list(self._context.roles)
 
     # --- agents ---
 
     def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
-        agent = agents.join(self._ground, name, role=role, slot=slot, tags=tags)
+        agent = agents.join(self._context, name, role=role, slot=slot, tags=tags)
         if role is not None:
             with self._lock:
-                self._ears[agent.id] = Ear(role)  # before it waits: who is called then is not called in vain
+                self._wakeups[agent.id] = Wakeup(role)  # made before the agent waits, so that an early wake is not lost
         return agent
 
     def leave(self, agent: Agent) -> None:
-        agents.leave(self._ground, agent)
+        agents.leave(self._context, agent)
         with self._lock:
-            ear = self._ears.pop(agent.id, None)
-        if ear is not None:
-            ear.close()
+            wakeup = self._wakeups.pop(agent.id, None)
+        if wakeup is not None:
+            wakeup.close()
 
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
-        agents.heartbeat(self._ground, agent, claim)
+        agents.heartbeat(self._context, agent, claim)
 
     def agents(self) -> list[AgentView]:
-        return agents.views(self._ground)
+        return agents.views(self._context)
 
     # --- submitting ---
 
     def enqueue(self, submission: Submission) -> str:
-        job_id, late = submit.enqueue(self._ground, submission)
-        self._look_at(unblock.SUBMITTER, late)
+        job_id, late = submit.enqueue(self._context, submission)
+        self._unblock(unblock.SUBMITTER, late)
         return job_id
 
     def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
-        job_ids, late = submit.enqueue_many(self._ground, submissions)
-        self._look_at(unblock.SUBMITTER, late)
+        job_ids, late = submit.enqueue_many(self._context, submissions)
+        self._unblock(unblock.SUBMITTER, late)
         return job_ids
 
     def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
-        return submit.enqueue_claimed(self._ground, agent, submission)
+        return submit.enqueue_claimed(self._context, agent, submission)
 
     def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:
-        job_id, late = submit.enqueue_named(self._ground, name, submission, instead_of)
-        self._look_at(unblock.SUBMITTER, late)
+        job_id, late = submit.enqueue_named(self._context, name, submission, instead_of)
+        self._unblock(unblock.SUBMITTER, late)
         return job_id
 
     def named(self, name: str) -> str | None:
-        return views.named(self._ground, name)
+        return views.named(self._context, name)
 
     def names(self) -> Mapping[str, str]:
-        return views.names(self._ground)
+        return views.names(self._context)
 
     # --- working ---
 
     def claim(self, agent: Agent) -> Claim | None:
-        return claim.claim(self._ground, agent)
+        return claim.claim(self._context, agent)
 
     def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
-        return claim.claim_batch(self._ground, agent, limit)
+        return claim.claim_batch(self._context, agent, limit)
 
     def record_claim(self, claim: Claim) -> None:
-        """Nothing is left to write: the script wrote it."""
+        """Do nothing: the claim script already stored everything."""
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         if claims:
-            claim.hand_back(self._ground, claims)
+            claim.hand_back(self._context, claims)
 
     def claim_or_wait(self, agent: Agent, limit: int, timeout_s: float) -> list[Claim]:
-        with self._ears[agent.id].listening() as ear:
-            return claim.claim_or_wait(self._ground, agent, limit, timeout_s, ear)
+        with self._wakeups[agent.id].listening() as wakeup:
+            return claim.claim_or_wait(self._context, agent, limit, timeout_s, wakeup)
 
     def commit_and_claim(
         self, agent: Agent, ended: Sequence[tuple[Claim, Outcome]], limit: int
     ) -> tuple[list[Lifecycle | Lost], list[Claim]]:
-        told: list[commit.Committed | Lost] = []
+        committed: list[commit.Committed | Lost] = []
         claims: list[Claim] = []
-        both: list[Both] = []
-        scripts, server = self._ground.scripts, self._ground.server
+        replies: list[BothReplies] = []
+        scripts, client = self._context.scripts, self._context.client
 
         def ask(args: Sequence[Any]) -> Any:
-            def last(row: Sequence[Any]) -> Any:
-                both.append(server.run_both((scripts.commit, row), (scripts.claim, args)))
-                return both[0].first
+            def last(args_of_commit: Sequence[Any]) -> Any:
+                replies.append(client.run_both((scripts.commit, args_of_commit), (scripts.claim, args)))
+                return replies[0].first
 
-            told[:] = commit.commit_batch(self._ground, ended, last=last)
-            if isinstance(both[0].second, FarroError):
-                raise both[0].second
-            return both[0].second
+            committed[:] = commit.commit_batch(self._context, ended, last=last)
+            if isinstance(replies[0].second, FarroError):
+                raise replies[0].second
+            return replies[0].second
 
         try:
-            claims = claim.asked(self._ground, agent, limit, ask)
+            claims = claim.claim_with(self._context, agent, limit, ask)
         except FarroError:
-            if not told:
-                raise  # else what was committed is told first; the next claim meets the same trouble
-        if (short := both[0].short) is not None:
-            with contextlib.suppress(FarroError):  # as short as this; but nobody is left with them
+            if not committed:
+                raise  # otherwise report the commits first; the next claim meets the same error
+        if (short := replies[0].shortfall) is not None:
+            with contextlib.suppress(FarroError):  # too few replicas here, too; the jobs must not stay claimed
                 self.hand_back(claims)
             raise short
-        return [self._looked(agent.id, what) for what in told], claims
+        return [self._unblocked(agent.id, outcome) for outcome in committed], claims
 
     def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        told: dict[int, Lifecycle | Lost] = {}
-        rows: dict[str, list[int]] = {}
-        for at, (had, _) in enumerate(ended):
-            rows.setdefault(had.agent.id, []).append(at)
-        for agent_id, row in rows.items():
-            for at, what in zip(row, commit.commit_batch(self._ground, [ended[at] for at in row]), strict=True):
-                told[at] = self._looked(agent_id, what)
-        return [told[at] for at in range(len(ended))]
+        answers: dict[int, Lifecycle | Lost] = {}
+        by_agent: dict[str, list[int]] = {}
+        for at, (ended_claim, _) in enumerate(ended):
+            by_agent.setdefault(ended_claim.agent.id, []).append(at)
+        for agent_id, indexes in by_agent.items():
+            outcomes = commit.commit_batch(self._context, [ended[at] for at in indexes])
+            for at, outcome in zip(indexes, outcomes, strict=True):
+                answers[at] = self._unblocked(agent_id, outcome)
+        return [answers[at] for at in range(len(ended))]
 
-    def _looked(self, agent_id: str, what: commit.Committed | Lost) -> Lifecycle | Lost:
-        if isinstance(what, Lost):
-            return what
-        self._look_at(agent_id, what[1])
-        return what[0]
+    def _unblocked(self, agent_id: str, outcome: commit.Committed | Lost) -> Lifecycle | Lost:
+        if isinstance(outcome, Lost):
+            return outcome
+        self._unblock(agent_id, outcome[1])
+        return outcome[0]
 
     def next_due(self, role: str) -> datetime | None:
-        return claim.next_due(self._ground, role)
+        return claim.next_due(self._context, role)
 
     def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         if move is not None:
-            self._ground.check_role(move.role)
-        lifecycle, others = commit.commit(self._ground, claim, outcome, move)
-        self._look_at(claim.agent.id, others)
+            self._context.check_role(move.role)
+        lifecycle, others = commit.commit(self._context, claim, outcome, move)
+        self._unblock(claim.agent.id, others)
         return lifecycle
 
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
@@ -190,68 +191,70 @@ class RedisStore:
     def release(self, claim: Claim, note: str = "") -> Lifecycle:
         return self.commit(claim, Released(note=note))
 
-    def _look_at(self, by: str, job_ids: Sequence[str]) -> None:
-        """Those that waited for what was just done. It is done, whatever happens here: the next watchdog looks too."""
+    def _unblock(self, by: str, job_ids: Sequence[str]) -> None:
+        """Unblock the jobs that waited for the change just made. That change stands even if this fails: the next
+        watchdog unblocks them."""
         if job_ids:
             with contextlib.suppress(TryAgain):
-                unblock.look_at(self._ground, by, job_ids)
+                unblock.unblock(self._context, by, job_ids)
 
     # --- operators and the manager ---
 
     def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle:
-        return self._decided(agent, edit.requeue(self._ground, agent, job_id, note, delay_s))
+        return self._decided(agent, decisions.requeue(self._context, agent, job_id, note, delay_s))
 
     def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
-        return self._decided(agent, edit.kill(self._ground, agent, job_id, note, reason))
+        return self._decided(agent, decisions.kill(self._context, agent, job_id, note, reason))
 
     def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
-        return self._decided(agent, edit.force_complete(self._ground, agent, job_id, note))
+        return self._decided(agent, decisions.force_complete(self._context, agent, job_id, note))
 
     def resolve_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
-        done = edit.resolve_stale(self._ground, agent, job_id)
+        done = decisions.resolve_stale(self._context, agent, job_id)
         return None if done is None else self._decided(agent, done)
 
     def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
-        return self._decided(agent, edit.answer(self._ground, agent, job_id, answered))
+        return self._decided(agent, decisions.answer(self._context, agent, job_id, answered))
 
     def reroute(
         self, agent: Agent, job_id: str, role: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle:
-        return self._decided(agent, edit.reroute(self._ground, agent, job_id, role, note, route))
+        return self._decided(agent, decisions.reroute(self._context, agent, job_id, role, note, route))
 
     def finalize(
         self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle | None:
-        done = edit.finalize(self._ground, agent, job_id, note, route)
+        done = decisions.finalize(self._context, agent, job_id, note, route)
         return None if done is None else self._decided(agent, done)
 
-    def _decided(self, agent: Agent, done: edit.Decided) -> Lifecycle:
+    def _decided(self, agent: Agent, done: decisions.Decided) -> Lifecycle:
         lifecycle, others = done
-        self._look_at(agent.id, others)
+        self._unblock(agent.id, others)
         return lifecycle
 
     def open_failures(self) -> list[str]:
-        return views.open_failures(self._ground)
+        return views.open_failures(self._context)
 
-    # --- keeping house ---
+    # --- maintenance ---
 
     def recover(self, agent: Agent) -> list[RecoveryAction]:
-        return recover.recover(self._ground, agent)
+        return recover.recover(self._context, agent)
 
     def stale(self) -> list[str]:
-        return views.stale(self._ground)
+        return views.stale(self._context)
 
     def remove(self, agent: Agent, job_ids: Sequence[str]) -> list[str]:
-        """Finished jobs with their names, ids and results, each at once; answers those that were removed."""
-        return prune.remove(self._ground, agent, job_ids)
+        """Remove finished jobs with their names, ids and results, one transaction each; return the ids that were
+        removed."""
+        return decisions.remove(self._context, agent, job_ids)
 
-    # --- looking ---
+    # --- queries ---
 
     def find(self, job_id: str) -> JobView | None:
-        return views.find(self._ground, job_id)
+        return views.find(self._context, job_id)
 
     def folder(self, view: JobView) -> str:
-        return views.folder(self._ground, view)
+        return views.folder(self._context, view)
 
     def list(
         self,
@@ -260,56 +263,56 @@ class RedisStore:
         statuses: Collection[Status] | None = None,
         limit: int | None = None,
     ) -> list[JobView]:
-        return views.listing(self._ground, roles, statuses, limit)
+        return views.listing(self._context, roles, statuses, limit)
 
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
-        return views.count(self._ground, roles)
+        return views.count(self._context, roles)
 
     def pending(self, role: str) -> int:
-        return views.pending(self._ground, role)
+        return views.pending(self._context, role)
 
     def load(self, role: str | None) -> int:
-        return views.load(self._ground, role)
+        return views.load(self._context, role)
 
     def prompts(self, job_ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        return views.prompts(self._ground, job_ids)
+        return views.prompts(self._context, job_ids)
 
     def audit_lines(self, since_ms: int = 0, job_id: str | None = None) -> Iterator[dict[str, Any]]:
-        """The common audit log: what every machine told of this store's jobs."""
-        return views.audit_lines(self._ground, since_ms, job_id)
+        """Yield lines of the common audit log, to which every machine that uses this store writes."""
+        return views.audit_lines(self._context, since_ms, job_id)
 
     def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
-        self._ground.audit(event, actor=actor, **codes)
-        self._ground.write(event, {"actor": actor, **codes})
+        self._context.audit(event, actor=actor, **codes)
+        self._context.write_audit(event, {"actor": actor, **codes})
 
     # --- queues ---
 
     def pause(self, role: str, paused: QueuePause) -> bool:
-        key, text = self._ground.keys.paused, paused.to_json()
-        made = self._ground.server.call("HSETNX", key, self._ground.check_role(role), text)
-        # 0 is also the answer to a call that is repeated because the first answer was lost.
-        return bool(made == 1 or self._ground.server.call("HGET", key, role) == text)
+        key, text = self._context.keys.paused, paused.to_json()
+        made = self._context.client.call("HSETNX", key, self._context.check_role(role), text)
+        # 0 is also the answer to a call that was repeated because its first answer was lost.
+        return bool(made == 1 or self._context.client.call("HGET", key, role) == text)
 
     def resume(self, role: str) -> bool:
-        answer = self._ground.server.run(
-            self._ground.scripts.resume, self._ground.time(), self._ground.check_role(role), waits=True
+        answer = self._context.client.run(
+            self._context.scripts.resume, self._context.script_time(), self._context.check_role(role), waits=True
         )
         return bool(answer == 1)
 
     def paused(self) -> Mapping[str, QueuePause]:
-        told = pairs(self._ground.server.call("HGETALL", self._ground.keys.paused))
-        return {role.decode(): QueuePause.from_json(text) for role, text in sorted(told.items())}
+        paused = pairs(self._context.client.call("HGETALL", self._context.keys.paused))
+        return {role.decode(): QueuePause.from_json(text) for role, text in sorted(paused.items())}
 
-    # --- who manages (ports.fleet) ---
+    # --- leader leases (farro.store.fleet) ---
 
     def take_leadership(self, name: str, holder: str, *, lease_s: float) -> bool:
-        return leader.take(self._ground, name, holder, lease_s)
+        return agents.take_leadership(self._context, name, holder, lease_s)
 
     def release_leadership(self, name: str, holder: str) -> None:
-        leader.leave(self._ground, name, holder)
+        agents.release_leadership(self._context, name, holder)
 
     def leader_status(self, name: str) -> LeaderStatus | None:
-        return leader.leader_status(self._ground, name)
+        return agents.leader_status(self._context, name)
 
     # --- waiting ---
 
@@ -318,21 +321,23 @@ class RedisStore:
 
     def wake(self, role: str | None) -> None:
         if role is not None:
-            self._ground.check_role(role)
+            self._context.check_role(role)
         feed = self._feeds.get(role)
-        if feed is not None:  # else nobody waits: whoever does has a cursor of it
+        if feed is not None:  # otherwise no caller waits: each one that waits has a cursor of the feed
             feed.wake()
         with self._lock:
-            ears = [ear for ear in self._ears.values() if ear.role == role]
-        for ear in ears:
-            ear.call()
+            wakeups = [wakeup for wakeup in self._wakeups.values() if wakeup.role == role]
+        for wakeup in wakeups:
+            wakeup.wake()
 
     def _feed(self, role: str | None) -> ChangeFeed:
         if role is not None:
-            self._ground.check_role(role)
+            self._context.check_role(role)
         feed = self._feeds.get(role)
         if feed is None:
-            made = ChangeFeed(Stream(self._ground, role))  # which asks the server: whoever wakes does not wait for that
+            made = ChangeFeed(
+                ChangeStream(self._context, role)
+            )  # outside the lock: it asks the server, and `wake` must not wait for that
             with self._lock:
                 feed = self._feeds.setdefault(role, made)
             if feed is not made:
@@ -342,11 +347,11 @@ class RedisStore:
     def close(self) -> None:
         for feed in list(self._feeds.values()):
             feed.close()
-        for ear in list(self._ears.values()):
-            ear.close()
+        for wakeup in list(self._wakeups.values()):
+            wakeup.close()
         with contextlib.suppress(TryAgain):
-            for agent_id in list(self._ground.beats):
-                agents.leave(self._ground, Agent(id=agent_id, role=None))
-        self._ground.server.close()
+            for agent_id in list(self._context.last_heard_s):
+                agents.leave(self._context, Agent(id=agent_id, role=None))
+        self._context.client.close()
         if self._on_close is not None:
             self._on_close()

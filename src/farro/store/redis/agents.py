@@ -1,10 +1,14 @@
-"""Agents of the Redis store: a lease is a deadline in the server, renewed by every call of its agent.
+"""Manage agents and leaders by leases: deadlines in the server, which every call of the agent renews.
 
-What becomes of a dead agent's jobs lives in recover.
+- An agent is alive until its deadline, by the server's clock. After that it can change nothing that it held, even if
+  its process lives: it is fenced. [test_an_agent_whose_lease_is_over_is_fenced_though_it_lives]
+- An agent that held no job may renew late, until it is removed: no job can have been taken from it.
 
-- An agent is alive until its deadline, by the server's clock. After that it can change nothing of what it held, though
-  its process may live: it is fenced. [test_an_agent_whose_lease_is_over_is_fenced_though_it_lives]
-- One that held nothing may be late, while nobody removed it: nothing can have been taken from it.
+A leader is the one process of all machines that holds a named lease, such as the manager:
+
+    seat:<name>    hash  holder  the process that holds the lease, or held it last
+                          until   when the lease ends, in ms of the server's clock; 0: the holder left
+                          beat    when the holder last renewed it
 """
 
 from __future__ import annotations
@@ -16,71 +20,126 @@ from collections.abc import Collection
 from farro.errors import TryAgain
 from farro.jobs import ids
 from farro.jobs.times import timestamp
+from farro.store.fleet import LeaderStatus
 from farro.store.port import Agent, AgentView, Claim
-from farro.store.redis.context import Ground, agent_lost, claim_lost
-from farro.store.redis.records import record
+from farro.store.redis.context import RedisContext, agent_lost, claim_lost
+from farro.store.redis.records import json_object
 
-PATIENCE_S = 1.0  # of what must not keep a worker from its work, nor from its end, while the server is away
-LOOK_S = 1.0  # how often a worker at most asks whether its job is still its own: a kill is seen within this
+PATIENCE_S = 1.0  # limit for calls that must delay neither a worker nor its end while the server is away
+LOOK_S = 1.0  # how often a worker checks at most whether its job is still its own; a kill is noticed within this time
+
+# KEYS[1]: seat:<name>. ARGV: holder, lease in ms (0: leave). Returns 1 if the caller holds the lease afterwards.
+# Repeating the call, for example after a lost answer, extends the lease.
+_TAKE_LEADERSHIP = """#!lua flags=allow-oom
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local seat = redis.call('HMGET', KEYS[1], 'holder', 'until')
+local mine = seat[1] == ARGV[1]
+if ARGV[2] == '0' then
+  if mine then redis.call('HSET', KEYS[1], 'until', 0) end
+  return 0
+end
+if not mine and seat[2] and tonumber(seat[2]) > now then return 0 end
+redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'until', now + ARGV[2], 'beat', now)
+return 1
+"""
+
+_READ_LEADER = """
+local t = redis.call('TIME')
+local seat = redis.call('HMGET', KEYS[1], 'holder', 'beat')
+return {seat[1] or '', seat[2] and t[1] * 1000 + math.floor(t[2] / 1000) - seat[2] or 0}
+"""
 
 
-def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collection[str]) -> Agent:
+def join(context: RedisContext, name: str, *, role: str | None, slot: int, tags: Collection[str]) -> Agent:
     if role is not None:
-        ground.check_role(role)
-    agent = Agent(id=ids.agent_id(name, slot, ground.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
-    identity = {**ground.identity(), "started_at": timestamp(ground.clock.now())}
+        context.check_role(role)
+    agent = Agent(id=ids.agent_id(name, slot, context.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
+    identity = {**context.identity(), "started_at": timestamp(context.clock.now())}
     about = {"role": role, "tags": sorted(agent.tags), "identity": identity}
-    ground.heard(int(ground.server.run(ground.scripts.join, ground.time(), agent.id, json.dumps(about))))
-    ground.beats[agent.id] = ground.clock.monotonic_s()
+    context.note_server_time(
+        int(context.client.run(context.scripts.join, context.script_time(), agent.id, json.dumps(about)))
+    )
+    context.last_heard_s[agent.id] = context.clock.monotonic_s()
     return agent
 
 
-def leave(ground: Ground, agent: Agent) -> None:
-    ground.beats.pop(agent.id, None)
-    ground.claims.pop(agent.id, None)
-    ground.lost.pop(agent.id, None)
-    ground.idle.pop(agent.id, None)
-    with contextlib.suppress(TryAgain):  # a server that is away: its lease ends by itself
-        heard = "" if agent.tags else agent.role or ""  # whose bell
-        ground.server.run(ground.scripts.leave, ground.time(), agent.id, heard, patience_s=PATIENCE_S)
-    ground.workspace.leave(agent.id)
+def leave(context: RedisContext, agent: Agent) -> None:
+    context.last_heard_s.pop(agent.id, None)
+    context.open_claims.pop(agent.id, None)
+    context.lost_jobs.pop(agent.id, None)
+    context.empty_claims.pop(agent.id, None)
+    with contextlib.suppress(TryAgain):  # if the server is away, the lease ends by itself
+        heard = "" if agent.tags else agent.role or ""  # only agents without tags wait at the role's bell
+        context.client.run(context.scripts.leave, context.script_time(), agent.id, heard, patience_s=PATIENCE_S)
+    context.workspace.leave(agent.id)
 
 
-def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
-    """No round trip while the server has heard of the agent lately."""
-    now_s = ground.clock.monotonic_s()
-    every_s = ground.lease_s / 3 if ground.beat_s is None else ground.beat_s
-    if now_s - ground.beats.get(agent.id, float("-inf")) < (every_s if claim is None else min(every_s, LOOK_S)):
+def heartbeat(context: RedisContext, agent: Agent, claim: Claim | None) -> None:
+    """Renew the agent's lease and check its claim. Skip the round trip while the last one is recent."""
+    now_s = context.clock.monotonic_s()
+    every_s = context.lease_s / 3 if context.beat_s is None else context.beat_s
+    if now_s - context.last_heard_s.get(agent.id, float("-inf")) < (every_s if claim is None else min(every_s, LOOK_S)):
         return
     job = ("", 0) if claim is None else (claim.job_id, claim.attempt)
     try:
-        answer = ground.server.run(ground.scripts.beat, ground.time(), agent.id, *job, patience_s=PATIENCE_S)
+        answer = context.client.run(context.scripts.beat, context.script_time(), agent.id, *job, patience_s=PATIENCE_S)
     except TryAgain as error:
-        # A server that is away ends no attempt: should the lease be over when it is back, the commit is refused.
-        ground.log("warning", "the server did not hear this heartbeat", {"agent": agent.id, "why": str(error)})
-        ground.beats[agent.id] = ground.clock.monotonic_s() - every_s + PATIENCE_S
+        # A server that is away ends no attempt. If the lease is over when it is back, it refuses the commit.
+        context.log("warning", "the server did not hear this heartbeat", {"agent": agent.id, "why": str(error)})
+        context.last_heard_s[agent.id] = context.clock.monotonic_s() - every_s + PATIENCE_S
         return
     if answer == b"taken":
         assert claim is not None
-        ground.claims.get(agent.id, set()).discard(claim.envelope.lifecycle.correlation_id or "")
-        ground.lost.setdefault(agent.id, []).append(claim.job_id)  # its processes may live: removed with the next claim
+        context.open_claims.get(agent.id, set()).discard(claim.envelope.lifecycle.correlation_id or "")
+        context.lost_jobs.setdefault(agent.id, []).append(
+            claim.job_id
+        )  # its processes may still run; the next claim removes the folder
         raise claim_lost(claim.job_id, agent)
     if answer == b"lost":
         raise agent_lost(agent)
-    ground.beats[agent.id] = now_s
+    context.last_heard_s[agent.id] = now_s
 
 
-def views(ground: Ground) -> list[AgentView]:
+def views(context: RedisContext) -> list[AgentView]:
     found = []
-    for agent_id, about, alive, jobs in ground.server.run(ground.scripts.agents, ground.time()):
-        told = record(about)
+    for agent_id, about, alive, jobs in context.client.run(context.scripts.agents, context.script_time()):
+        fields = json_object(about)
         found.append(
             AgentView(
                 id=agent_id.decode(),
-                role=told.get("role"),
+                role=fields.get("role"),
                 alive=alive == 1,
                 jobs=tuple(sorted(job.decode() for job in jobs)),
-                identity=told.get("identity") or {},
+                identity=fields.get("identity") or {},
             )
         )
     return found
+
+
+# --- leaders ---
+
+
+def take_leadership(context: RedisContext, name: str, holder: str, lease_s: float) -> bool:
+    """Take or renew the lease; return whether `holder` has it now."""
+    return bool(
+        context.client.call(
+            "EVAL", _TAKE_LEADERSHIP, 1, _leader_key(context, name), holder, max(1, int(lease_s * 1000))
+        )
+        == 1
+    )
+
+
+def release_leadership(context: RedisContext, name: str, holder: str) -> None:
+    context.client.call("EVAL", _TAKE_LEADERSHIP, 1, _leader_key(context, name), holder, 0)
+
+
+def leader_status(context: RedisContext, name: str) -> LeaderStatus | None:
+    holder, silent_ms = context.client.call("EVAL", _READ_LEADER, 1, _leader_key(context, name))
+    if not holder:
+        return None
+    return LeaderStatus(holder=holder.decode("utf-8", "replace"), silent_s=max(0.0, silent_ms / 1000))
+
+
+def _leader_key(context: RedisContext, name: str) -> str:
+    return f"{context.keys.prefix}seat:{name}"

@@ -1,11 +1,9 @@
-"""What is kept of an attempt's files where no folder of it stays: small ones by content, large ones in the shared
-directory, or cut and noted.
+"""Choose which files of an attempt are kept: small ones by content, large ones in the shared directory, or cut.
 
-The folders themselves live in workspace; docs/decisions/attempt-files-travel-with-the-commit.md has the reasons.
+docs/decisions/attempt-files-travel-with-the-commit.md has the reasons.
 
-What the result names is kept, with the records of its steps (`steps.jsonl`, by which a later attempt goes on) and the
-config and policies that it worked under (`.snapshot`), and what agents answered. Anything else that a step left beside
-them is not.
+Kept are the files that the result names, the step records (`steps.jsonl`, from which a later attempt resumes), the
+config and policies of the attempt (`.snapshot`), and the answers of agents. Other files that a step left are dropped.
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ from farro.store.workspace import PostedFiles
 
 SNAPSHOT = ".snapshot"
 RECORDS, CALLS, RUNNER_LOG = "steps.jsonl", "calls", "runner.log"
-TASKS = ("task.json", "task.md")  # in the job's own snapshot: for all of its attempts
+TASKS = ("task.json", "task.md")  # in the job's own snapshot, shared by all of its attempts
 TOTAL = 8 << 20  # bytes of all files of an attempt that are kept by content …
-LEAST = 1024  # … beside which each has this much of its beginning
-RECORDS_LIMIT = 4 << 20  # more steps than this tells are run again by a later attempt
+LEAST = 1024  # … but each file keeps at least this much of its beginning
+RECORDS_LIMIT = 4 << 20  # beyond this size a later attempt repeats the steps
 _SNAPSHOT_LIMIT = 1 << 20  # bytes of one file
-# Not there, or something else stands there: a step can write in its own attempt.
+# The file is missing, or a step put something else in its place: steps can write into their attempt.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EACCES, errno.EPERM})
 _SYNCED = b'{"synced": true}\n'
 _STREAM = re.compile(r"steps/[A-Za-z0-9_-][A-Za-z0-9_.-]*/(stdout|stderr)")
 _encode = encoder()
 
 
-class Shelf:
-    """The part of the shared directory that is this queue's: `<shared>/<name>`. Every machine may mount it elsewhere,
-    so what lies in it is called by its path below that."""
+class SharedFiles:
+    """The directory `<shared>/<name>` of this queue. Each machine may mount `<shared>` elsewhere, so files in it are
+    named by their path below it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -49,7 +47,7 @@ class Shelf:
         return f"{self._folder}/{place}"
 
     def put(self, source: str, place: str) -> None:
-        """A copy of `source`, or the same file where that can be; on the disk before it has its name."""
+        """Copy or hard-link `source` to `place`. The content is synced before the file gets its name."""
         path = self.path(place)
         home = os.path.dirname(path)
         made = _folders(home)
@@ -59,13 +57,13 @@ class Shelf:
             fs.sync_all([name])
             fs.replace(name, path)
             fs.sync_all([home, *made])
-        finally:  # where both are the same file already, a rename leaves both names
+        finally:  # if both names are hard links to one file, rename leaves both
             with contextlib.suppress(OSError):
                 fs.unlink(name)
 
 
 def result_files(report: Report, result: Mapping[str, Any], *, good: bool) -> dict[str, bytes]:
-    """What an attempt that never asked for its folder leaves: nothing but these."""
+    """Return all that remains of an attempt that never used its folder."""
     return {
         "result.json": _encode(result).encode("utf-8", "replace") + b"\n",
         "result.md" if good else "error.md": report.markdown.encode("utf-8", "replace"),
@@ -73,36 +71,36 @@ def result_files(report: Report, result: Mapping[str, Any], *, good: bool) -> di
 
 
 def _folders(path: str) -> list[str]:
-    """Make a folder with those above it; answers the folders whose names are new there."""
+    """Create a folder and its missing parents; return the folders that got a new entry."""
     missing = []
     while not fs.exists(path):
         missing.append(path)
         path = os.path.dirname(path)
     for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # another attempt's was quicker
+        with contextlib.suppress(FileExistsError):  # another attempt was quicker
             fs.mkdir(folder)
     return [os.path.dirname(folder) for folder in missing]
 
 
-class Posting:
-    """One attempt's files on their way. Memory is bounded by TOTAL, LEAST for each named file, and the result itself,
-    which execution bounds."""
+class AttemptFiles:
+    """Collect the files of one attempt. Memory is bounded by TOTAL, LEAST for each named file, and the result itself,
+    whose size execution bounds."""
 
-    def __init__(self, folder: str, *, inline_bytes: int, shelf: Shelf | None) -> None:
+    def __init__(self, folder: str, *, inline_bytes: int, shared_files: SharedFiles | None) -> None:
         self._folder = folder
         self._inline_bytes = inline_bytes
-        self._shelf = shelf
+        self._shared_files = shared_files
         self._left = max(TOTAL, inline_bytes)
         self._files: dict[str, bytes] = {}
         self._elsewhere: dict[str, str] = {}
         self._cut: dict[str, int] = {}
 
-    def posted(self, report: Report, *, good: bool) -> PostedFiles:
+    def collect(self, report: Report, *, good: bool) -> PostedFiles:
         for name in report.files:
             self._take(name)
         self._take_records()
         self._take_snapshot()
-        self._files.update(result_files(report, _noted(report.result, self._elsewhere, self._cut), good=good))
+        self._files.update(result_files(report, _with_cuts(report.result, self._elsewhere, self._cut), good=good))
         return PostedFiles(files=self._files, elsewhere=self._elsewhere, cut=self._cut)
 
     def _take(self, name: str) -> None:
@@ -114,11 +112,11 @@ class Posting:
                 return
             raise
         whole = len(data) <= limit
-        if not whole and self._shelf is not None:
+        if not whole and self._shared_files is not None:
             job, attempt = self._folder.rsplit("/", 3)[1::2]
             place = f"{job}/{attempt}/{name}"
-            with contextlib.suppress(OSError):  # full, or not mounted: cut, but the work is not lost for it
-                self._shelf.put(f"{self._folder}/{name}", place)
+            with contextlib.suppress(OSError):  # full or not mounted: cut the file rather than lose the work
+                self._shared_files.put(f"{self._folder}/{name}", place)
                 self._elsewhere[name] = place
                 return
         self._files[name] = data if whole else data[:limit]
@@ -127,33 +125,33 @@ class Posting:
             self._cut[name] = status.st_size
 
     def _take_records(self) -> None:
-        """Whoever reads them there has them whole: for them they are on the disk. And what a runner of its own said."""
+        """Keep the step records, marked as synced because they are stored whole, and the log of a separate runner."""
         there: list[str] = []
-        with contextlib.suppress(FileNotFoundError):  # of an agent that left: whoever commits for it is told so
+        with contextlib.suppress(FileNotFoundError):  # the agent left; its commit will be refused
             there = fs.listdir(self._folder)
         if RUNNER_LOG in there:
             self._take(RUNNER_LOG)
         if RECORDS in there:
-            with contextlib.suppress(OSError):  # something else of that name: the steps are run again then
+            with contextlib.suppress(OSError):  # not a regular file: a later attempt repeats the steps
                 data = fs.read_bytes(f"{self._folder}/{RECORDS}", RECORDS_LIMIT)
                 if len(data) <= RECORDS_LIMIT:
                     self._files[RECORDS] = data + _SYNCED
                     self._take_recorded(data)
 
     def _take_recorded(self, data: bytes) -> None:
-        """What the records name and no result does: of an attempt that was handed back before it had one. They lie
-        where steps can write, so they may name nothing but streams of steps."""
+        """Keep the streams that the records name and no result does: those of an attempt that was handed back before it
+        had a result. Steps can write the records, so only names of step streams are accepted."""
         for line in data.splitlines():
             with contextlib.suppress(ValueError, AttributeError, RecursionError):
-                told = json.loads(line)
-                for name in (told.get("stdout_path"), told.get("stderr_path")):
+                record = json.loads(line)
+                for name in (record.get("stdout_path"), record.get("stderr_path")):
                     known = name in self._files or name in self._elsewhere
                     if isinstance(name, str) and _STREAM.fullmatch(name) and not known:
                         self._take(name)
 
     def _take_snapshot(self) -> None:
-        """The task that the job follows, and what this attempt worked under. A job without agents has neither: one
-        look at its own folder says so."""
+        """Keep the job's task, and the config and policies of this attempt. A job without agents has no `.snapshot`
+        folder."""
         above, home = f"{self._folder.rsplit('/', 2)[0]}/{SNAPSHOT}", f"{self._folder}/{SNAPSHOT}"
         try:
             tasks = [name for name in fs.listdir(above) if name in TASKS]
@@ -172,8 +170,8 @@ class Posting:
                             self._files[f"{SNAPSHOT}/{name}"] = data
 
     def _take_calls(self) -> None:
-        """What agents answered (`steps/<id>/calls/<n>.json`): for replay, and so that a later attempt asks for nothing
-        twice. Half of one tells nothing."""
+        """Keep the answers of agents (`steps/<id>/calls/<n>.json`), for replay and so that a later attempt does not ask
+        again. A cut answer is useless, so it is dropped."""
         for step in fs.subdirectories(f"{self._folder}/steps"):
             with contextlib.suppress(FileNotFoundError):
                 for name in sorted(fs.listdir(f"{self._folder}/steps/{step}/{CALLS}")):
@@ -184,23 +182,23 @@ class Posting:
                             del self._files[path]
 
 
-def _noted(result: Mapping[str, Any], elsewhere: Mapping[str, str], cut: Mapping[str, int]) -> Mapping[str, Any]:
-    """The result, which says of each stream what is not there with it: `truncated` has its whole size, `elsewhere` its
-    path in the shared directory. Of files that are no step's stream, at the top."""
+def _with_cuts(result: Mapping[str, Any], elsewhere: Mapping[str, str], cut: Mapping[str, int]) -> Mapping[str, Any]:
+    """Return the result with the cuts noted in it: `truncated` has a stream's full size, `elsewhere` its path in the
+    shared directory. Files that are no step's stream are noted at the top."""
     if not elsewhere and not cut:
         return result
     left_cut, left_elsewhere = dict(cut), dict(elsewhere)
     steps = []
     for step in result.get("step_results") or ():
-        told = dict(step)
+        noted = dict(step)
         for stream in ("stdout", "stderr"):
             path = step.get(f"{stream}_path")
             if path in cut:
-                told["truncated"] = {**told.get("truncated", {}), stream: left_cut.pop(path, cut[path])}
-                told[f"{stream}_truncated"] = True
+                noted["truncated"] = {**noted.get("truncated", {}), stream: left_cut.pop(path, cut[path])}
+                noted[f"{stream}_truncated"] = True
             if path in elsewhere:
-                told["elsewhere"] = {**told.get("elsewhere", {}), stream: left_elsewhere.pop(path, elsewhere[path])}
-        steps.append(told)
+                noted["elsewhere"] = {**noted.get("elsewhere", {}), stream: left_elsewhere.pop(path, elsewhere[path])}
+        steps.append(noted)
     return {
         **result,
         **({"step_results": steps} if steps else {}),

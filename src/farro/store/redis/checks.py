@@ -1,6 +1,6 @@
-"""What doctor looks at in a Redis server: its version, what survives its crash, its memory, its clock, our rights.
+"""Check a Redis server for `farro doctor`: version, persistence, memory, clock, rights.
 
-What the store does with it lives in the rest of the room; docs/redis.md says what each of these costs.
+docs/redis.md says what each setting costs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from farro.doctor.checks import Check, Finding, edit, failed, ok, quoted, warnin
 from farro.errors import FarroError
 from farro.host import fs
 
-SKEW_S = 5.0  # delays and leases go by the server's clock; people read this machine's
+SKEW_S = 5.0  # delays and leases use the server's clock; people read this machine's
 _KEY = "farro:{%s}:job:x"
-# What the scripts and the store call, each as an example: docs/redis.md has the line for an ACL.
+# Every command that the scripts and the store use, with example arguments; docs/redis.md has the ACL line.
 # [test_doctor_asks_for_every_right_of_the_documentation]
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "EVAL": ("return 1", "1", _KEY),
@@ -57,14 +57,16 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Asked(Protocol):
+class ServerCalls(Protocol):
+    """What the checks need of a client."""
+
     def call(self, *command: str | bytes | int | float) -> Any: ...
 
     def close(self) -> None: ...
 
 
 def checks(
-    server: Callable[[], AbstractContextManager[Asked]],
+    server: Callable[[], AbstractContextManager[ServerCalls]],
     *,
     address: str,
     name: str,
@@ -72,9 +74,9 @@ def checks(
     shared: str | None,
     now: Callable[[], datetime],
 ) -> list[Check]:
-    """`server` is asked anew by each. `name`: of the key space, for rights are given by keys."""
+    """Return the checks. Each opens `server` anew. `name` names the key space, because rights are granted by key."""
 
-    def asked(look: Callable[[Asked], Finding]) -> Callable[[], Finding]:
+    def asked(look: Callable[[ServerCalls], Finding]) -> Callable[[], Finding]:
         def run() -> Finding:
             with server() as opened:
                 return look(opened)
@@ -104,19 +106,19 @@ def checks(
     ]
 
 
-def _reachable(told: Mapping[str, str], address: str, config: str) -> Finding:
-    name = "Valkey" if "valkey_version" in told else "Redis"
-    version = told.get("valkey_version") or told.get("redis_version", "?")
+def _reachable(info: Mapping[str, str], address: str, config: str) -> Finding:
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = info.get("valkey_version") or info.get("redis_version", "?")
     if name == "Redis" and _number(version.split(".")[0]) < 7:
         cause = "farro needs Redis 7 or later, or Valkey; update the server, or name another in `store`"
         return failed(f"{address} is {name} {version}", cause, edit(config))
     return ok(f"{name} {version} answers at {address}")
 
 
-def _persistence(server: Asked, address: str, config: str) -> Finding:
+def _persistence(server: ServerCalls, address: str, config: str) -> Finding:
     appends, syncs = _config(server, "appendonly"), _config(server, "appendfsync")
     if appends is None:
-        return ok("not told: this user may not read the server's config (CONFIG GET)")
+        return ok("unknown: this user may not read the server's config (CONFIG GET)")
     if appends != "yes":
         cause = (
             "what was acknowledged since the last snapshot is lost when the server crashes; "
@@ -133,14 +135,14 @@ def _persistence(server: Asked, address: str, config: str) -> Finding:
     return ok("appendonly yes, appendfsync always: what is acknowledged stays")
 
 
-def _memory(told: Mapping[str, str], address: str) -> Finding:
-    used, most = told.get("used_memory_human", "?"), told.get("maxmemory_human", "0B")
-    policy = told.get("maxmemory_policy", "noeviction")
+def _memory(info: Mapping[str, str], address: str) -> Finding:
+    used, most = info.get("used_memory_human", "?"), info.get("maxmemory_human", "0B")
+    policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         cause = "when its memory is full the server throws jobs away; it must refuse instead"
         repair = set_there(address, "maxmemory-policy", "noeviction")
         return failed(f"maxmemory-policy is {policy}", cause, repair)
-    limit, has = _number(told.get("maxmemory", "0")), _number(told.get("used_memory", "0"))
+    limit, has = _number(info.get("maxmemory", "0")), _number(info.get("used_memory", "0"))
     if limit and has * 10 >= limit * 9:
         cause = "beyond it every enqueue and commit is refused; remove finished jobs, or raise maxmemory"
         return warning(f"{used} of {most} are used", cause, "farro prune --older-than 7d")
@@ -148,15 +150,15 @@ def _memory(told: Mapping[str, str], address: str) -> Finding:
 
 
 def set_there(address: str, name: str, value: str) -> str:
-    """The command that changes the config of this server, and not of whichever listens on redis-cli's own port. What
-    could hold a password is left out: doctor's words are pasted into tickets."""
+    """Return the redis-cli command that changes the config of exactly this server. Parts that may hold a password are
+    left out: people paste the report into tickets."""
     where = urlsplit(address)
     bare = where._replace(netloc=where.netloc.rpartition("@")[2], query="", fragment="").geturl()
     there = f"-s {quoted(where.path)}" if where.scheme == "unix" else f"-u {quoted(bare)}"
     return f"redis-cli {there} CONFIG SET {name} {value}"
 
 
-def _clock(server: Asked, now: Callable[[], datetime]) -> Finding:
+def _clock(server: ServerCalls, now: Callable[[], datetime]) -> Finding:
     before = now()
     seconds, micro = (int(part) for part in server.call("TIME"))
     after = now()
@@ -168,18 +170,18 @@ def _clock(server: Asked, now: Callable[[], datetime]) -> Finding:
     return ok(f"agrees with this machine's to {skew_s:.1f} s")
 
 
-def _rights(server: Asked, name: str, config: str) -> Finding:
+def _rights(server: ServerCalls, name: str, config: str) -> Finding:
     missing = []
     try:
         who = _text(server.call("ACL", "WHOAMI"))
     except FarroError:
-        return ok("not told: this user may not ask (ACL WHOAMI)")
+        return ok("unknown: this user may not ask (ACL WHOAMI)")
     for command, example in COMMANDS.items():
         try:
-            told = _text(server.call("ACL", "DRYRUN", who, command, *(word.replace("%s", name) for word in example)))
+            answer = _text(server.call("ACL", "DRYRUN", who, command, *(word.replace("%s", name) for word in example)))
         except FarroError:
-            return ok(f"user {who}; not told which rights (ACL DRYRUN)")
-        if told != "OK":
+            return ok(f"user {who}; its rights are unknown (ACL DRYRUN)")
+        if answer != "OK":
             missing.append(command)
     if missing:
         cause = "docs/redis.md has the ACL line with all rights that farro needs"
@@ -205,16 +207,16 @@ def _shared(shared: str | None, config: str) -> Finding:
     return ok(f"{shared} can be written")
 
 
-def _config(server: Asked, name: str) -> str | None:
+def _config(server: ServerCalls, name: str) -> str | None:
     try:
-        told = server.call("CONFIG", "GET", name)
+        answer = server.call("CONFIG", "GET", name)
     except FarroError:
         return None
-    return _text(told[1]) if isinstance(told, list) and len(told) > 1 else None
+    return _text(answer[1]) if isinstance(answer, list) and len(answer) > 1 else None
 
 
-def _info(told: Any) -> dict[str, str]:
-    pairs = (line.partition(":") for line in _text(told).splitlines() if ":" in line)
+def _info(answer: Any) -> dict[str, str]:
+    pairs = (line.partition(":") for line in _text(answer).splitlines() if ":" in line)
     return {name: value.strip() for name, _, value in pairs}
 
 

@@ -1,8 +1,8 @@
-"""Claiming in the Redis store: one script takes the next job; the attempt's folder is made on this machine.
+"""Claim jobs: one script takes the next jobs, and this machine makes the folder of each attempt.
 
-Order and tags are the script's; what a claim makes of a lifecycle is kernel.moves', folded in by records.
+The script decides order and tags. farro.jobs.transitions decides what a claim changes in a lifecycle.
 
-A crash after the script leaves the job in this agent's hands until its lease is over; recovery counts the attempt.
+After a crash the job stays with the agent until its lease is over; recovery then counts the attempt.
 """
 
 from __future__ import annotations
@@ -19,195 +19,200 @@ from farro.jobs.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.jobs.outcomes import NO_REPORT, ErrorInfo, Failed, Released
 from farro.log.audit import tell_all
 from farro.store.port import Agent, Claim, LazyFolderClaim
-from farro.store.redis import commit, edit, recover
-from farro.store.redis.context import Ground, agent_lost
-from farro.store.redis.records import folded, line, material, milliseconds, moment, pairs
-from farro.store.redis.server import Arg
+from farro.store.redis import commit, decisions, recover
+from farro.store.redis.client import Arg
+from farro.store.redis.context import RedisContext, agent_lost
+from farro.store.redis.records import audit_line, from_ms, material_of, pairs, to_ms, with_claim
 from farro.store.workspace import JobFiles
 
 
-def claim(ground: Ground, agent: Agent) -> Claim | None:
-    found = claim_batch(ground, agent, 1)
+def claim(context: RedisContext, agent: Agent) -> Claim | None:
+    found = claim_batch(context, agent, 1)
     return found[0] if found else None
 
 
-def claim_batch(ground: Ground, agent: Agent, limit: int) -> list[Claim]:
-    return asked(ground, agent, limit, lambda args: ground.server.run(ground.scripts.claim, *args))
+def claim_batch(context: RedisContext, agent: Agent, limit: int) -> list[Claim]:
+    return claim_with(context, agent, limit, lambda args: context.client.run(context.scripts.claim, *args))
 
 
-def claim_or_wait(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: socket.socket) -> list[Claim]:
-    """The same, when something has come. The request waits in the server, which claims as soon as it is told of an
-    entry: that a worker hears of it, and asks, would be a trip more, and where every reply waits for the disk a sync. A
-    worker that dies meanwhile claims nothing: its connection is gone. Should that not be seen (a machine without
-    power), it is as if it had died with the job in its hands.
+def claim_or_wait(
+    context: RedisContext, agent: Agent, limit: int, timeout_s: float, wakeup: socket.socket
+) -> list[Claim]:
+    """Wait up to `timeout_s` for jobs, then claim. The request blocks in the server, which claims as soon as a job
+    enters the queue. This saves the round trip from wake-up to claim, and one sync where every reply waits for the
+    disk. A worker that dies while it waits claims nothing, because its connection is gone. If the server does not
+    notice (a power cut), the worker counts as having died with the job.
 
-    One of those without tags is woken for a job: the server serves who has waited longest. Of a delayed one it learns
-    when that is due, and waits on behind the others; so these are given jobs, and learn of it, before it is away with
-    one itself. Who offers tags hears of every entry, for only it knows what fits.
+    For a job without tags one worker without tags is woken: the one that waited longest. If the job is delayed, that
+    worker learns when it is due and queues up again behind the others, so that they get jobs, and learn of it too,
+    before it starts one itself. A worker with tags wakes for every entry, because only it knows which jobs fit.
     [test_one_worker_is_woken_for_a_job, test_who_is_woken_wakes_the_next_where_jobs_are_left,
-    test_a_delayed_job_is_begun_in_time_whoever_heard_of_it]"""
-    script, role = ground.scripts.claim, agent.role or ""
-    until_s = ground.clock.monotonic_s() + timeout_s
-    rung = True
+    test_a_delayed_job_is_begun_in_time_whoever_heard_of_it]
+    """
+    script, role = context.scripts.claim, agent.role or ""
+    until_s = context.clock.monotonic_s() + timeout_s
+    answered = True
 
     def ask(args: Sequence[Arg]) -> Any:
-        nonlocal rung
-        bell: tuple[Arg, ...] = ("BZPOPMIN", ground.keys.bell(role), wait_ms / 1000)
+        nonlocal answered
+        bell: tuple[Arg, ...] = ("BZPOPMIN", context.keys.bell(role), wait_ms / 1000)
         if agent.tags:
-            bell = ("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", ground.keys.feed(role), fed)
-        answer = ground.server.ring(bell, script, *args, wait_s=wait_ms / 1000, ear=ear)
-        rung = answer is not None
-        return answer if rung else ground.server.run(script, *args, again=True)
+            bell = ("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", context.keys.feed(role), fed)
+        answer = context.client.wait_and_run(bell, script, *args, wait_s=wait_ms / 1000, wakeup=wakeup)
+        answered = answer is not None
+        return answer if answered else context.client.run(script, *args, again=True)
 
     while True:
-        idle = ground.idle.pop(agent.id, None)
+        idle = context.empty_claims.pop(agent.id, None)
         if idle is None:
-            return claim_batch(ground, agent, limit)
+            return claim_batch(context, agent, limit)
         fed, due = idle
-        left_s = until_s - ground.clock.monotonic_s()
+        left_s = until_s - context.clock.monotonic_s()
         if due is not None:
-            left_s = min(left_s, (due - milliseconds(ground.now())) / 1000)
-        wait_ms = max(1, int(left_s * 1000) + 1)  # 0 would be for ever
-        found = asked(ground, agent, limit, ask)
-        if found or not rung or ground.clock.monotonic_s() >= until_s:
-            return found  # else another was quicker
+            left_s = min(left_s, (due - to_ms(context.now())) / 1000)
+        wait_ms = max(1, int(left_s * 1000) + 1)  # 0 would block for ever
+        found = claim_with(context, agent, limit, ask)
+        if found or not answered or context.clock.monotonic_s() >= until_s:
+            return found  # otherwise another worker was quicker
 
 
-def asked(ground: Ground, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any]) -> list[Claim]:
-    """Claims. `ask` sends the first request; should it take another, that goes by itself."""
+def claim_with(context: RedisContext, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any]) -> list[Claim]:
+    """Claim up to `limit` jobs. `ask` sends the first request; any further one is sent alone."""
     assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
     tags = ",".join(sorted(agent.tags))
-    policy = ground.policy.policy_version(agent.role) or ""
-    if ground.lost:
-        for job_id in ground.lost.pop(agent.id, ()):
-            ground.workspace.end(agent.id, job_id)
-    own = ground.claims.setdefault(agent.id, set())
+    policy = context.policy.policy_version(agent.role) or ""
+    if context.lost_jobs:
+        for job_id in context.lost_jobs.pop(agent.id, ()):
+            context.workspace.end(agent.id, job_id)
+    own = context.open_claims.setdefault(agent.id, set())
     while True:
-        corrs = f"{ground.random_bits(128 * limit):0{32 * limit}x}"
+        corrs = f"{context.random_bits(128 * limit):0{32 * limit}x}"
         nonces = [corrs[start : start + 32] for start in range(0, 32 * limit, 32)]
         own.update(nonces)
         answer: Sequence[Any] = ()
         try:
-            answer = ask((ground.time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit))
-        finally:  # of a call that failed: should the server have done it, nobody here knows
+            answer = ask((context.script_time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit))
+        finally:  # after a failed call this process does not know about the claims the server may have made
             taken = answer[3:] if answer and answer[0] == b"ok" else ()
             own.difference_update(nonces[len(taken) :])
-        ask = lambda args: ground.server.run(ground.scripts.claim, *args)  # noqa: E731
+        ask = lambda args: context.client.run(context.scripts.claim, *args)  # noqa: E731
         match answer[0]:
             case b"ok":
-                made = _all_taken(ground, agent, taken)
+                made = _start_all(context, agent, taken)
                 if answer[1] > len(own):
-                    _disown(ground, agent, own)
+                    _recover_unknown(context, agent, own)
                 if answer[2]:
-                    ground.tell_foreign(answer[2].decode())
+                    context.log_foreign(answer[2].decode())
                 if made:
                     return made
             case b"none":
-                ground.beats[agent.id] = ground.clock.monotonic_s()
+                context.last_heard_s[agent.id] = context.clock.monotonic_s()
                 if answer[1] > len(own):
-                    _disown(ground, agent, own)
-                ground.idle[agent.id] = answer[2], int(float(answer[3])) if answer[3] else None
+                    _recover_unknown(context, agent, own)
+                context.empty_claims[agent.id] = answer[2], int(float(answer[3])) if answer[3] else None
                 return []
             case b"lost":
                 raise agent_lost(agent)
             case b"foreign":
-                ground.tell_foreign(answer[1].decode())
+                context.log_foreign(answer[1].decode())
 
 
-def _all_taken(ground: Ground, agent: Agent, jobs: Sequence[Sequence[Any]]) -> list[Claim]:
-    """Where a folder cannot be made all go back: one that it was to be made for has, and so would the next."""
+def _start_all(context: RedisContext, agent: Agent, jobs: Sequence[Sequence[Any]]) -> list[Claim]:
+    """Start an attempt for each job. If one folder cannot be made, hand back the others: theirs would fail too."""
     made: list[Claim] = []
     trouble: StorageTrouble | None = None
     if jobs:
-        ground.heard(int(jobs[0][4]))
-        ground.beats[agent.id] = ground.clock.monotonic_s()
+        context.note_server_time(int(jobs[0][4]))
+        context.last_heard_s[agent.id] = context.clock.monotonic_s()
     for job in jobs:
         try:
-            claimed = _taken(ground, agent, job)
+            claimed = _start(context, agent, job)
         except StorageTrouble as error:
             trouble = error
         else:
             made += [] if claimed is None else [claimed]
     if trouble is not None:
         if made:
-            hand_back(ground, made)
+            hand_back(context, made)
         raise trouble
     return made
 
 
-def _taken(ground: Ground, agent: Agent, job: Sequence[Any]) -> Claim | None:
-    """A job that the script gave. None: it cannot be read, and is out of everybody's way now."""
+def _start(context: RedisContext, agent: Agent, job: Sequence[Any]) -> Claim | None:
+    """Start an attempt for one claimed job. None: the job cannot be read, and was quarantined or failed."""
     job_id, life, prompt, attempt, at, policy_at, stored, nonce, score = job
     corr = nonce.decode()
     try:
         before = Lifecycle.from_json(life)
-        lifecycle = folded(before, agent.id, int(attempt), corr, int(at), policy_at.decode())
+        lifecycle = with_claim(before, agent.id, int(attempt), corr, int(at), policy_at.decode())
     except (Damaged, IllegalTransition) as error:
-        edit.put_aside(ground, agent.id, job_id.decode(), error)
-        if not isinstance(error, UnknownSchema):  # that one stays in its hands
-            ground.claims[agent.id].discard(corr)
+        decisions.quarantine(context, agent.id, job_id.decode(), error)
+        if not isinstance(error, UnknownSchema):  # a job of another schema version stays with the agent
+            context.open_claims[agent.id].discard(corr)
         return None
     try:
-        made = begun(ground, agent, lifecycle, prompt, pairs(stored) if stored else {})
+        made = start_attempt(context, agent, lifecycle, prompt, pairs(stored) if stored else {})
     except Damaged as error:
-        ground.log("critical", "a job that cannot be read has failed", {"job_id": job_id.decode(), "why": str(error)})
+        context.log("critical", "a job that cannot be read has failed", {"job_id": job_id.decode(), "why": str(error)})
         return None
     made.envelope.runtime = score
     return made
 
 
-def hand_back(ground: Ground, claims: Sequence[Claim]) -> None:
-    """Those that were not begun. Each is told as what it is: handed back, of an attempt that does not count."""
+def hand_back(context: RedisContext, claims: Sequence[Claim]) -> None:
+    """Put claimed jobs that were not begun back into their queues; the attempt does not count."""
     agent, args = claims[0].agent, [(each, audit_fields.handed_back(each.envelope.lifecycle)) for each in claims]
     sent: list[Arg] = []
     for each, codes in args:
         if each.envelope.runtime:
-            sent += (each.job_id, each.attempt, each.envelope.runtime, line(codes))
+            sent += (each.job_id, each.attempt, each.envelope.runtime, audit_line(codes))
     if sent:
-        ground.server.run(ground.scripts.unclaim, ground.time(), agent.id, len(sent) // 4, *sent, waits=True)
+        context.client.run(context.scripts.unclaim, context.script_time(), agent.id, len(sent) // 4, *sent, waits=True)
     for each, codes in args:
-        if not each.envelope.runtime:  # its place was lost with the first answer
-            commit.commit(ground, each, Released(note="not begun"), None)
+        if not each.envelope.runtime:  # the first answer, which had its queue position, was lost
+            commit.commit(context, each, Released(note="not begun"), None)
             continue
-        ground.claims.get(agent.id, set()).discard(each.envelope.lifecycle.correlation_id or "")
-        ground.workspace.end(agent.id, each.job_id)
-        tell_all(ground.audit, [codes])
+        context.open_claims.get(agent.id, set()).discard(each.envelope.lifecycle.correlation_id or "")
+        context.workspace.end(agent.id, each.job_id)
+        tell_all(context.audit, [codes])
 
 
-def _disown(ground: Ground, agent: Agent, own: Collection[str]) -> None:
-    """Jobs that the server says are in this agent's hands, by claims that it does not know of: the server lost their
-    commits, by a crash or a failover, or the agent lost an answer. While it lives nobody else would recover them."""
-    held = pairs(ground.server.call("HGETALL", ground.keys.held(agent.id)))
+def _recover_unknown(context: RedisContext, agent: Agent, own: Collection[str]) -> None:
+    """Recover jobs that the server counts as this agent's, but that it does not know: the server lost their commits in
+    a crash or failover, or the agent lost an answer. While the agent lives, no watchdog would recover them."""
+    held = pairs(context.client.call("HGETALL", context.keys.held(agent.id)))
     unknown = {job_id.decode() for job_id, corr in held.items() if corr.decode() not in own}
-    for seen in ground.look(sorted(unknown)):
-        if seen is not None and seen.wh == "held" and seen.own == agent.id:
-            ground.log("warning", "the server lost what became of an attempt", {"job_id": seen.job_id})
-            recover.stale(ground, agent, seen, f"the server lost what became of attempt {seen.attempts}")
+    for record in context.read_jobs(sorted(unknown)):
+        if record is not None and record.place == "held" and record.owner == agent.id:
+            context.log("warning", "the server lost what became of an attempt", {"job_id": record.job_id})
+            recover.mark_stale(context, agent, record, f"the server lost what became of attempt {record.attempts}")
 
 
-def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> Claim:
-    """The claim, with its folder. A machine that cannot make one hands the job back. Damaged: what is stored of it
-    cannot be read by anyone, so it has failed."""
-    ground.tell(lifecycle)
+def start_attempt(
+    context: RedisContext, agent: Agent, lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]
+) -> Claim:
+    """Return the claim with its folder. If no folder can be made, the job goes back to its queue. Damaged: the stored
+    job cannot be read on any machine, so it has failed."""
+    context.audit_transition(lifecycle)
     attempt = lifecycle.attempt
     envelope: Envelope[Mapping[str, Any]] = Envelope(prompt={}, lifecycle=lifecycle)
-    made = Claim(agent=agent, envelope=envelope, attempt=attempt, folder="", scope=ground.scope)
+    made = Claim(agent=agent, envelope=envelope, attempt=attempt, folder="", scope=context.scope)
     try:
         envelope.prompt = _prompt(lifecycle.job_id, prompt)
         if not stored:
             bare = lambda: JobFiles(lifecycle=lifecycle.to_json(), prompt=prompt)  # noqa: E731
-            place, make = ground.workspace.promise(agent.id, lifecycle.job_id, attempt, bare)
+            place, make = context.workspace.promise(agent.id, lifecycle.job_id, attempt, bare)
             return LazyFolderClaim(
-                agent=agent, envelope=envelope, attempt=attempt, folder=place, scope=ground.scope, make=make
+                agent=agent, envelope=envelope, attempt=attempt, folder=place, scope=context.scope, make=make
             )
-        whole = material(lifecycle, prompt, stored)
-        made.folder = ground.workspace.begin(agent.id, lifecycle.job_id, attempt, whole)
+        whole = material_of(lifecycle, prompt, stored)
+        made.folder = context.workspace.begin(agent.id, lifecycle.job_id, attempt, whole)
     except Damaged as error:
         why = ErrorInfo(category="damaged", message=str(error))
-        commit.commit(ground, made, Failed(error=why, report=NO_REPORT), None)
+        commit.commit(context, made, Failed(error=why, report=NO_REPORT), None)
         raise
     except (OSError, StorageTrouble) as error:
-        commit.commit(ground, made, Released(note="no folder could be made for it"), None)
+        commit.commit(context, made, Released(note="no folder could be made for it"), None)
         if isinstance(error, StorageTrouble):
             raise StorageTrouble(f"{error}; {lifecycle.job_id} went back to its queue") from error
         raise StorageTrouble(
@@ -227,11 +232,12 @@ def _prompt(job_id: str, text: bytes) -> Mapping[str, Any]:
     return data
 
 
-def next_due(ground: Ground, role: str) -> datetime | None:
-    """In this machine's time: whoever asks sleeps by that. What fell due since the last claim is told too."""
-    key = ground.keys.due(ground.check_role(role))
+def next_due(context: RedisContext, role: str) -> datetime | None:
+    """Return when the next delayed job is due, by this machine's clock, because the caller sleeps by it. The time may
+    be past."""
+    key = context.keys.due(context.check_role(role))
     try:
-        paused, found = ground.server.calls([("HGET", ground.keys.paused, role), ("ZRANGE", key, 0, 0, "WITHSCORES")])
+        paused, found = context.client.calls([("HGET", context.keys.paused, role), ("ZRANGE", key, 0, 0, "WITHSCORES")])
     except TryAgain:
-        return None  # whoever asks is about to wait, and finds out
-    return moment(int(float(found[1]))) - ground.ahead if found and not paused else None
+        return None  # the caller waits next, and meets the error there
+    return from_ms(int(float(found[1]))) - context.clock_offset if found and not paused else None

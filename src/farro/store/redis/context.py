@@ -1,6 +1,6 @@
-"""What every part of the Redis store stands on: the server and its scripts, the policy, the clock, randomness, the log.
+"""What all parts of the Redis store share: the client and the scripts, policy, clock, randomness, log.
 
-Nothing here moves a job.
+Nothing here changes a job.
 """
 
 from __future__ import annotations
@@ -24,83 +24,84 @@ from farro.log.audit import Audit, no_audit, tell_all
 from farro.log.structured import Log
 from farro.store.port import Agent, StorePolicy
 from farro.store.redis import scripts
-from farro.store.redis.keys import Keys
-from farro.store.redis.records import Seen, line, milliseconds, moment
-from farro.store.redis.server import Address, Arg, Server
+from farro.store.redis.client import Arg, RedisAddress, RedisClient
+from farro.store.redis.records import JobRecord, audit_line, from_ms, to_ms
+from farro.store.redis.scripts import RedisKeys
 from farro.store.workspace import Workspace
 
-CHUNK = 500  # jobs that one call looks at: a script keeps everybody else waiting
+CHUNK = 500  # jobs read by one call: the server runs nothing else during a script
 
 
 def no_log(level: str, message: str, fields: Mapping[str, Any]) -> None:
-    """For callers that keep no log."""
+    """Discard log events, for callers that keep no log."""
 
 
 @dataclass(kw_only=True)
-class Ground:
-    """Shared by the store's parts."""
+class RedisContext:
+    """Shared by the parts of one store."""
 
     root: str
     name: str  # of this store's keys in the server
-    address: Address
+    address: RedisAddress
     roles: Collection[str]
     policy: StorePolicy
     clock: Clock
     workspace: Workspace
     lease_s: float = 30.0
-    beat_s: float | None = None  # how often a heartbeat asks the server; None: as seldom as it may
+    beat_s: float | None = None  # how often a heartbeat asks the server; None: as rarely as the lease allows
     keep_changes: int = 65536
     keep_audit: int = 1_000_000
-    own_time: bool = False  # the clock above stands for the server's: for tests
+    own_time: bool = False  # for tests: use `clock` instead of the server's clock
     identity: Callable[[], Mapping[str, Any]] = dict
-    # Ends the processes that a dead agent's attempts left behind on this machine.
+    # Ends the processes that a dead agent's attempts left on this machine.
     reap: Callable[[list[str], Mapping[str, Any]], None] = lambda markers, identity: None
-    actor: str = "submitter"  # who enqueues, for the common audit log
+    actor: str = "submitter"  # names the submitter in the common audit log
     log: Log = no_log
     audit: Audit = no_audit
     random_bits: Callable[[int], int] = random.SystemRandom().getrandbits
     uniform: Uniform = random.uniform
-    beats: dict[str, float] = field(default_factory=dict)  # agent → when the server last heard of it
+    last_heard_s: dict[str, float] = field(default_factory=dict)  # agent → when the server last answered it
 
-    # agent → the correlation ids of its claims that are under way, or not yet committed. Whatever else the server says
-    # that it holds, it knows nothing of.
-    claims: dict[str, set[str]] = field(default_factory=dict)
+    # agent → the correlation ids of its claims that are open or being made. The agent knows of no other job that the
+    # server counts as its own.
+    open_claims: dict[str, set[str]] = field(default_factory=dict)
 
-    # agent → of its last claim, when it found nothing: the last entry into its queue, and when the next falls due (ms)
-    idle: dict[str, tuple[bytes, int | None]] = field(default_factory=dict)
+    # agent → for its last claim, if that found nothing: the last entry into its queue, and when the next job is due
+    # (ms)
+    empty_claims: dict[str, tuple[bytes, int | None]] = field(default_factory=dict)
 
-    # agent → jobs that were taken from it, and whose folders it still has
-    lost: dict[str, list[str]] = field(default_factory=dict)
+    # agent → jobs that it lost, and whose folders it still has
+    lost_jobs: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.roles = tuple(sorted(map(ids.check_role, self.roles)))
         self._known = frozenset(self.roles)
-        self.keys = Keys(self.name)
-        self.server = Server(self.address, self.keys.prefix, self.clock)
+        self.keys = RedisKeys(self.name)
+        self.client = RedisClient(self.address, self.keys.prefix, self.clock)
         self.scripts = scripts.load(
             lease_ms=int(self.lease_s * 1000), keep_changes=self.keep_changes, keep_audit=self.keep_audit
         )
         self._mint = IdMint(self.clock.now, self.random_bits)
         self._lock = threading.Lock()
         self.foreign: set[str] = set()  # jobs of another schema version that were logged already
-        self.ahead = timedelta(0)  # of the server's clock before this machine's
+        self.clock_offset = timedelta(0)  # how far the server's clock is ahead of this machine's
         self.scope = hashlib.sha256(f"{self.address.url} {self.name}".encode()).hexdigest()[:12]
 
-    # --- time: the server's, because machines differ ---
+    # --- time: the server's, because the clocks of machines differ ---
 
-    def time(self) -> str:
-        """The first argument of every script."""
+    def script_time(self) -> str:
+        """Return the first argument of every script."""
         if not self.own_time:
             return ""
-        return f"{milliseconds(self.clock.now())}:{int(self.clock.monotonic_s() * 1000)}"
+        return f"{to_ms(self.clock.now())}:{int(self.clock.monotonic_s() * 1000)}"
 
     def now(self) -> datetime:
-        """The server's clock, as far as this process has heard of it."""
-        return self.clock.now() + self.ahead
+        """Return the server's time, estimated by its last answer."""
+        return self.clock.now() + self.clock_offset
 
-    def heard(self, at_ms: int) -> None:
+    def note_server_time(self, at_ms: int) -> None:
         if not self.own_time:
-            self.ahead = moment(at_ms) - self.clock.now()
+            self.clock_offset = from_ms(at_ms) - self.clock.now()
 
     # --- names ---
 
@@ -115,37 +116,40 @@ class Ground:
             return self._mint.mint()
 
     def token(self) -> str:
-        """Tells one call from every other, so that a repeated one is known."""
+        """Return a random token, by which a repeated call is recognised."""
         return f"{self.random_bits(64):016x}"
 
-    # --- asking ---
+    # --- reading ---
 
-    def look(self, job_ids: Sequence[str], *, prompts: bool = False, agent: Agent | None = None) -> list[Seen | None]:
-        """`agent`: who asks; a dead one is told so, whatever it asks for."""
-        found: list[Seen | None] = []
+    def read_jobs(
+        self, job_ids: Sequence[str], *, prompts: bool = False, agent: Agent | None = None
+    ) -> list[JobRecord | None]:
+        """Read jobs. With `agent`, raise AgentLost if that agent is dead."""
+        found: list[JobRecord | None] = []
         for start in range(0, len(job_ids), CHUNK):
             some = job_ids[start : start + CHUNK]
-            args: list[Arg] = [self.time(), "" if agent is None else agent.id, int(prompts), *some]
-            rows = self.server.run(self.scripts.look, *args)
+            args: list[Arg] = [self.script_time(), "" if agent is None else agent.id, int(prompts), *some]
+            rows = self.client.run(self.scripts.look, *args)
             if rows == b"lost":
                 assert agent is not None
                 raise agent_lost(agent)
-            found += [Seen.of(job_id, row) for job_id, row in zip(some, rows, strict=True)]
+            found += [JobRecord.of(job_id, row) for job_id, row in zip(some, rows, strict=True)]
         return found
 
-    # --- telling ---
+    # --- logging ---
 
-    def tell(self, lifecycle: Lifecycle) -> None:
-        """A transition to this process's audit log; the common one has it already, by the same script."""
+    def audit_transition(self, lifecycle: Lifecycle) -> None:
+        """Write a transition to this process's audit log. The script already wrote it to the common one."""
         tell_all(self.audit, [lifecycle])
 
-    def write(self, event: str, codes: Mapping[str, Any]) -> None:
-        """A line of the common audit log that is no transition. A server that is away keeps nobody from his work."""
+    def write_audit(self, event: str, codes: Mapping[str, Any]) -> None:
+        """Write a line that is no transition to the common audit log. If the server is away the line is dropped: work
+        goes on."""
         with contextlib.suppress(TryAgain):
-            told = {"event": event, **codes, "actor": codes.get("actor") or self.actor}
-            self.server.run(self.scripts.note, self.time(), line(told), self.token())
+            fields = {"event": event, **codes, "actor": codes.get("actor") or self.actor}
+            self.client.run(self.scripts.note, self.script_time(), audit_line(fields), self.token())
 
-    def tell_foreign(self, job_id: str) -> None:
+    def log_foreign(self, job_id: str) -> None:
         if job_id not in self.foreign:
             self.foreign.add(job_id)
             self.log("critical", "schema version unknown, job left where it lies", {"job_id": job_id})

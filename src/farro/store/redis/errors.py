@@ -1,7 +1,4 @@
-"""What the server, or the way to it, refuses: told as farro's own errors, with the address and what to do.
-
-Which of them are tried again lives in server.
-"""
+"""Translate errors of the server and the connection into farro's own, with the address and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +6,8 @@ from urllib.parse import urlsplit
 
 from farro.errors import FarroError, InputError, NotPermitted, NotReplicated, StorageTrouble
 
-# What passes by itself: the server starts, a script runs too long, a replica was made the master, too few are back.
+# Errors that pass by themselves: the server starts, a script runs too long, a failover is under way, replicas are
+# missing.
 PASSING = ("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS")
 
 
@@ -18,7 +16,7 @@ def missing() -> InputError:
 
 
 def unreachable(address: str, why: str, tried_s: float, *, sent: bool) -> StorageTrouble:
-    """`sent`: the request went out at least once, so that it may have been carried out."""
+    """`sent`: the request was sent at least once, so the server may have carried it out."""
     long = f", tried for {tried_s:.0f} s" if tried_s >= 1 else ""
     doubt = " Whether the last call was carried out is not known; what was acknowledged before is kept." if sent else ""
     return StorageTrouble(
@@ -28,13 +26,13 @@ def unreachable(address: str, why: str, tried_s: float, *, sent: bool) -> Storag
 
 
 def ping(address: str) -> str:
-    """The command with which a person sees whether the server answers. An address holds no password."""
+    """Return the command with which a person can test the server. The address holds no password."""
     where = urlsplit(address)
     return f"redis-cli -s {where.path} PING" if where.scheme == "unix" else f"redis-cli -u {address} PING"
 
 
 def refused(address: str, text: str) -> FarroError:
-    """An error that the server answered, or said when it was connected to."""
+    """Translate an error reply of the server."""
     code = text.split(" ", 1)[0]
     if code in ("WRONGPASS", "NOAUTH") or "invalid username-password" in text or "AUTH" in text.split(" ")[:3]:
         return InputError(

@@ -1,8 +1,6 @@
-"""The library in Redis: plans and actions that every machine of the fleet sees.
+"""Keep the library of plans and actions in Redis, where every machine of the fleet sees it.
 
-What they say is checked in operations.library.
-
-    lib:plan, lib:action    hash  name → the document, canonical JSON
+lib:plan, lib:action    hash  name → the document, canonical JSON
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from farro import documents
 from farro.errors import Damaged, IdConflict
 from farro.jobs import ids
 from farro.store.library import Kind, kept_already
-from farro.store.redis.keys import Keys
-from farro.store.redis.server import Server
+from farro.store.redis.client import RedisClient
+from farro.store.redis.scripts import RedisKeys
 
-# KEYS[1]: lib:<kind>. ARGV: name, document, 1 to replace another one. Answers 0 where another is kept under that name;
-# asked again after a lost answer it finds its own, and says 1.
+# KEYS[1]: lib:<kind>. ARGV: name, document, 1 to replace another one. Returns 0 if another document has that name.
+# Repeated after a lost answer it finds its own document and returns 1.
 _PUT = """
 local there = redis.call('HGET', KEYS[1], ARGV[1])
 if there and there ~= ARGV[2] and ARGV[3] ~= '1' then return 0 end
@@ -29,11 +27,11 @@ return 1
 
 
 class RedisLibrary:
-    """The Library port. Asked rarely: no connection is kept between two calls."""
+    """Implement the Library port. It is used rarely, so no connection is kept between calls."""
 
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: RedisClient, name: str) -> None:
         self._server = server
-        self._keys = Keys(name)
+        self._keys = RedisKeys(name)
 
     def put(self, kind: Kind, name: str, document: Mapping[str, Any], *, replace: bool = False) -> None:
         text = documents.canonical(document)

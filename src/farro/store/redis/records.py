@@ -1,7 +1,7 @@
-"""Jobs between Python and the scripts: what is sent of a new one, and a lifecycle from what is stored.
+"""Convert jobs between Python and the Lua scripts.
 
-A claim is stored beside the last decided lifecycle and folded in here, by the same rule that every store uses
-(kernel.moves.claimed): so a claim is one round trip, and no script knows what a lifecycle is.
+A claim is stored beside the last decided lifecycle and applied on reading, by the rule that every store uses
+(farro.jobs.transitions.claimed). So a claim takes one round trip, and no script parses a lifecycle.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from farro.plans import after
 from farro.plans.priority import PRIORITIES, priority
 from farro.plans.tags import required_tags
 from farro.store.port import JobView, Submission
-from farro.store.redis.server import Arg
+from farro.store.redis.client import Arg
 from farro.store.workspace import JobFiles, PostedFiles
 
-MINTED = ""  # stands for the digest of an id that nobody chose
+MINTED = ""  # the digest of a job whose id farro made
 NARRATIVE, PAYLOAD, CARRIED = "prompt.md", "payload/", "carried/"
 STATUS = {
     "queued": Status.QUEUED,
@@ -43,25 +43,25 @@ STATUS = {
 _encode = encoder(separators=(",", ":"))
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MS = timedelta(milliseconds=1)
-_NEVER = "!"  # no agent offers it: TAG does not match it
+_NEVER = "!"  # no agent offers it: ids.TAG does not match it
 
 
-@lru_cache(maxsize=16)  # jobs that are claimed together share theirs
-def moment(ms: int) -> datetime:
+@lru_cache(maxsize=16)  # jobs that are claimed together share their time
+def from_ms(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ms)
 
 
-def milliseconds(when: datetime) -> int:
+def to_ms(when: datetime) -> int:
     return (when - _EPOCH) // _MS
 
 
 def due_ms(lifecycle: Lifecycle) -> int:
-    """As the server compares it; 0 where it is not delayed. Never earlier than the lifecycle says."""
-    return 0 if lifecycle.not_before is None else milliseconds(datetime.fromisoformat(lifecycle.not_before))
+    """Return the due time as the server compares it, never earlier than the lifecycle says; 0: not delayed."""
+    return 0 if lifecycle.not_before is None else to_ms(datetime.fromisoformat(lifecycle.not_before))
 
 
-def where(lifecycle: Lifecycle) -> str:
-    """The place of a job that nobody holds, in the scripts' words."""
+def place_of(lifecycle: Lifecycle) -> str:
+    """Return the place (`wh`) of a job that no agent holds."""
     match lifecycle.status:
         case Status.QUEUED:
             return "waits" if transitions.waits(lifecycle) else "queued"
@@ -71,13 +71,14 @@ def where(lifecycle: Lifecycle) -> str:
             return status.value
 
 
-def line(codes: Mapping[str, Any]) -> bytes:
-    """As the audit log spells it."""
+def audit_line(codes: Mapping[str, Any]) -> bytes:
+    """Encode a line of the audit log."""
     return text_bytes(_encode({name: value for name, value in codes.items() if value is not None}))
 
 
 def tags(prompt: Mapping[str, Any]) -> str:
-    """Sorted, with commas. What no agent can offer stands for itself as what none does."""
+    """Return the required tags, sorted and joined by commas. A tag that is not valid is replaced by one that no agent
+    offers."""
     wanted = required_tags(prompt)
     if not wanted:
         return ""
@@ -95,8 +96,8 @@ def text_bytes(text: str) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class New:
-    """A job to be made."""
+class NewJob:
+    """A job to be created."""
 
     lifecycle: Lifecycle
     prompt: Mapping[str, Any]
@@ -106,24 +107,33 @@ class New:
     blocks: Sequence[str] = ()
     narrative: str | None = None
     payload: Mapping[str, bytes] | None = None
-    carried: Mapping[str, bytes] | None = None  # of a job that repeats another
+    carried: Mapping[str, bytes] | None = None  # from the job that this one repeats
     actor: str = "submitter"
 
     @property
     def plain(self) -> bool:
-        """Whether `enter` can make it."""
+        """Whether the `enter` script can create it."""
         more = self.blocks or self.payload or self.carried or self.narrative is not None
         return not (more or self.lifecycle.not_before) and self.digest == MINTED
 
     def entering(self) -> list[Arg]:
-        """As `enter` reads it."""
+        """Return the arguments of the `enter` script."""
         life = self.lifecycle
         rank = PRIORITIES.index(priority(self.prompt))
-        told = line({**audit_fields.codes(life), "actor": self.actor})
-        return [life.job_id, life.role, tags(self.prompt), rank, SCHEMA_VERSION, life.to_line(), self.prompt_text, told]
+        event = audit_line({**audit_fields.codes(life), "actor": self.actor})
+        return [
+            life.job_id,
+            life.role,
+            tags(self.prompt),
+            rank,
+            SCHEMA_VERSION,
+            life.to_line(),
+            self.prompt_text,
+            event,
+        ]
 
     def args(self) -> list[Arg]:
-        """As `create` in the prelude reads it."""
+        """Return the job's arguments as `create` in prelude.lua reads them."""
         life = self.lifecycle
         args: list[Arg] = [
             life.job_id,
@@ -136,7 +146,7 @@ class New:
             SCHEMA_VERSION,
             life.to_line(),
             self.prompt_text,
-            line({**audit_fields.codes(life), "actor": self.actor}),
+            audit_line({**audit_fields.codes(life), "actor": self.actor}),
             len(self.blocks),
             *self.blocks,
         ]
@@ -144,19 +154,19 @@ class New:
         kept.update((_field(CARRIED + name), data) for name, data in (self.carried or {}).items())
         if self.narrative is not None:
             kept[NARRATIVE] = text_bytes(self.narrative)
-        return args + files(kept)
+        return args + file_args(kept)
 
 
-def files(kept: Mapping[str, Arg]) -> list[Arg]:
-    """As `keep` in the prelude reads them."""
+def file_args(kept: Mapping[str, Arg]) -> list[Arg]:
+    """Return files as `store_files` in prelude.lua reads them."""
     args: list[Arg] = [len(kept)]
     for name, data in kept.items():
         args += (name, data)
     return args
 
 
-def posted(attempt: int, kept: PostedFiles) -> dict[str, Arg]:
-    """The files of an attempt as they are stored. A name that is not UTF-8 keeps its bytes."""
+def attempt_fields(attempt: int, kept: PostedFiles) -> dict[str, Arg]:
+    """Return the fields of `files:<id>` for one attempt. A name that is not UTF-8 keeps its bytes."""
     found: dict[str, Arg] = {_field(f"a/{attempt}/{name}"): data for name, data in kept.files.items()}
     if kept.elsewhere or kept.cut:
         more = {"elsewhere": dict(kept.elsewhere), "cut": dict(kept.cut)}
@@ -168,8 +178,8 @@ def _field(name: str) -> Any:
     return name if name.isascii() else name.encode("utf-8", "surrogateescape")
 
 
-def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> JobFiles:
-    """What a job's folder is made of, from `files:<id>`."""
+def material_of(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> JobFiles:
+    """Build the contents of a job's folder from `files:<id>`."""
     narrative, payload, carried = None, {}, {}
     attempts: dict[int, tuple[dict[str, bytes], dict[str, Any]]] = {}
     for field, data in stored.items():
@@ -201,7 +211,7 @@ def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes])
 
 
 def _noted(data: bytes) -> dict[str, Any]:
-    """What was cut of an attempt, and what lies elsewhere."""
+    """Read what was cut of an attempt, and what is stored in the shared directory."""
     more = json.loads(data)
     elsewhere, cut = more["elsewhere"].items(), more["cut"].items()
     return {
@@ -210,8 +220,8 @@ def _noted(data: bytes) -> dict[str, Any]:
     }
 
 
-def record(text: bytes) -> Mapping[str, Any]:
-    """A JSON object; an empty one where it is none: others are read beside it."""
+def json_object(text: bytes) -> Mapping[str, Any]:
+    """Parse a JSON object; return an empty one if it is none, so that one bad record does not hide the others."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -224,21 +234,21 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 @dataclass(kw_only=True)
-class Seen:
-    """A job as `look` answers it."""
+class JobRecord:
+    """A job as the `look` script returns it."""
 
     job_id: str
     life: bytes
-    wh: str
-    own: str  # "" when nobody has it
-    attempts: int  # the highest
-    claim: str  # "corr at policy" of the last claim
+    place: str
+    owner: str  # "" if no agent has it
+    attempts: int  # the highest attempt so far
+    claim: str  # "correlation-id at policy" of the last claim
     version: bytes
     role: str
     prompt_text: bytes | None = None
 
     @classmethod
-    def of(cls, job_id: str, row: Sequence[bytes | None]) -> Seen | None:
+    def of(cls, job_id: str, row: Sequence[bytes | None]) -> JobRecord | None:
         if not row:
             return None
         life, wh, own, att, claim, version, role, *prompt = row
@@ -248,8 +258,8 @@ class Seen:
         return cls(
             job_id=job_id,
             life=life,
-            wh=wh.decode(),
-            own=(own or b"").decode(),
+            place=wh.decode(),
+            owner=(own or b"").decode(),
             attempts=int(att or 0),
             claim=(claim or b"").decode(),
             version=version,
@@ -259,12 +269,12 @@ class Seen:
 
     @cached_property
     def lifecycle(self) -> Lifecycle:
-        """With the claim, where there is one. UnknownSchema or Damaged: nobody decides about it."""
+        """The lifecycle with its claim, if there is one. UnknownSchema or Damaged: no decision about it is possible."""
         before = Lifecycle.from_json(self.life)
-        if self.wh != "held":
+        if self.place != "held":
             return before
         corr, at, policy = self.claim.split(" ", 2)
-        return folded(before, self.own, self.attempts, corr, int(at), policy)
+        return with_claim(before, self.owner, self.attempts, corr, int(at), policy)
 
     @property
     def readable(self) -> bool:
@@ -275,26 +285,27 @@ class Seen:
 
     @property
     def prompt(self) -> Mapping[str, Any]:
-        return record(self.prompt_text or b"{}")
+        return json_object(self.prompt_text or b"{}")
 
     def view(self) -> JobView:
-        """What is damaged is shown as where it lies."""
+        """Build a view. A damaged job is shown by the place that it is in."""
         damaged = None
         try:
             now = self.lifecycle
         except (Damaged, IllegalTransition) as error:
             damaged = str(error)
             guess = transitions.enqueued(job_id=self.job_id, role=self.role or "Runner", now=_EPOCH)
-            now = guess.changed(status=STATUS.get(self.wh, Status.FAILED), attempt=self.attempts)
-        if self.own:
-            return JobView(lifecycle=now, place=f"{places.in_progress(now.role)}/{self.own}", damaged=damaged)
-        if self.wh == "waits":
+            now = guess.changed(status=STATUS.get(self.place, Status.FAILED), attempt=self.attempts)
+        if self.owner:
+            return JobView(lifecycle=now, place=f"{places.in_progress(now.role)}/{self.owner}", damaged=damaged)
+        if self.place == "waits":
             named = () if transitions.waits_for_person(now) else after.dependencies(self.prompt).all
             return JobView(lifecycle=now, place=places.WAITING, waits_for=named, damaged=damaged)
         return JobView(lifecycle=now, place=places.destination(now.role, now.status), damaged=damaged)
 
 
-def folded(before: Lifecycle, agent: str, attempt: int, corr: str, at_ms: int, policy: str) -> Lifecycle:
+def with_claim(before: Lifecycle, agent: str, attempt: int, corr: str, at_ms: int, policy: str) -> Lifecycle:
+    """Apply a claim to a lifecycle."""
     return transitions.claimed(
-        before, agent=agent, attempt=attempt, correlation_id=corr, now=moment(at_ms), policy_version=policy or None
+        before, agent=agent, attempt=attempt, correlation_id=corr, now=from_ms(at_ms), policy_version=policy or None
     )

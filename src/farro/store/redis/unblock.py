@@ -1,8 +1,8 @@
-"""Jobs that run after others: whoever ends a job looks at those that waited for it, and at those that wait for these.
+"""Start or fail jobs that wait for other jobs, when those end.
 
-What their ends mean is said in plans.after. The script that ends a job writes those that waited for it into `todo`, and
-a job leaves it when it was decided, or looked at and waits on: when whoever ended the job dies first, the next watchdog
-looks. [test_a_dependent_is_seen_to_by_the_next_watchdog]
+farro.plans.after decides what an end means for a dependent. The script that ends a job writes its dependents into
+`todo`. A job leaves `todo` when it was decided, or checked and waits on. If the process that ended the job dies first,
+the next watchdog checks it. [test_a_dependent_is_seen_to_by_the_next_watchdog]
 """
 
 from __future__ import annotations
@@ -14,57 +14,60 @@ from farro.errors import Damaged
 from farro.jobs import transitions
 from farro.plans import after
 from farro.plans.after import End
-from farro.store.redis import edit, prepare
-from farro.store.redis.context import Ground
-from farro.store.redis.records import Seen
-from farro.store.redis.server import Arg
+from farro.store.redis import decisions, new_jobs
+from farro.store.redis.client import Arg
+from farro.store.redis.context import RedisContext
+from farro.store.redis.records import JobRecord
 
-SUBMITTER = "submitter"  # who lets a job in whose dependency ended while it was submitted
+SUBMITTER = "submitter"  # the actor for a job whose dependency ended during its submission
 
 
-def look_at(ground: Ground, by: str, job_ids: Sequence[str]) -> list[tuple[str, str]]:
-    """What became of them, and of those that waited for them: (id, unblocked or dependency_failed)."""
+def unblock(context: RedisContext, by: str, job_ids: Sequence[str]) -> list[tuple[str, str]]:
+    """Check these jobs, and the dependents of those that fail; return (id, `unblocked` or `dependency_failed`) of each
+    change."""
     done: list[tuple[str, str]] = []
     todo = deque(job_ids)
     while todo:
         some = list(dict.fromkeys(todo))
         todo.clear()
-        # The number in `todo` first: what ends after this look has a higher one, and is looked at again.
-        numbers = ground.server.calls([("ZSCORE", f"{ground.keys.prefix}todo", job_id) for job_id in some])
-        waiting = [seen for seen in ground.look(some, prompts=True) if seen is not None and seen.wh == "waits"]
-        named = {seen.job_id: after.dependencies(seen.prompt) for seen in waiting}
-        ends = prepare.ends(ground, {job_id for found in named.values() for job_id in found.all})
+        # Read the numbers in `todo` first: an end after this read has a higher number, and the job is checked again.
+        numbers = context.client.calls([("ZSCORE", f"{context.keys.prefix}todo", job_id) for job_id in some])
+        waiting = [
+            record for record in context.read_jobs(some, prompts=True) if record is not None and record.place == "waits"
+        ]
+        named = {record.job_id: after.dependencies(record.prompt) for record in waiting}
+        ends = new_jobs.ends(context, {job_id for names in named.values() for job_id in names.all})
         judged: list[Arg] = []
-        for seen in waiting:
-            what, others = _judge(ground, by, seen, named[seen.job_id], ends)
+        for record in waiting:
+            what, others = _decide(context, by, record, named[record.job_id], ends)
             todo += others
             if what:
-                done.append((seen.job_id, what))
+                done.append((record.job_id, what))
         for job_id, number in zip(some, numbers, strict=True):
             if number is not None:
                 judged += (job_id, number)
         if judged:
-            ground.server.run(ground.scripts.judged, ground.time(), *judged)
+            context.client.run(context.scripts.judged, context.script_time(), *judged)
     return done
 
 
-def _judge(
-    ground: Ground, by: str, seen: Seen, named: after.Dependencies, ends: Mapping[str, End]
+def _decide(
+    context: RedisContext, by: str, record: JobRecord, named: after.Dependencies, ends: Mapping[str, End]
 ) -> tuple[str, list[str]]:
     try:
-        before = seen.lifecycle
+        before = record.lifecycle
     except Damaged:
         return "", []
     if transitions.waits_for_person(before):
         return "", []
     verdict = after.judge(named, lambda job_id: ends.get(job_id, End.GONE), gone_is_over=True)
-    now = ground.now()
+    now = context.now()
     if verdict.hopeless:
         move = transitions.dependency_failed(before.role, verdict.hopeless)
-        ended = transitions.decided(before, move, by=by, attempt=seen.attempts, now=now)
-        return "dependency_failed", edit.put(ground, None, seen, ended, seen.attempts) or []
+        ended = transitions.decided(before, move, by=by, attempt=record.attempts, now=now)
+        return "dependency_failed", decisions.compare_and_swap(context, None, record, ended, record.attempts) or []
     if verdict.ready:
         entered = transitions.unblocked(before, by=by, now=now, note=f"after {', '.join(named.all)}")
-        edit.put(ground, None, seen, entered, seen.attempts)
+        decisions.compare_and_swap(context, None, record, entered, record.attempts)
         return "unblocked", []
     return "", []

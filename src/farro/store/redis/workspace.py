@@ -1,17 +1,15 @@
-"""The Workspace port on a local disk: folders of attempts and of whoever looks, under `<root>/jobs/.work`.
-
-What is kept of an attempt lives in posting; what is stored where lives in the rest of the room.
+"""Implement the Workspace port on a local disk, under `<root>/jobs/.work`.
 
     jobs/.work/<agent>/.lease                  flock'd while the process lives; the folder appears with it
-    jobs/.work/<agent>/<job>/…                 shaped as the file store shapes a job (DESIGN §3.5)
-    jobs/.work/<agent>/.spare/attempts/NNNN/   the empty folders of its last job, for the next one
-    jobs/.work/look.<pid>.<random>/.lease      the same for copies that somebody looks at
-    jobs/.work/look.<pid>.<random>/<job>.<version>/…
+     jobs/.work/<agent>/<job>/…                 laid out like a job of the file store (DESIGN §3.5)
+     jobs/.work/<agent>/.spare/attempts/NNNN/   the empty folders of its last job, for the next one
+     jobs/.work/look.<pid>.<random>/.lease      the same for copies that are only read
+     jobs/.work/look.<pid>.<random>/<job>.<version>/…
 
-Nothing here is needed after a crash: a dead process's folders are debris, removed by `sweep` when its processes are
-ended. So nothing here is synced, but what goes to the shared directory. A small job costs two files and two renames: a
-folder is used again, because removing one costs ext4 up to some milliseconds, and removing a file that never reached
-the disk next to nothing.
+Nothing here is needed after a crash: `sweep` ends the processes of a dead process and removes its folders. So only
+files in the shared directory are synced. A small job costs two files and two renames: a folder is reused, because
+removing one costs ext4 up to some milliseconds, while removing a file that never reached the disk costs next to
+nothing.
 """
 
 from __future__ import annotations
@@ -32,22 +30,22 @@ from farro.host.clock_port import Clock
 from farro.host.trees import remove_tree
 from farro.jobs import ids
 from farro.jobs.outcomes import Report
-from farro.store.redis.attempt_files import SNAPSHOT, TASKS, Posting, Shelf, result_files
+from farro.store.redis.attempt_files import SNAPSHOT, TASKS, AttemptFiles, SharedFiles, result_files
 from farro.store.workspace import JobFiles, PostedFiles
 
 WORK = "jobs/.work"
 LEASE = ".lease"
 SPARE = ".spare"
 CARRIED = "carried"
-LOOKS = 32  # jobs that a process keeps a copy of to look at
-LOOKED_BYTES = 16 << 20  # of a file of the shared directory that had to be copied to be looked at
-# Two files of one name, a file where a folder must be, a name that no disk takes.
+LOOKS = 32  # jobs of which a process keeps a copy for reading
+LOOKED_BYTES = 16 << 20  # of a file in the shared directory that must be copied for reading
+# Two files with one name, a file where a folder must be, or a name that the disk rejects.
 _NO_NAMES = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ})
-DEBRIS_S = 3600.0  # a folder that never became an agent's is removed after so long
+DEBRIS_S = 3600.0  # a folder without a lease is removed after this time
 
 
 class LocalWorkspace:
-    """Calls are safe from many threads; each attempt belongs to one."""
+    """Safe for many threads; each attempt belongs to one thread."""
 
     def __init__(
         self,
@@ -57,18 +55,19 @@ class LocalWorkspace:
         clock: Clock,
         shared: str | None = None,
         inline_bytes: int = 256 << 10,
-        reap: Callable[[str], None] = lambda agent_id: None,  # end the processes of a dead agent of this machine
+        reap: Callable[[str], None] = lambda agent_id: None,  # ends the processes of a dead agent on this machine
     ) -> None:
         self._home = f"{root}/{WORK}"
         self._clock = clock
-        self._shelf = None if shared is None else Shelf(f"{shared}/{name}")
+        self._shared_files = None if shared is None else SharedFiles(f"{shared}/{name}")
         self._inline_bytes = inline_bytes
         self._reap = reap
-        self._making = threading.Lock()  # guards what is taken out of _promised, and the making of it; before _lock
-        # Jobs' folders that nobody asked for yet. Put there without the lock, in which another slot may be writing: so
-        # it is one set for ever, and is walked as a copy. [test_slots_promise_while_others_leave]
+        # guards removal from _promised and the creation of those folders; taken before _lock
+        self._making = threading.Lock()
+        # Job folders that were not needed yet. Adding takes no lock, because a slot may hold it while it writes. So the
+        # set is never replaced, and is iterated as a copy. [test_slots_promise_while_others_leave]
         self._promised: set[str] = set()
-        self._lock = threading.Lock()  # guards the four below
+        self._lock = threading.Lock()  # guards the four fields below
         self._spares: dict[str, str] = {}  # agent → the name of the one folder in its spare's attempts
         self._leases: dict[str, leases.Lease] = {}  # by the name of the folder in .work
         self._looks: OrderedDict[tuple[str, str], str] = OrderedDict()  # (job, version) → folder
@@ -85,7 +84,7 @@ class LocalWorkspace:
         make = fs.mkdir if spare is None else functools.partial(fs.move, f"{agent_home}/{SPARE}")
         try:
             make(folder)
-        except FileExistsError:  # this agent had the job before, and it was taken from it
+        except FileExistsError:  # this agent had the job before, and lost it
             remove_tree(folder)
             make(folder)
         if spare is None:
@@ -93,7 +92,7 @@ class LocalWorkspace:
             fs.mkdir(home)
         elif spare != f"{attempt:04d}":
             fs.move(f"{folder}/attempts/{spare}", home)
-        _fill(folder, material, self._shelf, whole=True)
+        _fill(folder, material, self._shared_files, whole=True)
         return home
 
     def promise(
@@ -105,13 +104,13 @@ class LocalWorkspace:
         def make() -> None:
             if folder in self._promised:
                 with self._making:
-                    if folder in self._promised:  # it is not over, and no other thread was quicker
-                        self._made(agent_id, job_id, attempt, material())
+                    if folder in self._promised:  # still wanted, and no other thread was quicker
+                        self._make_folder(agent_id, job_id, attempt, material())
                         self._promised.discard(folder)
 
         return f"{folder}/attempts/{attempt:04d}", make
 
-    def _made(self, agent_id: str, job_id: str, attempt: int, material: JobFiles) -> None:
+    def _make_folder(self, agent_id: str, job_id: str, attempt: int, material: JobFiles) -> None:
         try:
             self.begin(agent_id, job_id, attempt, material)
         except StorageTrouble as error:
@@ -126,18 +125,20 @@ class LocalWorkspace:
         made = folder.rsplit("/", 2)[0] not in self._promised
         if not made:
             return PostedFiles(files=result_files(report, report.result, good=good))
-        return Posting(folder, inline_bytes=self._inline_bytes, shelf=self._shelf).posted(report, good=good)
+        return AttemptFiles(folder, inline_bytes=self._inline_bytes, shared_files=self._shared_files).collect(
+            report, good=good
+        )
 
     def end(self, agent_id: str, job_id: str) -> None:
         home, folder = f"{self._home}/{agent_id}", f"{self._home}/{agent_id}/{job_id}"
-        with self._making:  # an attempt that could not be ended may be asking for it
+        with self._making:  # a thread of an unfinished attempt may be creating the folder
             if folder in self._promised:
                 self._promised.discard(folder)
                 return
-        with contextlib.suppress(OSError):  # whatever a step left there: it goes with the agent
+        with contextlib.suppress(OSError):  # files that a step left are removed with the agent
             with self._lock:
                 known = agent_id in self._leases and agent_id not in self._spares
-            spare = _emptied(folder) if known else None
+            spare = _empty(folder) if known else None
             if spare is None:
                 remove_tree(folder)
                 return
@@ -157,12 +158,12 @@ class LocalWorkspace:
             self._remove(agent_id, lease)
 
     def forget(self, job_id: str) -> None:
-        if self._shelf is not None:
-            with contextlib.suppress(OSError):  # not mounted, or not ours: a person sees it there
-                remove_tree(self._shelf.path(ids.check_job_id(job_id)))
+        if self._shared_files is not None:
+            with contextlib.suppress(OSError):  # not mounted or not ours: a person can see it there
+                remove_tree(self._shared_files.path(ids.check_job_id(job_id)))
 
     def close(self) -> None:
-        """What this process made goes."""
+        """Remove the folders that this process made."""
         with self._making:
             self._promised.clear()
         with self._lock:
@@ -179,7 +180,7 @@ class LocalWorkspace:
             return []
         gone = []
         for name in sorted(names):
-            with contextlib.suppress(OSError):  # another watchdog of this machine is at it
+            with contextlib.suppress(OSError):  # another watchdog of this machine is removing it
                 if self._sweep(name) and not name.startswith((fs.TEMPORARY, "look.")):
                     gone.append(name)
         return gone
@@ -188,7 +189,7 @@ class LocalWorkspace:
         folder = f"{self._home}/{name}"
         try:
             lease = leases.take(f"{folder}/{LEASE}")
-        except FileNotFoundError:  # being made, or being removed
+        except FileNotFoundError:  # being created or removed
             age_s = self._clock.now().timestamp() - fs.lstat(folder).st_mtime
             if age_s > DEBRIS_S:
                 remove_tree(folder)
@@ -200,7 +201,7 @@ class LocalWorkspace:
         self._remove(name, lease)
         return True
 
-    # --- looking ---
+    # --- reading ---
 
     def look(self, job_id: str, version: str, material: JobFiles) -> str:
         live = self._live(job_id, material)
@@ -211,16 +212,16 @@ class LocalWorkspace:
             if key in self._looks:
                 self._looks.move_to_end(key)
                 return self._looks[key]
-        home = self._looking()
+        home = self._look_folder()
         folder = f"{home}/{ids.check_job_id(job_id)}.{sha256(version.encode()).hexdigest()[:16]}"
         name = fs.temporary(home)
         fs.mkdir(name)
         fs.mkdir(f"{name}/attempts")
-        _fill(name, material, self._shelf, whole=False)
+        _fill(name, material, self._shared_files, whole=False)
         with self._lock:
             try:
                 fs.move(name, folder)
-            except FileExistsError:  # another thread looked at the same moment
+            except FileExistsError:  # another thread made the same copy
                 remove_tree(name)
             self._looks[key] = folder
             old = [self._looks.popitem(last=False)[1] for _ in range(len(self._looks) - LOOKS)]
@@ -229,7 +230,7 @@ class LocalWorkspace:
         return folder
 
     def _live(self, job_id: str, material: JobFiles) -> str | None:
-        """The attempt's own folder, where that is on this machine: what it says so far is seen."""
+        """Return the attempt's own folder if it is on this machine, so that its output so far is visible."""
         if b'"in_progress"' not in material.lifecycle:
             return None
         try:
@@ -241,7 +242,7 @@ class LocalWorkspace:
         folder = f"{self._home}/{agent}/{job_id}"
         return folder if fs.exists(f"{folder}/prompt.json") else None
 
-    def _looking(self) -> str:
+    def _look_folder(self) -> str:
         with self._lock:
             if self._look_home is None:
                 name = f"look.{os.getpid()}.{os.urandom(4).hex()}"
@@ -258,7 +259,7 @@ class LocalWorkspace:
         return f"{self._home}/{agent_id}"
 
     def _leased(self, name: str) -> leases.Lease:
-        """Its folder, which is leased when others can see it."""
+        """Create a folder that is already leased when others can see it."""
         new = fs.temporary(self._home)
         try:
             try:
@@ -282,7 +283,7 @@ class LocalWorkspace:
         return lease
 
     def _remove(self, name: str, lease: leases.Lease) -> None:
-        """Under its lease: nobody else is at it."""
+        """Remove a folder; the caller holds its lease, so no other process does."""
         try:
             remove_tree(f"{self._home}/{name}")
         except OSError:  # the next sweep tries again
@@ -291,9 +292,9 @@ class LocalWorkspace:
             lease.drop()
 
 
-def _emptied(folder: str) -> str | None:
-    """Leave of a job's folder nothing but attempts/NNNN, and tell that name. None: it was more than that, or something
-    else; some of it may be gone."""
+def _empty(folder: str) -> str | None:
+    """Empty a job's folder down to attempts/NNNN, and return that name. None: it holds other folders; some files may be
+    gone."""
     attempts = fs.listdir(f"{folder}/attempts")
     if len(attempts) != 1:
         return None
@@ -302,22 +303,22 @@ def _emptied(folder: str) -> str | None:
             for name in fs.listdir(above):
                 if above != folder or name != "attempts":
                     fs.unlink(f"{above}/{name}")
-    except OSError:  # a folder: of the steps, .snapshot, or something that a step made
+    except OSError:  # a folder: `steps`, .snapshot, or one that a step made
         return None
     return attempts[0]
 
 
-def _fill(folder: str, material: JobFiles, shelf: Shelf | None, *, whole: bool) -> None:
-    """A job's folder, of what is known of it. Damaged: that can be no folder, on no machine."""
+def _fill(folder: str, material: JobFiles, shared_files: SharedFiles | None, *, whole: bool) -> None:
+    """Write a job's folder. Damaged: the stored names cannot form a folder on any machine."""
     try:
-        _filled(folder, material, shelf, whole=whole)
+        _write_all(folder, material, shared_files, whole=whole)
     except OSError as error:
         if error.errno not in _NO_NAMES:
             raise
         raise Damaged(f"what was posted makes no folder: {error}") from error
 
 
-def _filled(folder: str, material: JobFiles, shelf: Shelf | None, *, whole: bool) -> None:
+def _write_all(folder: str, material: JobFiles, shared_files: SharedFiles | None, *, whole: bool) -> None:
     fs.create(f"{folder}/job.json", material.lifecycle)
     fs.create(f"{folder}/prompt.json", material.prompt)
     if material.narrative is not None:
@@ -332,9 +333,9 @@ def _filled(folder: str, material: JobFiles, shelf: Shelf | None, *, whole: bool
         fs.mkdir(home)
         own = {name: data for name, data in posted.files.items() if not _is_task(name)}
         _write(home, own)
-        _fetch(home, posted, shelf, whole=whole)
+        _fetch(home, posted, shared_files, whole=whole)
         _write(folder, {name: data for name, data in posted.files.items() if _is_task(name)}, again=True)
-        if "result.md" in posted.files:  # the latest attempt wins; an older result stays when a later one failed
+        if "result.md" in posted.files:  # the latest attempt wins; an older result stays if a later attempt failed
             mirrors = {"result.md": posted.files["result.md"]}
         elif "error.md" in posted.files:
             mirrors["error.md"] = posted.files["error.md"]
@@ -346,7 +347,7 @@ def _is_task(name: str) -> bool:
 
 
 def _write(home: str, files: Mapping[str, bytes], *, again: bool = False) -> None:
-    for folder in _above(files):
+    for folder in _parents(files):
         with contextlib.suppress(FileExistsError):
             fs.mkdir(f"{home}/{folder}")
     for name, data in files.items():
@@ -357,8 +358,8 @@ def _write(home: str, files: Mapping[str, bytes], *, again: bool = False) -> Non
                 raise
 
 
-def _above(names: Iterable[str]) -> list[str]:
-    """The folders that these names need, the upper ones first. What came over the network names no path outside."""
+def _parents(names: Iterable[str]) -> list[str]:
+    """Return the folders that these names need, parents first. Names come from the network: none may lead outside."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split("/")
@@ -369,17 +370,17 @@ def _above(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _fetch(home: str, posted: PostedFiles, shelf: Shelf | None, *, whole: bool) -> None:
-    """Of the shared directory, where this machine has it; who only looks at a large file sees its beginning."""
-    if not posted.elsewhere or shelf is None:
+def _fetch(home: str, posted: PostedFiles, shared_files: SharedFiles | None, *, whole: bool) -> None:
+    """Fetch files from the shared directory, if this machine has it. Large files that are only read are cut."""
+    if not posted.elsewhere or shared_files is None:
         return
-    _above(posted.elsewhere.values())
-    for folder in _above(posted.elsewhere):
+    _parents(posted.elsewhere.values())
+    for folder in _parents(posted.elsewhere):
         with contextlib.suppress(FileExistsError):
             fs.mkdir(f"{home}/{folder}")
     for name, place in posted.elsewhere.items():
-        source = shelf.path(place)
-        with contextlib.suppress(OSError):  # not there, or not mounted: as if it had not been kept
+        source = shared_files.path(place)
+        with contextlib.suppress(OSError):  # missing or not mounted: treat it as not kept
             if whole or fs.lstat(source).st_dev == fs.lstat(home).st_dev:
                 links.place(source, f"{home}/{name}")
             else:

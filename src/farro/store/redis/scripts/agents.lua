@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Everybody. ARGV: time. Answers {id, about, 1 if alive, {jobs}} of each. Changes nothing.
+-- List all agents. ARGV: time. Returns {id, about, 1 if alive, {jobs}} for each. Changes nothing.
 local answer = {}
 for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do
   local till = tonumber(call('ZSCORE', P .. 'leases', id))

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- A turn of an agent's loop, and whether it still has a job. ARGV: time, agent, job or '', attempt.
--- Answers 'ok'; 'taken': the job is not its own any more; 'lost': the agent is dead. Changes its lease only.
+-- Renew an agent's lease, and check whether it still has a job. ARGV: time, agent, job or '', attempt.
+-- Returns 'ok'; 'taken': the job is no longer the agent's; 'lost': the agent is dead. Changes only the lease.
 local agent, id = ARGV[2], ARGV[3]
 if id ~= '' then
   local job = call('HMGET', P .. 'job:' .. id, 'wh', 'own', 'att')

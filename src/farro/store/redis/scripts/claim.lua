@@ -1,19 +1,22 @@
--- Claims the next jobs that an agent may have: strict priority, then entry, among the queues whose tags it offers.
--- ARGV: time, agent, role, its tags (sorted, with commas), correlation ids of 32 characters each (the first is the nonce
---   of this call), policy version, schema version, how many at most.
--- More than one only of jobs that were never begun and have no files; more than four only up to half of what is queued.
--- Answers: {'ok', number of jobs in its hands, a job of another schema version that was put aside or '', then of each
---   job: {id, life, prompt, attempt, at, policy, files or nil, correlation id, score}}; {'none', number of jobs in its
---   hands, for who has tags the last entry of feed:<Role>, when the next delayed job is due or ''}, also where its queue is
---   paused; {'lost'}: the agent is dead;
---   {'foreign', id}: a job of another schema version was put aside, ask again.
--- One worker is woken for a job, and wakes the next where it leaves any.
--- A crash of the caller leaves the jobs in its hands: recovery counts the attempts.
--- Nothing leaves a queue before its change is told: where the server's user lacks a right a script ends in its middle, and
--- what still stands in its queue then is not lost.
+-- Claim the next jobs that an agent may have: strict priority, then entry, from the queues whose tags it offers.
+-- ARGV: time, agent, role, its tags (sorted, joined by commas), correlation ids of 32 characters each (the first is the
+--   nonce of this call), policy version, schema version, limit.
+-- More than one job is claimed only if all were never begun and have no files. Above four jobs the limit is half of the
+-- queue, so that some are left for idle workers.
+-- Returns one of
+--   {'ok', number of jobs the agent holds, a quarantined job of another schema version or '', then for each claimed job
+--     {id, life, prompt, attempt, at, policy, files or nil, correlation id, score}};
+--   {'none', number of jobs the agent holds, the last entry of feed:<Role> if it has tags, when the next delayed job is
+--     due or ''}, also if the queue is paused;
+--   {'lost'}: the agent is dead;
+--   {'foreign', id}: a job of another schema version was set aside; call again.
+-- One worker is woken for a job, and wakes the next one if it leaves any.
+-- If the caller crashes, it keeps the jobs until its lease is over; recovery counts the attempts.
+-- A job leaves its queue only after its change is logged: if the server's user lacks a right, the script stops in its
+-- middle, and a job that is still queued is not lost.
 local agent, role, tags, corrs, limit = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[8])
 if not alive(agent) then
-  if tags == '' then ring(role) end -- the bell may have been for it: another is to look
+  if tags == '' then ring(role) end -- the bell may have been for this agent: let another one look
   return {'lost'}
 end
 local held_key = P .. 'held:' .. agent
@@ -48,7 +51,7 @@ end
 
 local queue = P .. 'q:' .. role .. ':'
 
--- The queues that it may have, each with the next job there that is not yet among the candidates.
+-- The queues that the agent may claim from, each with its next job that is not yet a candidate.
 local queues, queued = {}, 0
 local function look(wanted, at)
   local head = call('ZRANGE', queue .. wanted, at, at, 'WITHSCORES')
@@ -71,7 +74,7 @@ if tags ~= '' then
   end
 end
 
--- The candidates, in their order.
+-- The candidates, in order.
 if limit > 4 then limit = math.min(limit, math.max(4, math.ceil((queued + call('ZCARD', queue)) / 2))) end
 local ids, scores, froms = {}, {}, {}
 if queued == 0 then
@@ -91,7 +94,7 @@ else
   end
 end
 
--- How many of them it gets.
+-- Decide how many of the candidates the agent gets.
 local jobs, taken, foreign = {}, 0, ''
 for i = 1, #ids do
   local job = call('HMGET', P .. 'job:' .. ids[i], 'life', 'prompt', 'att', 'fl', 'sv')
@@ -108,7 +111,7 @@ for i = 1, #ids do
 end
 if taken == 0 then
   if foreign ~= '' then
-    ring(role) -- what lies behind it is somebody's, should this caller not ask again
+    ring(role) -- let another worker claim what follows, in case this caller does not call again
     return {'foreign', foreign}
   end
   local last = tags ~= '' and call('XREVRANGE', P .. 'feed:' .. role, '+', '-', 'COUNT', 1)[1]
@@ -123,7 +126,7 @@ for i = 1, taken do
   local corr = string.sub(corrs, 32 * i - 31, 32 * i)
   attempts[i] = (tonumber(jobs[i][3]) or 0) + 1
   held[2 * i - 1], held[2 * i] = ids[i], corr
-  write(before + i, '{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. ids[i] .. '","role":"' .. role ..
+  log_line(before + i, '{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. ids[i] .. '","role":"' .. role ..
     '","from":"queued","status":"in_progress","attempt":' .. attempts[i] .. ',"correlation_id":"' .. corr .. '"}')
 end
 if queued == 0 then

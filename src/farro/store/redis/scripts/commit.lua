@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- What attempts of an agent came to, each if the agent still has the job and is alive. The fence is (agent, attempt).
--- ARGV: time, agent, number of attempts, then of each: id, attempt, token of this call, life, where to, role, due or 0,
---   the line, files as `keep` in the prelude reads them, the line about children or '', their number, each as `create`
---   reads it.
--- Answers of each: {'ok', {jobs that waited for it}, number of this change, {children to look at again}}; {'taken'}: the
---   job is not this agent's any more; {'lost'}: it is, but the agent is dead.
--- A crash leaves all decisions whole, with their results and children, or nothing of them.
+-- Commit attempts of one agent, each if the agent still has the job and is alive. The fence is (agent, attempt).
+-- ARGV: time, agent, number of attempts, then for each: id, attempt, token of this call, life, place, role, due or 0,
+--   the audit line, files as `store_files` reads them, the audit line about children or '', their number, each child
+--   as `create` reads it.
+-- Returns for each: {'ok', {jobs that waited for it}, number of this change, {children to check again}}; {'taken'}: the
+--   job is no longer this agent's; {'lost'}: it is, but the agent is dead.
+-- A crash leaves all decisions with their results and children, or none of them.
 local agent = ARGV[2]
 
--- The index after the files and children of a commit, of which ARGV[at] is the number of files.
+-- Return the index after the files and children of a commit; ARGV[at] is the number of files.
 local function behind(at)
   at = at + 2 + 2 * tonumber(ARGV[at])
   local children = tonumber(ARGV[at])
@@ -20,7 +20,7 @@ local function behind(at)
   return at
 end
 
--- The fence: what is known of a job that is this agent's, or false and the answer.
+-- Check the fence: return the job's fields if it is this agent's, or false and the reply.
 local living
 local function fenced(at)
   local attempt = ARGV[at + 1]
@@ -37,7 +37,7 @@ local function fenced(at)
   return job, false
 end
 
--- Those that have ended are indexed when all are told: one call for each place, not for each job.
+-- Ended jobs are indexed after all changes are logged: one call for each place, not for each job.
 local ended, numbers, out, into = {}, {}, {}, {}
 local function index(id, n, was, is)
   ended[#ended + 1], numbers[#numbers + 1] = id, n
@@ -52,7 +52,7 @@ local function commit(at, job, n)
   local key = P .. 'job:' .. id
   local tg, pri = job[5] or '', job[6] or 2
   local life, wh, role, due = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], tonumber(ARGV[at + 6])
-  local next, count = keep(id, at + 8)
+  local next, count = store_files(id, at + 8)
   local fl = count > 0 and 1 or job[7] or 0
   if wh == 'marked' then
     call('SADD', P .. 'marked', id)
@@ -62,8 +62,8 @@ local function commit(at, job, n)
     if FINAL[wh] then
       index(id, n, job[4] .. ':in_progress', role .. ':' .. wh)
     else
-      lift(id, 'held', job[4], tg, agent)
-      lay(id, wh, role, tg, pri, n, due)
+      take_out(id, 'held', job[4], tg, agent)
+      put(id, wh, role, tg, pri, n, due)
     end
   end
   local late = {}
@@ -79,7 +79,7 @@ local function commit(at, job, n)
     end
     if is_late then late[#late + 1] = child end
   end
-  if children > 0 then tell(line) end
+  if children > 0 then log_change(line) end
   return {'ok', {}, n, late}
 end
 
@@ -97,7 +97,7 @@ for i = 1, tonumber(ARGV[3]) do
 end
 if #accepted > 0 then
   local before = call('INCRBY', P .. 'seq', #accepted) - #accepted
-  for nth, i in ipairs(accepted) do write(before + nth, ARGV[starts[i] + 7]) end
+  for nth, i in ipairs(accepted) do log_line(before + nth, ARGV[starts[i] + 7]) end
   for nth, i in ipairs(accepted) do answers[i] = commit(starts[i], jobs[i], before + nth) end
 end
 for place, ids in pairs(out) do call('ZREM', P .. 'at:' .. place, unpack(ids)) end
@@ -107,7 +107,7 @@ if #ended > 0 then
   for i, id in ipairs(ended) do keys[i] = P .. 'after:' .. id end
   call('HDEL', P .. 'held:' .. agent, unpack(ended))
   if call('EXISTS', unpack(keys)) > 0 then
-    for i, id in ipairs(ended) do answers[known[id]][2] = waiting(id, numbers[i]) end
+    for i, id in ipairs(ended) do answers[known[id]][2] = dependents(id, numbers[i]) end
   end
 end
 return answers

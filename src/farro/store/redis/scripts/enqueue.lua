@@ -1,14 +1,14 @@
--- Submits jobs: all are compared before one is made.
--- ARGV: time, name or '', whose name it is now or '', agent or '', correlation id, policy version, the line of the
---   claim, number of jobs, then each job as `create` in the prelude reads it.
--- Answers: {'ok', {1 for each that this call made, else 0}, {ids to look at again}, now}; {'conflict', id};
+-- Submit jobs: all are compared with existing ones before any is created.
+-- ARGV: time, name or '', the id that the name must have now or '', agent or '', correlation id, policy version, the
+--   audit line of the claim, number of jobs, then each job as `create` reads it.
+-- Returns: {'ok', {1 for each job that this call created, else 0}, {ids to check again}, now}; {'conflict', id};
 --   {'taken', id or ''}; {'lost'}: the agent is dead.
--- A crash leaves all of them or none.
+-- A crash leaves all of the jobs or none.
 local name, instead, agent = ARGV[2], ARGV[3], ARGV[4]
 local count = tonumber(ARGV[8])
 local at, starts, made = 9, {}, {}
 for i = 1, count do
-  -- An id that farro made is nobody's but this call's: it is known only when the call is repeated.
+  -- A minted id is unique to this call: it can exist only if the call is repeated.
   local minted = ARGV[at + 1] == '' and not again
   local known = minted and {} or call('HMGET', P .. 'job:' .. ARGV[at], 'v', 'digest', 'tok')
   if known[1] and (known[2] or '') ~= ARGV[at + 1] then return {'conflict', ARGV[at]} end
@@ -17,7 +17,7 @@ for i = 1, count do
   at = at + 12 + tonumber(ARGV[at + 11])
   at = at + 1 + 2 * tonumber(ARGV[at])
 end
-local named = name ~= '' and made[1] ~= 2 -- else it was given before, and may have passed on since
+local named = name ~= '' and made[1] ~= 2 -- otherwise the first call set it, and it may have changed since
 if named then
   local present = call('HGET', P .. 'names', name) or ''
   if present ~= instead then return {'taken', present} end
@@ -29,7 +29,7 @@ for i = 1, count do
     local _, is_late
     if agent ~= '' then
       _, is_late = create(starts[i], agent, ARGV[5] .. ' ' .. string.format('%.0f', now) .. ' ' .. ARGV[6], ARGV[5])
-      tell(ARGV[7])
+      log_change(ARGV[7])
     else
       _, is_late = create(starts[i])
     end

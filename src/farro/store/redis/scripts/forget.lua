@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- A dead agent that holds nothing any more goes. ARGV: time, agent. Answers 1 to the one that did it, else 0. Repeated, the one that
--- finds it gone takes it for its own work.
+-- Remove a dead agent that holds no job. ARGV: time, agent. Returns 1 to the one caller that removed it, else 0.
+-- A repeated call that finds it gone counts the removal as its own.
 local till = call('ZSCORE', P .. 'leases', ARGV[2])
 if not till then return again and 1 or 0 end
 if tonumber(till) > beat or call('EXISTS', P .. 'held:' .. ARGV[2]) == 1 then return 0 end

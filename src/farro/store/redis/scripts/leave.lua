@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- The agent ends. ARGV: time, id, its role where it claimed jobs without tags. Answers nothing. What it still holds is
--- recovered by the next watchdog. When the next delayed job is due may have been told to it alone: another is to look.
+-- Remove an agent. ARGV: time, id, its role if it claimed jobs without tags. The next watchdog recovers what it holds.
+-- It may be the only one that knows when the next delayed job is due, so another worker is woken to look.
 local agent, role = ARGV[2], ARGV[3]
 if role ~= '' and call('EXISTS', P .. 'due:' .. role) == 1 then ring(role) end
 if call('EXISTS', P .. 'held:' .. agent) == 1 then

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Jobs as they are. ARGV: time, agent that asks or '', 1 with the prompts of those that wait, ids.
--- Answers of each {life, wh, own, att, cl, v, role, prompt}, or an empty list where there is none; 'lost': the agent is
--- dead. Changes nothing but its lease.
+-- Read jobs. ARGV: time, agent that asks or '', 1 to include the prompts of waiting jobs, ids.
+-- Returns for each {life, wh, own, att, cl, v, role, prompt}, or an empty list if there is none; 'lost': the agent is
+-- dead. Changes only the agent's lease.
 if ARGV[2] ~= '' and not alive(ARGV[2]) then return 'lost' end
 local answer = {}
 for i = 4, #ARGV - 1 do

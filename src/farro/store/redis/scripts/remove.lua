@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- Removes a finished job with its id, its name, its result. ARGV: time, agent, id.
--- Answers 'ok'; 'no': it is not there or not final, and stays; 'lost': the agent is dead. A crash leaves all or nothing.
+-- Remove a finished job with its id, names and result. ARGV: time, agent, id.
+-- Returns 'ok'; 'no': the job is missing or not final, and stays; 'lost': the agent is dead.
+-- A crash leaves all or nothing.
 if not alive(ARGV[2]) then return 'lost' end
 local id = ARGV[3]
 local job = call('HMGET', P .. 'job:' .. id, 'wh', 'role', 'nm')

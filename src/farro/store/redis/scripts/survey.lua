@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- What a watchdog has to see to. ARGV: time, its own agent, schema version.
--- Answers {'lost'}, or {'ok', {id, about, {jobs}} of each dead agent, {job, owner, ...} that are marked stale, {job,
---   number, ...} of `todo`}. Jobs of this schema version that another put aside go back to their queues.
+-- List what a watchdog has to recover. ARGV: time, its own agent, schema version.
+-- Returns {'lost'}, or {'ok', {id, about, {jobs}} of each dead agent, {job, owner, ...} of jobs marked stale, {job,
+--   number, ...} of `todo`}. Jobs of this schema version that another version set aside go back to their queues.
 if not alive(ARGV[2]) then return {'lost'} end
 local dead = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', beat, 'LIMIT', 0, 1000)) do
@@ -18,7 +18,7 @@ for _, id in ipairs(call('SMEMBERS', P .. 'foreign')) do
   local job = call('HMGET', P .. 'job:' .. id, 'sv', 'wh', 'role', 'tg', 'pri', 'v')
   if job[1] == ARGV[3] or not job[1] then
     call('SREM', P .. 'foreign', id)
-    if job[2] == 'queued' then lay(id, 'queued', job[3], job[4] or '', job[5] or 2, job[6], 0) end
+    if job[2] == 'queued' then put(id, 'queued', job[3], job[4] or '', job[5] or 2, job[6], 0) end
   end
 end
 return {'ok', dead, marked, call('ZRANGE', P .. 'todo', 0, 999, 'WITHSCORES')}

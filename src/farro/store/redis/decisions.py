@@ -1,0 +1,217 @@
+"""Change jobs for operators, the manager and people: read the job, decide, compare and swap.
+
+If the job changed in between, read it again: no decision is applied to a job that its author has not record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from farro import documents
+from farro.errors import IllegalTransition, TryAgain, UnknownJob, UnknownSchema
+from farro.jobs import audit_fields, ids, states, transitions
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import ErrorInfo, Report
+from farro.jobs.states import Reason, Status
+from farro.jobs.transitions import Move
+from farro.store.port import Agent, PersonAnswer
+from farro.store.redis.client import Arg
+from farro.store.redis.context import RedisContext, agent_lost
+from farro.store.redis.records import JobRecord, attempt_fields, audit_line, due_ms, file_args, place_of
+from farro.store.workspace import PostedFiles
+
+_TRIES = 100  # each lost try means that another process changed the job
+
+Decided = tuple[Lifecycle, list[str]]  # with the jobs that waited for it
+Decide = Callable[[JobRecord, Lifecycle], Move | None]
+
+
+def requeue(context: RedisContext, agent: Agent, job_id: str, note: str | None, delay_s: float | None) -> Decided:
+    move = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role="", delay_s=delay_s, note=note)
+    return _apply(context, agent, job_id, move)
+
+
+def kill(context: RedisContext, agent: Agent, job_id: str, note: str | None, reason: Reason) -> Decided:
+    error = ErrorInfo(category="killed", message=note or "killed by an operator")
+    move = Move(reason=reason, status=Status.KILLED, role="", error=error, note=note)
+    try:
+        return _apply(context, agent, job_id, move)
+    except IllegalTransition:
+        (record,) = context.read_jobs([job_id])
+        if record is None or not record.lifecycle.terminal:
+            raise
+        return record.lifecycle, []
+
+
+def force_complete(context: RedisContext, agent: Agent, job_id: str, note: str | None) -> Decided:
+    move = Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note)
+    return _apply(context, agent, job_id, move)
+
+
+def resolve_stale(context: RedisContext, agent: Agent, job_id: str) -> Decided | None:
+    def decide(record: JobRecord, now: Lifecycle) -> Move | None:
+        if record.place != "stale":
+            return None
+        return transitions.resolve_stale(now, context.policy.retry, context.uniform, highest=record.attempts)
+
+    return decide_and_swap(context, agent, job_id, decide)
+
+
+def reroute(
+    context: RedisContext, agent: Agent, job_id: str, role: str, note: str | None, route: Mapping[str, Any] | None
+) -> Decided:
+    context.check_role(role)
+
+    def decide(record: JobRecord, now: Lifecycle) -> Move:
+        states.check(job_id, now.status, Status.QUEUED, Reason.REROUTED, finalized=now.finalized_at is not None)
+        if record.place == "waits" and not transitions.waits_for_person(now):
+            raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
+        return Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
+
+    return _existing(job_id, decide_and_swap(context, agent, job_id, decide))
+
+
+def finalize(
+    context: RedisContext, agent: Agent, job_id: str, note: str | None, route: Mapping[str, Any] | None
+) -> Decided | None:
+    def decide(record: JobRecord, now: Lifecycle) -> Move | None:
+        if record.place != "open":
+            return None
+        return Move(reason=Reason.FINALIZED, status=Status.FAILED, role=now.role, note=note, route=route)
+
+    return decide_and_swap(context, agent, job_id, decide)
+
+
+def answer(context: RedisContext, agent: Agent, job_id: str, answered: PersonAnswer) -> Decided:
+    def decide(record: JobRecord, now: Lifecycle) -> Move:
+        if now.status is not Status.QUEUED or not transitions.waits_for_person(now):
+            raise IllegalTransition(
+                f"{job_id} does not wait for a person, it is {now.status} ({now.role}); nothing was changed. "
+                "`farro inbox` lists what waits"
+            )
+        move = Move(reason=Reason.ANSWERED, status=Status.QUEUED, role="Manager", note=answered.note)
+        return replace(move, route=answered.route)
+
+    return _existing(job_id, decide_and_swap(context, agent, job_id, decide, text=answered.text))
+
+
+def _apply(context: RedisContext, agent: Agent, job_id: str, move: Move) -> Decided:
+    def decide(record: JobRecord, now: Lifecycle) -> Move:
+        states.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
+        return replace(move, role=now.role)
+
+    return _existing(job_id, decide_and_swap(context, agent, job_id, decide))
+
+
+def _existing(job_id: str, done: Decided | None) -> Decided:
+    if done is None:
+        raise UnknownJob(f"no job {job_id}; `farro ls` lists what there is")
+    return done
+
+
+def decide_and_swap(
+    context: RedisContext, agent: Agent, job_id: str, decide: Decide, *, text: str | None = None
+) -> Decided | None:
+    """Read, decide, compare and swap; try again if the job changed in between. None: the job does not exist, or
+    `decide` returned None. `text`: a person's answer, stored as the result of an attempt of its own."""
+    ids.check_job_id(job_id)
+    for _ in range(_TRIES):
+        (record,) = context.read_jobs([job_id], agent=agent)
+        if record is None:
+            return None
+        before = record.lifecycle
+        move = decide(record, before)
+        if move is None:
+            return None
+        attempt, kept = record.attempts, PostedFiles()
+        if text is not None:
+            attempt += 1
+            kept = text_result(Report(result={"success": True, "edited_by": agent.id}, markdown=text))
+        after = transitions.decided(before, move, by=agent.id, attempt=attempt, now=context.now())
+        done = compare_and_swap(context, agent, record, after, attempt, kept)
+        if done is not None:
+            return after, done
+    raise TryAgain(f"{job_id} is changed by others again and again; try again in a from_ms")
+
+
+def compare_and_swap(
+    context: RedisContext,
+    agent: Agent | None,
+    record: JobRecord,
+    after: Lifecycle,
+    attempt: int,
+    kept: PostedFiles | None = None,
+    *,
+    event: Mapping[str, Any] | None = None,
+) -> list[str] | None:
+    """Replace the job as read by `after` in one step; return the jobs that waited for it. None: the job has changed
+    since. `event`: the audit line, if this is no transition. Without an agent no lease is checked: the comparison is
+    fence enough."""
+    args: list[Arg] = [
+        context.script_time(),
+        "" if agent is None else agent.id,
+        record.job_id,
+        record.version,
+        context.token(),
+        after.to_line(),
+        place_of(after),
+        after.role,
+        due_ms(after),
+        audit_line(event or audit_fields.codes(after)),
+        attempt,
+        *file_args({} if kept is None else attempt_fields(attempt, kept)),
+    ]
+    reply: Sequence[Any] = context.client.run(context.scripts.decide, *args)
+    if reply[0] == b"lost":
+        assert agent is not None
+        raise agent_lost(agent)
+    if reply[0] != b"ok":
+        return None
+    if event is None:
+        context.audit_transition(after)
+    return [job_id.decode() for job_id in reply[1]]
+
+
+def quarantine(context: RedisContext, by: str, job_id: str, why: Exception) -> None:
+    """Set aside a job whose lifecycle cannot be read: it is shown as failed and damaged, and its data is kept. A job of
+    another schema version is only logged."""
+    if isinstance(why, UnknownSchema):
+        context.log_foreign(job_id)
+        return
+    context.log("critical", "a job that cannot be read was put aside", {"job_id": job_id, "why": str(why)})
+    (record,) = context.read_jobs([job_id])
+    if record is not None and record.place in ("held", "marked"):
+        event = audit_line({"event": "quarantined", "actor": by, "job_id": job_id, "role": record.role})
+        args: list[Arg] = [
+            context.script_time(),
+            "",
+            job_id,
+            record.version,
+            context.token(),
+            record.life,
+            "failed",
+            record.role,
+        ]
+        context.client.run(context.scripts.decide, *args, 0, event, record.attempts, 0)
+
+
+def text_result(report: Report) -> PostedFiles:
+    """Build a result that was not produced in a folder."""
+    body = documents.canonical(report.result) + b"\n"
+    return PostedFiles(files={"result.json": body, "result.md": report.markdown.encode("utf-8", "backslashreplace")})
+
+
+def remove(context: RedisContext, agent: Agent, job_ids: Sequence[str]) -> list[str]:
+    """Remove finished jobs; return the ids that were removed. Jobs that are not final or already gone are skipped. A
+    crash leaves each job whole or gone."""
+    removed = []
+    for job_id in job_ids:
+        answer = context.client.run(context.scripts.remove, context.script_time(), agent.id, ids.check_job_id(job_id))
+        if answer == b"lost":
+            raise agent_lost(agent)
+        if answer == b"ok":
+            removed.append(job_id)
+            context.workspace.forget(job_id)
+    return removed
