@@ -26,7 +26,7 @@ from contracts.test_store import (
 from farro.errors import CapacityReached, IdConflict, IllegalTransition
 from farro.jobs.outcomes import Child
 from farro.jobs.states import TRANSITIONS, Reason, Status
-from farro.queue.admission import Caps, Gate, admitted
+from farro.queue.admission import Caps, Gate, enqueue_admitted
 from farro.store.port import Store
 from stage import plan, submission
 
@@ -185,8 +185,8 @@ def test_an_open_failure_that_is_requeued_says_what_it_was(kit: Adapter) -> None
 def test_a_refused_and_a_forced_enqueue_are_told(kit: Adapter) -> None:
     caps = Caps(role=1, roles={})
     with pytest.raises(CapacityReached):
-        admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob"))
+        enqueue_admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob"))
     refused = {"event": "cap_refused", "role": "Runner", "cap": 1, "load": 0, "wanted": 2, "user": "bob"}
     assert kit.audited == [refused]
-    admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob", force=True, may_force=("*",)))
+    enqueue_admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob", force=True, may_force=("*",)))
     assert [told["event"] for told in kit.audited] == ["cap_refused", "enqueued", "enqueued", "cap_forced"]

@@ -31,7 +31,7 @@ from farro.host import fs, leases, trees
 from farro.jobs import transitions
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Reason, Status
-from farro.queue.prune import Choice, candidates, prune
+from farro.queue.prune import PruneFilter, candidates, prune
 from farro.store.files import FilesStore, journal_cleanup, journal_records
 from farro.store.files.journal import AGAIN_AFTER, Entry, Journal
 from farro.store.files.journal_records import FOLDER, START, Record
@@ -577,7 +577,7 @@ def test_a_journal_of_another_version_is_not_forgotten(root: str) -> None:
 def test_a_job_in_a_journal_is_not_pruned(root: str) -> None:
     """After a power cut its record would bring it back."""
     store, pruner = opened(root), stage.open_files(root, seed=2)
-    everything = Choice(keep=0)
+    everything = PruneFilter(keep=0)
 
     def pruned() -> int:
         now = stage.QuickClock().now()

@@ -16,12 +16,12 @@ import stage
 from crash.seams import Counting, KillAt, placed
 from farro.errors import Refused
 from farro.jobs.states import Status
-from farro.queue.prune import Choice, Pruned, candidates, prune
+from farro.queue.prune import Pruned, PruneFilter, candidates, prune
 from farro.store.files import FilesStore
 from farro.store.files.prune import TRASH
 from stage import Crash, QuickClock
 
-EVERYTHING = Choice(keep=0)
+EVERYTHING = PruneFilter(keep=0)
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
 
 

@@ -75,7 +75,7 @@ def test_history_tells_what_an_attempt_without_a_result_did(farro: Program) -> N
     worker.kill()
     farro.call("watchdog", "--once", code=0)
     page = farro.call("history", "one", code=0).out
-    assert re.search(r"step 1 +exit 0 .*\n +step 2 +- .*nothing tells how it ended\n", page)
+    assert re.search(r"step 1 +exit 0 .*\n +step 2 +- .*how it ended is not recorded\n", page)
     assert re.search(r"^  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z  created$", page, re.MULTILINE)
 
 

@@ -74,6 +74,6 @@ def test_a_pause_is_told_wherever_queues_are_looked_at(farro: Program) -> None:
     told = [json.loads(line) for line in farro.run("stats", "--json", code=0).out.splitlines()]
     assert {one["role"] for one in told if one["paused"]} == {"Runner", "*"}
     store = App().open_store(str(farro.path), reader.load(str(farro.path)), brief=True)
-    picture = Viewer(store, str(farro.path), SystemClock()).picture(SystemClock().now())
+    overview = Viewer(store, str(farro.path), SystemClock()).overview(SystemClock().now())
     store.close()
-    assert line in page(picture, str(farro.path))
+    assert line in page(overview, str(farro.path))

@@ -16,7 +16,7 @@ from farro.config.settings import Settings
 from farro.host.clock import SystemClock
 from farro.jobs.times import timestamp
 from farro.queue import prune as pruning
-from farro.queue.prune import Choice, candidates, prune
+from farro.queue.prune import PruneFilter, candidates, prune
 from flows.program import Program, listing, steps
 
 
@@ -124,12 +124,12 @@ def test_it_goes_slower_while_there_is_work(worked: Program) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pruning, "BATCH", 2)
         patch.setattr(pruning, "BUSY_BATCH", 1)
-        chosen = candidates(store, Choice(keep=3), now=clock.now())
+        chosen = candidates(store, PruneFilter(keep=3), now=clock.now())
         prune(store, chosen, by="test", clock=clock)
         assert clock.pauses == [pruning.BUSY_PAUSE_S]
         worked.call("kill", "queued", code=0)
         clock.pauses.clear()
-        prune(store, candidates(store, Choice(keep=0), now=clock.now()), by="test", clock=clock)
+        prune(store, candidates(store, PruneFilter(keep=0), now=clock.now()), by="test", clock=clock)
         assert clock.pauses == [pruning.PAUSE_S]
     store.close()
 

@@ -346,14 +346,14 @@ def test_the_picture_has_what_ended_also_while_one_looks(on_redis: Program) -> N
         on_redis.call("enqueue", "--id", name, "--", "true", code=0)
     with api.open(on_redis.path) as queue:
         viewer = Viewer(queue.store, queue.root, SystemClock())
-        before = viewer.picture(SystemClock().now())
+        before = viewer.overview(SystemClock().now())
         assert before.counts["Runner"] == {Status.QUEUED: 2}
         on_redis.call("worker", "--drain", code=0)
-        eventually(lambda: len(viewer.picture(SystemClock().now()).ended) == 2, "the feed does not tell of the ends")
-        assert viewer.picture(SystemClock().now()).counts["Runner"] == {Status.SUCCEEDED: 2}
+        eventually(lambda: len(viewer.overview(SystemClock().now()).ended) == 2, "the feed does not tell of the ends")
+        assert viewer.overview(SystemClock().now()).counts["Runner"] == {Status.SUCCEEDED: 2}
         assert (
-            Viewer(queue.store, queue.root, SystemClock()).picture(SystemClock().now()).ended
-            == viewer.picture(SystemClock().now()).ended
+            Viewer(queue.store, queue.root, SystemClock()).overview(SystemClock().now()).ended
+            == viewer.overview(SystemClock().now()).ended
         )
 
 

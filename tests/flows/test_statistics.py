@@ -10,8 +10,7 @@ from typing import Any
 
 from farro.app import App
 from farro.config.settings import Settings
-from farro.queue.stats import Limits, stats
-from farro.queue.stats_math import COLUMNS
+from farro.queue.stats import COLUMNS, StatsLimits, stats
 from flows.program import Program, steps
 
 
@@ -84,7 +83,7 @@ def test_the_cost_is_bounded_and_the_answer_says_so(farro: Program) -> None:
     now = datetime.now(UTC)
     whole = stats(store, store.root, now=now, window_s=3600)[-1]
     assert (whole.succeeded, whole.queued, whole.bounded, whole.window_s) == (6, 4, False, 3600)
-    cut = stats(store, store.root, now=now, window_s=3600, limits=Limits(finished=3, queued=2))[-1]
+    cut = stats(store, store.root, now=now, window_s=3600, limits=StatsLimits(finished=3, queued=2))[-1]
     assert 0 < cut.succeeded <= 3
     assert (cut.queued, cut.bounded) == (4, True)
     assert cut.window_s < 3600

@@ -15,7 +15,7 @@ import pytest
 
 from farro.cli.watch import page
 from farro.jobs.states import Status
-from farro.queue.watch import Ended, Picture
+from farro.queue.watch import JobsOverview, RecentJob
 from flows.program import FARRO, PATIENCE_S, Program, endless, shell, steps
 from support import eventually
 
@@ -193,8 +193,8 @@ def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, numb
     ("columns", "shown"), [(80, "job-20261118-060455-2740"), (44, "…261118-060455-2740"), (9, "…55-2740")]
 )
 def test_a_narrow_screen_keeps_how_a_job_ended(columns: int, shown: str) -> None:
-    ended = Ended(job_id="job-20261118-060455-2740", role="Runner", status=Status.FAILED, took_s=0.79)
-    told = Picture(at=datetime.now(UTC), counts={}, running=(), running_total=0, ended=(ended,), alive={}, dead=())
+    ended = RecentJob(job_id="job-20261118-060455-2740", role="Runner", status=Status.FAILED, took_s=0.79)
+    told = JobsOverview(at=datetime.now(UTC), counts={}, running=(), running_total=0, ended=(ended,), alive={}, dead=())
     assert page(told, "here", columns)[-1] == f"  {shown}  Runner  failed  0.79s"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contracts.adapters import make_adapter
 from farro.errors import CapacityReached, NotPermitted
-from farro.queue.admission import Caps, Gate, admit, admitted
+from farro.queue.admission import Caps, Gate, check_caps, enqueue_admitted
 from farro.store.port import Store
 from stage import submission
 
@@ -26,7 +26,7 @@ CAPS = st.builds(
 def test_what_is_admitted_fits_and_what_fits_is_admitted(
     loads: dict[str, int], caps: Caps, wanted: dict[str, int]
 ) -> None:
-    refusal = admit(loads, caps, wanted)
+    refusal = check_caps(loads, caps, wanted)
     after = {role: loads.get(role, 0) + count for role, count in wanted.items() if count}
     full = {role for role, count in after.items() if (cap := caps.of(role)) is not None and count > cap}
     everything = {**loads, **after}
@@ -42,21 +42,21 @@ def test_what_is_admitted_fits_and_what_fits_is_admitted(
 
 @given(loads=COUNTS, caps=CAPS, wanted=COUNTS)
 def test_less_than_what_is_admitted_is_admitted(loads: dict[str, int], caps: Caps, wanted: dict[str, int]) -> None:
-    if admit(loads, caps, wanted) is None:
+    if check_caps(loads, caps, wanted) is None:
         for role, count in wanted.items():
             if count:
-                assert admit(loads, caps, {**wanted, role: count - 1}) is None
+                assert check_caps(loads, caps, {**wanted, role: count - 1}) is None
 
 
 def test_the_defaults_are_those_of_the_seed_and_runner_has_none() -> None:
     caps = Caps()
     assert (caps.of("Architect"), caps.total, caps.of("Runner")) == (200, 1000, None)
-    assert admit({"Runner": 100_000}, caps, {"Runner": 100_000}) is None
-    assert admit({"Runner": 100_000}, caps, {"Architect": 200}) is None
-    assert admit({"Architect": 200}, caps, {"Architect": 1}) is not None
+    assert check_caps({"Runner": 100_000}, caps, {"Runner": 100_000}) is None
+    assert check_caps({"Runner": 100_000}, caps, {"Architect": 200}) is None
+    assert check_caps({"Architect": 200}, caps, {"Architect": 1}) is not None
     crowd = {f"R{number}": 199 for number in range(5)}
-    assert admit(crowd, caps, {"Architect": 5}) is None
-    refused = admit(crowd, caps, {"Architect": 6})
+    assert check_caps(crowd, caps, {"Architect": 5}) is None
+    refused = check_caps(crowd, caps, {"Architect": 6})
     assert refused is not None
     assert refused.role is None
 
@@ -78,7 +78,7 @@ def test_the_config_caps_runner_where_it_says_so() -> None:
 )
 def test_a_refusal_names_the_setting_that_refused(wanted: dict[str, int], setting: str) -> None:
     caps = Caps(role=5, total=9, roles={"Runner": 3})
-    refusal = admit({"B": 5}, caps, wanted)
+    refusal = check_caps({"B": 5}, caps, wanted)
     assert f"raise `{setting}` in the config" in str(refusal)
 
 
@@ -94,25 +94,25 @@ TWO = Caps(role=2, total=None, roles={})
 
 
 def test_many_are_admitted_all_or_none(store: Store) -> None:
-    admitted(store, [submission()], Gate(caps=TWO))
+    enqueue_admitted(store, [submission()], Gate(caps=TWO))
     with pytest.raises(CapacityReached):
-        admitted(store, [submission(), submission()], Gate(caps=TWO))
+        enqueue_admitted(store, [submission(), submission()], Gate(caps=TWO))
     assert store.load(None) == 1
-    assert len(admitted(store, [submission()], Gate(caps=TWO))) == 1
+    assert len(enqueue_admitted(store, [submission()], Gate(caps=TWO))) == 1
 
 
 def test_the_same_id_again_is_no_new_job_though_the_queue_is_full(store: Store) -> None:
     gate = Gate(caps=TWO)
-    admitted(store, [submission(job_id="a"), submission(job_id="b")], gate)
-    assert admitted(store, [submission(job_id="a"), submission(job_id="b")], gate) == ["a", "b"]
+    enqueue_admitted(store, [submission(job_id="a"), submission(job_id="b")], gate)
+    assert enqueue_admitted(store, [submission(job_id="a"), submission(job_id="b")], gate) == ["a", "b"]
     with pytest.raises(CapacityReached):
-        admitted(store, [submission(job_id="a"), submission(job_id="c")], gate)
+        enqueue_admitted(store, [submission(job_id="a"), submission(job_id="c")], gate)
 
 
 def test_force_is_for_those_whom_the_config_names(store: Store) -> None:
     with pytest.raises(NotPermitted, match=r"capacity\.force"):
-        admitted(store, [submission()], Gate(caps=TWO, user="bob", force=True, may_force=("alice",)))
+        enqueue_admitted(store, [submission()], Gate(caps=TWO, user="bob", force=True, may_force=("alice",)))
     for may_force in (("bob",), ("*",)):
         gate = Gate(caps=TWO, user="bob", force=True, may_force=may_force)
-        assert len(admitted(store, [submission()] * 3, gate)) == 3
+        assert len(enqueue_admitted(store, [submission()] * 3, gate)) == 3
     assert store.load("Runner") == 6

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.queue.stats_math import TOTAL, Finished, Waiting, percentile, role_stats
+from farro.queue.stats import TOTAL, FinishedJob, UnfinishedJob, percentile, role_stats
 
 VALUES = st.lists(st.floats(min_value=0, max_value=1e9), min_size=1)
 SHARES = st.floats(min_value=0, max_value=1)
 ROLES = st.sampled_from(["Runner", "Architect"])
 STATUSES = st.sampled_from(["succeeded", "failed", "killed"])
 SECONDS = st.none() | st.floats(min_value=0, max_value=1e6)
-FINISHED = st.lists(st.builds(Finished, role=ROLES, status=STATUSES, latency_s=SECONDS, wait_s=SECONDS))
+FINISHED = st.lists(st.builds(FinishedJob, role=ROLES, status=STATUSES, latency_s=SECONDS, wait_s=SECONDS))
 STATES = st.sampled_from(["queued", "delayed", "waiting", "in_progress", "stale"])
-WAITING = st.lists(st.builds(Waiting, role=ROLES, state=STATES, age_s=SECONDS))
+WAITING = st.lists(st.builds(UnfinishedJob, role=ROLES, state=STATES, age_s=SECONDS))
 
 
 @given(VALUES, SHARES)
@@ -51,7 +51,7 @@ def test_percentiles_of_known_values() -> None:
 
 
 @given(WAITING, FINISHED)
-def test_the_total_is_the_sum_of_the_roles(waiting: list[Waiting], finished: list[Finished]) -> None:
+def test_the_total_is_the_sum_of_the_roles(waiting: list[UnfinishedJob], finished: list[FinishedJob]) -> None:
     parts = [role_stats(role, waiting, finished, window_s=600) for role in ("Runner", "Architect")]
     total = role_stats(TOTAL, waiting, finished, window_s=600)
     for name in ("queued", "delayed", "waiting", "in_progress", "stale", "succeeded", "failed", "killed"):
@@ -61,6 +61,6 @@ def test_the_total_is_the_sum_of_the_roles(waiting: list[Waiting], finished: lis
 
 
 def test_a_killed_job_is_no_failure() -> None:
-    ended = [Finished(role="R", status=status, latency_s=None, wait_s=None) for status in ("killed", "succeeded")]
+    ended = [FinishedJob(role="R", status=status, latency_s=None, wait_s=None) for status in ("killed", "succeeded")]
     assert role_stats("R", [], ended, window_s=60).failure_rate == 0
     assert role_stats("R", [], ended[:1], window_s=60).failure_rate is None

@@ -1,4 +1,4 @@
-"""The picture of `farro watch`, on the file store: counted, not listed. On Redis: tests/store/redis/test_costs.py."""
+"""The overview of `farro watch`, on the file store: counted, not listed. On Redis: tests/store/redis/test_costs.py."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_looking_on_counts_what_is_queued_and_lists_none_of_it(shm: Path, monkey
 
     monkeypatch.setattr(tree, "entries", listed)
     viewer = Viewer(store, root, SystemClock())
-    picture = viewer.picture(SystemClock().now())
-    assert picture.counts == {"Runner": {Status.QUEUED: 3, Status.IN_PROGRESS: 1}, "-": {Status.QUEUED: 1}}
-    assert (picture.running_total, picture.alive) == (1, {"Runner": 1})
+    overview = viewer.overview(SystemClock().now())
+    assert overview.counts == {"Runner": {Status.QUEUED: 3, Status.IN_PROGRESS: 1}, "-": {Status.QUEUED: 1}}
+    assert (overview.running_total, overview.alive) == (1, {"Runner": 1})
     assert not [asked for asked in looked_for if asked is None or Status.QUEUED in asked]  # type: ignore[operator]
     store.commit(claim, Succeeded(report=stage.report(claim)))  # and what waited for it is queued
-    assert viewer.picture(SystemClock().now()).counts == {"Runner": {Status.QUEUED: 4, Status.SUCCEEDED: 1}}
+    assert viewer.overview(SystemClock().now()).counts == {"Runner": {Status.QUEUED: 4, Status.SUCCEEDED: 1}}
     store.close()

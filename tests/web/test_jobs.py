@@ -19,7 +19,7 @@ from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
 from farro.queue import tree
-from farro.queue.logs import Follower
+from farro.queue.logs import LogFollower
 from farro.roles.workflow import RouteCode
 from farro.store.port import Submission
 from farro.web import job_queries, output, output_streams
@@ -398,7 +398,7 @@ def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(
     looks: list[float] = []
     look = output_streams._look
 
-    def counted(follower: Follower) -> Any:
+    def counted(follower: LogFollower) -> Any:
         looks.append(time.monotonic())
         return look(follower)
 

@@ -188,7 +188,7 @@ def test_a_job_that_starts_at_once_was_not_there_before_it_was_enqueued(front: F
     log.parent.mkdir(exist_ok=True)
     for order in permutations(CROSSED):
         log.write_text("")
-        seen = past.Past(front.store)
+        seen = past.QueueHistory(front.store)
         for line in order:
             with log.open("a") as file:
                 file.write(line)
@@ -461,10 +461,10 @@ def test_a_log_that_is_read_in_lots_tells_the_same(front: Front, monkeypatch: py
         pass
     hands.leave()
     front.store.close()  # what was buffered is written
-    whole = past.Past(front.store)
+    whole = past.QueueHistory(front.store)
     whole.refresh()
-    monkeypatch.setattr(past, "LOT", 3)
-    lots = past.Past(front.store)
+    monkeypatch.setattr(past, "BATCH", 3)
+    lots = past.QueueHistory(front.store)
     lots.refresh()
     assert whole.range() == lots.range()
     assert whole.range().lines >= 20

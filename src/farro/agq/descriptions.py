@@ -14,7 +14,7 @@ from farro.execution.progress import read_prompt, read_result
 from farro.jobs.states import Status
 from farro.plans.forms import shape
 from farro.queue import logs
-from farro.queue.logs import Chosen
+from farro.queue.logs import LogQuery
 from farro.store.port import JobView, Store
 
 STREAM_BYTES = 16 << 20
@@ -44,7 +44,7 @@ def _looked(store: Store, job_id: str, look: Callable[[JobView], T | None]) -> T
 
 def _stream(store: Store, view: JobView, stream: str) -> bytes | None:
     """All that its steps said there in the latest attempt, one after the other, up to a limit."""
-    output = logs.output(store, store.root, view.job_id, Chosen(streams=(stream,)))
+    output = logs.output(store, store.root, view.job_id, LogQuery(streams=(stream,)))
     if output.attempt is None:
         return None
     said = bytearray()

@@ -28,10 +28,10 @@ from farro.plans.forms import is_agent_prompt
 from farro.plans.memo import PostedResult, PostedStep
 from farro.plans.model import Plan
 from farro.queue import submit
-from farro.queue.admission import Gate, admitted
+from farro.queue.admission import Gate, enqueue_admitted
 from farro.queue.agent_rules import STRICT, Contract
 from farro.queue.logs import STREAMS
-from farro.queue.options import NONE
+from farro.queue.options import NO_OPTIONS
 from farro.store.port import Claim, JobView, Store, Submission
 
 RESULT_BYTES = 16 << 20
@@ -53,7 +53,7 @@ class Push:
 def push(store: Store, asked: Push, *, gate: Gate | None, contract: Contract = STRICT) -> list[str]:
     """Queue its jobs; their ids. BadDocument, its source being which of them: the first bad one with all of its
     problems."""
-    return admitted(store, _prepared(store, asked, contract), gate)
+    return enqueue_admitted(store, _prepared(store, asked, contract), gate)
 
 
 def push_all(
@@ -82,12 +82,12 @@ def push_all(
     together = [at for at, wanted in waiting.items() if all(item.job_id is not None for item in wanted)]
     if len(together) > 1:
         with contextlib.suppress(FarroError):
-            made = iter(admitted(store, [item for at in together for item in waiting[at]], gate))
+            made = iter(enqueue_admitted(store, [item for at in together for item in waiting[at]], gate))
             for at in together:
                 answers[at] = [next(made) for _ in waiting.pop(at)]
     for at, wanted in waiting.items():
         try:
-            answers[at] = admitted(store, wanted, gate)
+            answers[at] = enqueue_admitted(store, wanted, gate)
         except FarroError as error:
             answers[at] = error
     return answers
@@ -129,7 +129,7 @@ def _wanted(store: Store, document: Document, role: str, queue: str, contract: C
         if problems:
             raise refusal(document.source, problems)
     return submit.submissions(
-        store, [document], role=role, job_id=None, source=document.source, wishes=NONE, contract=contract
+        store, [document], role=role, job_id=None, source=document.source, options=NO_OPTIONS, contract=contract
     )
 
 

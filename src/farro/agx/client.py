@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass, field
 from farro.queue.library import ActionLine, PlanLine
-from farro.queue.options import NONE, Wishes
+from farro.queue.options import NO_OPTIONS, SubmitOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class Ticket:
 
     role: str | None = None
     job_id: str | None = None
-    wishes: Wishes = NONE
+    options: SubmitOptions = NO_OPTIONS
     payload: Mapping[str, bytes] = field(default_factory=dict)
     force: bool = False  # beyond a cap
 

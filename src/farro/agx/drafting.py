@@ -17,7 +17,7 @@ from farro.jobs import ids
 from farro.plans import command_text, editing
 from farro.plans.model import MAX_STEPS
 from farro.queue import plan_check
-from farro.queue.plan_check import Checked, Ground
+from farro.queue.plan_check import PlanContext, PlanReport
 
 SOURCE = "draft"  # what messages call it
 
@@ -105,7 +105,7 @@ def taken_over(text: bytes, source: str) -> dict[str, Any]:
     return plan
 
 
-def check(plan: Mapping[str, Any], ground: Ground, source: str = SOURCE) -> Checked:
+def check(plan: Mapping[str, Any], ground: PlanContext, source: str = SOURCE) -> PlanReport:
     """All that is wrong with it, or suspicious about it here."""
     if not plan.get("steps") and not plan.get("tasks") and not plan.get("rubric"):
         raise InputError(f"the {source} has no steps yet; `agx add -- COMMAND`, or `agx add 'what shall happen'`")

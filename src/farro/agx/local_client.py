@@ -22,7 +22,7 @@ from farro.plans import actions as rules
 from farro.queue import find_job, listing, logs, submit, wait, watch
 from farro.queue import jobs as verbs
 from farro.queue import library as shelves
-from farro.queue.admission import Gate, admitted
+from farro.queue.admission import Gate, enqueue_admitted
 from farro.queue.agent_rules import Contract
 from farro.queue.library import ActionLine, PlanLine
 from farro.store.library import Library
@@ -67,11 +67,11 @@ class LocalDesk:
             role=ticket.role,
             job_id=ticket.job_id,
             source=source,
-            wishes=ticket.wishes,
+            options=ticket.options,
             contract=contract,
         )
         made = [replace(one, payload=dict(ticket.payload)) for one in found]
-        return admitted(self.store, made, self.gate(ticket.force))[0]
+        return enqueue_admitted(self.store, made, self.gate(ticket.force))[0]
 
     def save_plan(self, plan: Mapping[str, Any], *, name: str | None, replace: bool) -> str:
         document = Document(dict(plan), name or "plan")
@@ -96,7 +96,7 @@ class LocalDesk:
             self.library,
             action_id,
             role=ticket.role,
-            wishes=ticket.wishes,
+            options=ticket.options,
             gate=self.gate(ticket.force),
             contract=self.contract,
         )
@@ -125,7 +125,7 @@ class LocalDesk:
         return self._told(self._view(job))
 
     def jobs(self, *, statuses: Sequence[str], limit: int) -> list[JobTold]:
-        asked = listing.Asked(statuses=[Status(status) for status in statuses], last=limit)
+        asked = listing.JobQuery(statuses=[Status(status) for status in statuses], last=limit)
         return [self._told(view) for view in listing.ls(self.store, self.store.root, asked)]
 
     def result(self, job: str) -> Mapping[str, Any] | None:
@@ -134,7 +134,7 @@ class LocalDesk:
 
     def stdout(self, job: str, step: str | None) -> Iterator[bytes]:
         view = self._view(job)
-        chosen = logs.Chosen(step=step, streams=("stdout",))
+        chosen = logs.LogQuery(step=step, streams=("stdout",))
         told = logs.output(self.store, self.store.root, view.job_id, chosen)
         if step is not None:
             logs.check_step(self.store, told, step)
@@ -172,7 +172,7 @@ class LocalDesk:
         return self.job(job_id)
 
     def follow(self, job_id: str) -> Iterator[JobTold]:
-        for moment in watch.moments(self.store, self.store.root, job_id, every_s=LOOK_S):
+        for moment in watch.updates(self.store, self.store.root, job_id, every_s=LOOK_S):
             yield replace(_of(moment.lifecycle), step=moment.step)
 
     def ends(self, job_ids: Sequence[str]) -> Iterator[JobTold]:

@@ -38,7 +38,7 @@ from farro.jobs.retry import Uniform
 from farro.lazy_dataclass import dataclass, field
 from farro.plans import editing
 from farro.queue import plan_check
-from farro.queue.plan_check import Ground
+from farro.queue.plan_check import PlanContext
 from farro.roles.money import exact
 from farro.sandbox.redaction import Redactor
 from farro.store.ledger import Budgets, CallEnd, Charge, Ledger, Prices
@@ -77,7 +77,7 @@ class Planner:
     root: str
     folder: str  # empty, for the files of providers that are programs; they may write nowhere else
     settings: Settings
-    ground: Ground
+    ground: PlanContext
     tools: Sequence[Tool]
     provider: Callable[[str, ProviderSettings], Provider]
     ledger: Ledger

@@ -24,7 +24,7 @@ from farro.plans.loading import load
 from farro.plans.model import Plan, Step
 from farro.plans.tags import required_tags
 from farro.queue import plan_check
-from farro.queue.plan_check import Checked, Ground
+from farro.queue.plan_check import PlanContext, PlanReport
 from farro.queue.submit import DEFAULT_ROLE
 from farro.store.ledger import Prices
 
@@ -49,7 +49,7 @@ class StepRun:
 class Rehearsal:
     plan_id: str | None
     jobs: int
-    checked: Checked
+    checked: PlanReport
     steps: tuple[StepRun, ...] = ()
     role: str = DEFAULT_ROLE
     tags: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Rehearsal:
 def rehearse(
     plan: Mapping[str, Any],
     ticket: Ticket,
-    ground: Ground,
+    ground: PlanContext,
     *,
     workers: Sequence[WorkerTold],
     queues: Sequence[QueueTold],
@@ -86,9 +86,9 @@ def rehearse(
     try:
         read = load(document)
     except BadDocument as bad:
-        return Rehearsal(plan_id=named, jobs=jobs, checked=Checked(source=bad.source, problems=tuple(bad.problems)))
+        return Rehearsal(plan_id=named, jobs=jobs, checked=PlanReport(source=bad.source, problems=tuple(bad.problems)))
     role = ticket.role or read.role or DEFAULT_ROLE
-    tags = sorted(required_tags(plan) | set(ticket.wishes.tags))
+    tags = sorted(required_tags(plan) | set(ticket.options.tags))
     alive = [worker for worker in workers if worker.alive and worker.role == role]
     takers = [worker.id for worker in alive if set(tags) <= set(worker.tags)]
     queue = next((queue for queue in queues if queue.role == role), None)
@@ -106,18 +106,18 @@ def rehearse(
         queued=0 if queue is None else queue.counts.get("queued", 0),
         takers=tuple(takers),
         others=len(alive) - len(takers),
-        timeout_s=ticket.wishes.timeout_s or read.timeout_s(default_s),
+        timeout_s=ticket.options.timeout_s or read.timeout_s(default_s),
         input_bytes=sum(map(len, ticket.payload.values())),
         agent_steps=len(agents),
         most_usd=None if None in costs else sum((cost for cost in costs if cost), Decimal(0)) * jobs,
     )
 
 
-def _steps(plan: Plan, ground: Ground, ticket: Ticket, prices: Callable[[], Prices]) -> Iterator[StepRun]:
+def _steps(plan: Plan, ground: PlanContext, ticket: Ticket, prices: Callable[[], Prices]) -> Iterator[StepRun]:
     default_s = float(ground.settings.runners.task_timeout)
     reader = plan.reader.id if plan.input is not None else None
     for turn, step in enumerate(order(plan)):
-        cwd = ticket.wishes.cwd or step.cwd
+        cwd = ticket.options.cwd or step.cwd
         reads = (
             f"step {step.input_from_step}" if step.input_from_step else "standard input" if step.id == reader else None
         )
@@ -131,7 +131,7 @@ def _steps(plan: Plan, ground: Ground, ticket: Ticket, prices: Callable[[], Pric
             come = commands.find(
                 step,
                 tools=ground.tools,
-                env={**ground.env, **step.env, **ticket.wishes.env},
+                env={**ground.env, **step.env, **ticket.options.env},
                 cwd=ground.cwd if cwd is None else os.path.join(ground.cwd, cwd),
                 attempt_dir=ground.cwd,
                 may_appear=turn > 0,
@@ -157,7 +157,7 @@ def _place(come: commands.Command | Missing) -> tuple[str, bool]:
     return "a function inside the worker", True
 
 
-def _agent(step: Step, ground: Ground, prices: Callable[[], Prices]) -> tuple[str, bool, Decimal | None]:
+def _agent(step: Step, ground: PlanContext, prices: Callable[[], Prices]) -> tuple[str, bool, Decimal | None]:
     """Who would be asked, and the most that it may cost with every repair. Tries that fail come on top."""
     settings = ground.settings
     try:

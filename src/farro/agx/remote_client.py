@@ -17,9 +17,9 @@ from farro.jobs.ids import is_job_id
 from farro.jobs.states import Status
 from farro.plans import actions as rules
 from farro.plans import editing
-from farro.queue import options as wishing
+from farro.queue import options as submit_options
 from farro.queue.library import ActionLine, PlanLine
-from farro.queue.options import Wishes
+from farro.queue.options import SubmitOptions
 from farro.queue.submit import DEFAULT_ROLE
 
 PORT = 6380
@@ -86,7 +86,7 @@ class RemoteDesk:
             raise InputError(f"the plan wants an input ({', '.join(wanted)}): `agx action submit PLAN --inputs FILE`")
         job_id = ticket.job_id or self._mint()
         role = ticket.role or plan.get("role") or DEFAULT_ROLE
-        prompt = wishing.granted(plan, ticket.wishes)
+        prompt = submit_options.apply_options(plan, ticket.options)
         steps = [{"tool": "unix", **step} for step in editing.as_numbered(editing.steps_of(prompt))]
         job = {**prompt, "id": job_id, "plan_id": prompt.get("plan_id") or job_id, "role": role, "steps": steps}
         self._ask("LPUSH", "queue:ready" if role == DEFAULT_ROLE else f"queue:{role}", as_json(job))
@@ -104,7 +104,7 @@ class RemoteDesk:
     def submit_inputs(
         self, plan_id: str, inputs: Sequence[Any], *, name: str | None, ticket: Ticket
     ) -> tuple[str, list[str]]:
-        if ticket.wishes != Wishes() or ticket.force:
+        if ticket.options != SubmitOptions() or ticket.force:
             raise InputError(f"{self._name} takes an action as it is; say tags, timeouts and the like in its plan")
         action = {"plan_id": plan_id, "inputs": list(inputs)} | ({} if name is None else {"action_id": name})
         queue = [] if ticket.role is None else [f"queue:{ticket.role}"]

@@ -15,7 +15,7 @@ from farro.air import status as looking
 from farro.air.status import JobState, JobStatus, LiveProcesses, TaskState
 from farro.cli.enqueue import read_plan
 from farro.cli.groups import Hinting
-from farro.cli.options import application, common, gate, open_root, person
+from farro.cli.options import application, common, gate, open_root, operator_name
 from farro.cli.tables import bar, show_table, span
 from farro.cli.terminal import answer, flush, note, say
 from farro.config.reader import ConfigError
@@ -182,7 +182,9 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
             return 1
     document = None if tasks_file is None else read_plan(tasks_file)
     caps = gate(settings, False)
-    told = named_jobs.reset_named_job(store, store.root, name, by=person(), force=force, document=document, gate=caps)
+    told = named_jobs.reset_named_job(
+        store, store.root, name, by=operator_name(), force=force, document=document, gate=caps
+    )
     if as_json:
         answer({"name": name, "job_id": told.job_id, "before": told.before, "changed": told.changed})
     elif told.changed:

@@ -21,11 +21,11 @@ from farro.errors import BadDocument, FarroError, InputError
 from farro.execution import progress
 from farro.host import fs
 from farro.jobs import ids
+from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import TASK_STATE
 from farro.plans.loading import load
 from farro.queue.admission import Gate
-from farro.queue.times import moment_or_none
 from farro.store.port import Store
 
 STATES = tuple(map(str, TaskState))

@@ -19,8 +19,8 @@ from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import after
 from farro.queue import jobs, submit
-from farro.queue import options as wishing
-from farro.queue.admission import Gate, admitted
+from farro.queue import options as submit_options
+from farro.queue.admission import Gate, enqueue_admitted
 from farro.store.port import JobView, Store, Submission
 
 _PROMPT_LIMIT = 16 << 20
@@ -42,7 +42,7 @@ def create_named_job(
     if store.find(name) is not None:
         raise InputError(f"{name} is the id of a job in {root}, and would be taken for that one; choose another name")
     (wanted,) = submit.submissions(
-        store, [document], role=role, job_id=None, source=document.source, wishes=wishing.NONE
+        store, [document], role=role, job_id=None, source=document.source, options=submit_options.NO_OPTIONS
     )
     if wanted.job_id is not None and store.find(wanted.job_id) is not None:
         raise InputError(
@@ -114,7 +114,7 @@ def _queue(store: Store, name: str, wanted: Submission, old: str | None, gate: G
     def enqueue(submissions: Sequence[Submission]) -> list[str]:
         return [store.enqueue_named(name, submission, instead_of=old) for submission in submissions]
 
-    return admitted(store, [wanted], gate, enqueue)[0]
+    return enqueue_admitted(store, [wanted], gate, enqueue)[0]
 
 
 def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
@@ -122,7 +122,7 @@ def _again(root: str, name: str, view: JobView, document: Document | None, store
     folder = store.folder(view)
     if document is not None:
         (wanted,) = submit.submissions(
-            store, [document], role=None, job_id=None, source=document.source, wishes=wishing.NONE
+            store, [document], role=None, job_id=None, source=document.source, options=submit_options.NO_OPTIONS
         )
         return replace(wanted, job_id=None, retry_of=view.job_id)
     try:

@@ -15,11 +15,10 @@ from farro.errors import BadDocument, UnknownJob
 from farro.execution import progress
 from farro.execution.progress import read_result
 from farro.jobs.states import Status
-from farro.jobs.times import timestamp
+from farro.jobs.times import seconds_between, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.queue import jobs
 from farro.queue.history import attempt_numbers
-from farro.queue.times import seconds_between
 from farro.store.port import AgentView, JobView, Store
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from farro.errors import InputError
 from farro.host.clock import SystemClock
 from farro.queue import results, wait
-from farro.queue.wait import Lookout
+from farro.queue.wait import EndWatcher
 from farro.store.port import Store
 
 Told = Callable[[Any], None]  # what a job came to, or the error; called in the thread that looks out
@@ -31,7 +31,7 @@ class Awaiting:
         self._lock = threading.Lock()
         self._told: dict[str, list[Told]] = {}
         self._running = False
-        self._lookout: Lookout | None = None  # None: there is no thread, or it has only begun
+        self._lookout: EndWatcher | None = None  # None: there is no thread, or it has only begun
 
     async def value(self, job_id: str) -> Any:
         """What it came to, as `Job.result` has it. Cancelled, nobody waits any more; the job goes on."""
@@ -82,7 +82,7 @@ class Awaiting:
 
     def _run(self) -> None:
         try:
-            lookout = Lookout(self._store, self._store.root, clock=SystemClock())
+            lookout = EndWatcher(self._store, self._store.root, clock=SystemClock())
             with self._lock:
                 lookout.add(self._told)
                 self._lookout = lookout

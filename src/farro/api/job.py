@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from farro.api import tables
 from farro.errors import FarroError, UnknownJob
 from farro.queue import logs, results
-from farro.queue.logs import Chosen
+from farro.queue.logs import LogQuery
 from farro.store.port import JobView
 
 if TYPE_CHECKING:
@@ -111,13 +111,13 @@ class Job(Generic[V]):
         again: Job[V] = self._queue.retry(self, from_step=from_step, from_start=from_start)
         return again
 
-    def _answer(self) -> results.Answer:
+    def _answer(self) -> results.JobAnswer:
         return results.answer(self._queue.store, self._queue.root, self._id)
 
     def _said(self, step: str | None, streams: tuple[str, ...]) -> str:
         store, root = self._queue.store, self._queue.root
         for _ in range(4):
-            told = logs.output(store, root, self._id, Chosen(step=step, streams=streams))
+            told = logs.output(store, root, self._id, LogQuery(step=step, streams=streams))
             if step is not None:
                 logs.check_step(store, told, step)
             try:

@@ -1,6 +1,6 @@
 """How a program asks for a job to be run: Python's own types in, what operations understand out.
 
-What the wishes mean lives in operations.wishes; the same options as text, in cli.
+What the options mean lives in queue.options; the same options as text, in cli.
 
 A module of tasks has options too, and is imported by every process that runs one: what only a submitter needs is
 imported where it is used.
@@ -21,7 +21,7 @@ from farro.lazy_dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from farro.host.clock_port import Clock
-    from farro.queue.options import Wishes
+    from farro.queue.options import SubmitOptions
 
 Duration = float | str | timedelta  # seconds, or "10m", or a timedelta
 MAX_DELAY_S = 3650 * 86_400.0
@@ -79,17 +79,17 @@ class Options:
             raise InputError(f"timeout: {self.timeout!r} is not between an instant and a year")
         return seconds
 
-    def wishes(self, clock: Clock, *, cwd: str | None = None) -> Wishes:
+    def submit_options(self, clock: Clock, *, cwd: str | None = None) -> SubmitOptions:
         """`cwd`: the folder where nothing else is asked for."""
         from farro.plans.priority import PRIORITIES
-        from farro.queue.options import Wishes
+        from farro.queue.options import SubmitOptions
 
         where = cwd if self.cwd is None else os.path.abspath(os.fspath(self.cwd))
         if where is not None and not os.path.isdir(where):
             raise InputError(f"cwd: {where} is not a folder")
         if self.priority is not None and self.priority not in PRIORITIES:
             raise InputError(f"priority: {self.priority!r} is none; there is {', '.join(PRIORITIES)}")
-        return Wishes(
+        return SubmitOptions(
             tags=tuple(self.tags),
             priority=self.priority,
             timeout_s=self.timeout_s,

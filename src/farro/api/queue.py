@@ -27,13 +27,13 @@ from farro.errors import InputError, StillRunning
 from farro.host.clock import SystemClock
 from farro.jobs.states import Status
 from farro.log.structured import grave_only
-from farro.queue import actors, find_job, listing, submit
+from farro.queue import admission, find_job, listing, submit
 from farro.queue import jobs as verbs
 from farro.queue import retry as retrying
 from farro.queue import wait as waiting
-from farro.queue.admission import Gate, admitted
+from farro.queue.admission import Gate, enqueue_admitted
 from farro.queue.agent_rules import contract_of
-from farro.queue.options import Wishes
+from farro.queue.options import SubmitOptions
 from farro.store.port import Store, Submission
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Queue:
         self._awaiting: dict[int, Awaiting] = {}  # likewise
         self._closed = False
         self._known = KnownCalls()
-        self._gate = Gate.of(settings, user=actors.user(), force=False)
+        self._gate = Gate.of(settings, user=admission.current_user(), force=False)
         self._stores[os.getpid()] = self._open()
         self._closing = weakref.finalize(self, _close, self._stores)
 
@@ -81,7 +81,9 @@ class Queue:
         return store
 
     def _open(self) -> Store:
-        return App().open_store(self._root, self._settings, log=grave_only(sys.stderr), actor=actors.person("py"))
+        return App().open_store(
+            self._root, self._settings, log=grave_only(sys.stderr), actor=admission.operator_name("py")
+        )
 
     def close(self) -> None:
         """Write what is buffered and give everything back. Jobs go on; safe to repeat."""
@@ -220,8 +222,8 @@ class Queue:
                     wanted.append(self._known.submission(plan, options) or self._checked(store, plan, options))
                 else:
                     wanted += self._submissions(store, plan, options, source)
-            gate = self._gate if not force else Gate.of(self._settings, user=actors.user(), force=True)
-            return Jobs(Job(self, job_id) for job_id in admitted(store, wanted, gate))
+            gate = self._gate if not force else Gate.of(self._settings, user=admission.current_user(), force=True)
+            return Jobs(Job(self, job_id) for job_id in enqueue_admitted(store, wanted, gate))
 
     def _submissions(
         self, store: Store, plan: PlanSource | Sequence[str | os.PathLike[str]], options: Options, source: str
@@ -229,8 +231,8 @@ class Queue:
         command = sources.as_command(plan)
         if command is None:
             return self._of_document(store, sources.document(plan, source), options)
-        wishes = self._wishes(store, options, os.getcwd())
-        return submit.command(store, command, role=options.role, job_id=options.id, wishes=wishes)
+        asked = self._submit_options(store, options, os.getcwd())
+        return submit.command(store, command, role=options.role, job_id=options.id, options=asked)
 
     def _checked(self, store: Store, call: TaskCall[Any], options: Options) -> Submission:
         whole = call.within(options)
@@ -240,26 +242,26 @@ class Queue:
         return wanted
 
     def _of_document(self, store: Store, document: Document, options: Options) -> list[Submission]:
-        wishes = self._wishes(store, options)
+        asked = self._submit_options(store, options)
         return submit.submissions(
             store,
             [document],
             role=options.role,
             job_id=options.id,
             source=document.source,
-            wishes=wishes,
+            options=asked,
             contract=contract_of(self._root, self._settings),
         )
 
-    def _wishes(self, store: Store, options: Options, cwd: str | None = None) -> Wishes:
+    def _submit_options(self, store: Store, options: Options, cwd: str | None = None) -> SubmitOptions:
         """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
-        wishes = options.wishes(_CLOCK, cwd=cwd)
-        if not (wishes.after or wishes.after_any) or (options.id is not None and store.find(options.id) is not None):
-            return wishes  # submitted before: it answers what it is, whatever became of what it ran after
+        asked = options.submit_options(_CLOCK, cwd=cwd)
+        if not (asked.after or asked.after_any) or (options.id is not None and store.find(options.id) is not None):
+            return asked  # submitted before: it answers what it is, whatever became of what it ran after
         after, after_any = (
-            tuple(find_job.resolve(store, self._root, job) for job in jobs) for jobs in (wishes.after, wishes.after_any)
+            tuple(find_job.resolve(store, self._root, job) for job in jobs) for jobs in (asked.after, asked.after_any)
         )
-        return replace(wishes, after=after, after_any=after_any)
+        return replace(asked, after=after, after_any=after_any)
 
     # --- looking ---
 
@@ -280,7 +282,7 @@ class Queue:
             statuses = [Status(name) for name in _several(status)]
         except ValueError as error:
             raise InputError(f"status: {error}; there is {', '.join(Status)}") from error
-        asked = listing.Asked(
+        asked = listing.JobQuery(
             roles=_several(role), statuses=statuses, tags=_several(tags), last=sys.maxsize if limit is None else limit
         )
         return Jobs(Job(self, view.job_id) for view in listing.ls(self.store, self._root, asked))
@@ -332,7 +334,7 @@ class Queue:
         job_id = job_id_of(job)
         if isinstance(job, str):
             job_id = find_job.resolve(self.store, self._root, job_id, shortest=find_job.SHORTEST_TO_END)
-        verbs.kill(self.store, job_id, by=actors.person("py"), note=note)
+        verbs.kill(self.store, job_id, by=admission.operator_name("py"), note=note)
         return Job(self, job_id)
 
     def retry(self, job: JobName, *, from_step: str | None = None, from_start: bool = False) -> Job[Any]:

@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import FarroError, UnknownJob
-from farro.queue.times import seconds_between
+from farro.jobs.times import seconds_between
 
 if TYPE_CHECKING:
     from farro.api.job import Job

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from farro.log.structured import Log
     from farro.queue.admission import Gate
     from farro.queue.agent_rules import Contract
-    from farro.queue.plan_check import Ground as PlanContext
+    from farro.queue.plan_check import PlanContext
     from farro.queue.scheduler import Timetable
     from farro.store.ledger import Ledger, Prices
     from farro.store.library import Library
@@ -439,9 +439,9 @@ class App:
 
     def plan_context(self, settings: Settings) -> PlanContext:
         """Collect what a draft is checked against: this machine, and the working folder."""
-        from farro.queue.plan_check import Ground
+        from farro.queue.plan_check import PlanContext
 
-        return Ground(settings=settings, tools=self.tools(settings), cwd=os.getcwd(), env=os.environ)
+        return PlanContext(settings=settings, tools=self.tools(settings), cwd=os.getcwd(), env=os.environ)
 
     def planner(
         self, root: str, settings: Settings, *, folder: str, name: str, on_try: Callable[[CallTry], None]

@@ -15,11 +15,11 @@ from farro.config.settings import Settings
 from farro.host.clock import SystemClock
 from farro.jobs.times import timestamp
 from farro.log.structured import Log
-from farro.queue import actors
+from farro.queue import admission
 from farro.queue.agent_rules import contract_of
 from farro.queue.catalog.catalog import Catalog
-from farro.queue.plan_check import Ground as PlanGround
-from farro.queue.time_travel import Past
+from farro.queue.plan_check import PlanContext as PlanGround
+from farro.queue.time_travel import QueueHistory
 from farro.store.port import Store
 from farro.web import access_keys
 from farro.web.application import Web
@@ -53,7 +53,7 @@ def state(
         log=log,
         version=metadata.version("farro"),
         person=person,
-        user=actors.user(),
+        user=admission.current_user(),
         gate=gate,
         contract=lambda: contract_of(root, settings),
         library=functools.cache(lambda: app.library(root, settings)),
@@ -63,7 +63,7 @@ def state(
         settings_of=reader.load,
         lock=lambda: app.policy_lock(root, settings),
         ask_provider=functools.partial(_ask_provider, app, root, settings),
-        past=Past(store),
+        past=QueueHistory(store),
         store_name="files" if settings.store == "files" else settings.store.partition(":")[0],
         started_at=timestamp(clock.now()),
         read_only=settings.web.read_only,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import App, application, asked_store, daemon, person, read_root, starts_strictly
+from farro.cli.options import App, application, asked_store, daemon, operator_name, read_root, starts_strictly
 from farro.cli.terminal import answer, say
 from farro.config.engines import AGQ
 from farro.config.settings import Settings
@@ -200,7 +200,7 @@ def _keep(
     path, settings = read_root(root)
     log = _Watched(grave_only(sys.stderr) if once else log_to_stdout(name, as_json, settings.runners))
     app = application()
-    store = app.open_store(path, settings, log=log, actor=person())
+    store = app.open_store(path, settings, log=log, actor=operator_name())
     admit(app, store, name, strict=starts_strictly(settings, once=once))
     service = make(app, store, settings, log)
     try:

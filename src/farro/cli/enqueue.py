@@ -12,7 +12,7 @@ import click
 
 from farro import documents
 from farro.cli.options import common, gate, open_root
-from farro.cli.submit_options import AT_HELP, COMMAND, WithCommand, how_to_run, start_time, wishes
+from farro.cli.submit_options import AT_HELP, COMMAND, WithCommand, how_to_run, start_time, submit_options
 from farro.cli.terminal import answer, note, say
 from farro.documents import Document
 from farro.errors import InputError
@@ -21,9 +21,9 @@ from farro.host.clock import SystemClock
 from farro.jobs import ids
 from farro.plans.forms import is_agent_prompt
 from farro.queue import submit
-from farro.queue.admission import admitted
+from farro.queue.admission import enqueue_admitted
 from farro.queue.agent_rules import contract_of
-from farro.queue.options import Wishes
+from farro.queue.options import SubmitOptions
 from farro.store.port import JobView, Store
 
 MANY_LIMIT = 256 << 20
@@ -84,7 +84,7 @@ def enqueue(
     several = len(source) > 1 and given == list(source) and all(map(os.path.isfile, source))
     if (len(given) != 1 and not several) if command is None else given:
         _say_what_to_name(source, command)
-    wished = wishes(
+    options = submit_options(
         tags=tags,
         priority=priority,
         timeout=timeout,
@@ -98,12 +98,12 @@ def enqueue(
     if source and source[0] != "-" and not os.path.lexists(source[0]):
         raise InputError(f"{source[0]}: no such file. To queue a command write: farro enqueue -- {shlex.join(source)}")
     store, settings = open_root(root, make=command is not None)
-    wished = _resolved(store, wished, job_id)
+    options = _resolved(store, options, job_id)
     if command is not None:
         _refuse_enclosures(context_md, task, payload)
         before = _before(store, job_id)
-        wanted = submit.command(store, command, role=role, job_id=job_id, wishes=wished)
-        made = admitted(store, wanted, gate(settings, force))
+        wanted = submit.command(store, command, role=role, job_id=job_id, options=options)
+        made = enqueue_admitted(store, wanted, gate(settings, force))
     else:
         found = _read_many(many) if many is not None else [read_plan(name) for name in given]
         before = None if len(found) > 1 else _before(store, job_id or _own_id(found[0]))
@@ -114,8 +114,8 @@ def enqueue(
                 raise click.UsageError(
                     "--id names one job, and each of these files is one; give each plan its own `id`"
                 )
-            wanted = submit.of_files(store, found, role=role, wishes=wished, contract=contract)
-            made = admitted(store, wanted, gate(settings, force))
+            wanted = submit.of_files(store, found, role=role, options=options, contract=contract)
+            made = enqueue_admitted(store, wanted, gate(settings, force))
         elif prompt_json is not None or (many is None and is_agent_prompt(found[0].data)):
             from farro.queue import prompts
 
@@ -125,15 +125,12 @@ def enqueue(
                 found[0],
                 role=role,
                 job_id=job_id,
-                wishes=wished,
+                options=options,
                 gate=gate(settings, force),
                 contract=contract,
                 security=settings.security,
                 root=store.root,
-                folder=folder,
-                context_md=context_md,
-                payload=payload,
-                task=task,
+                attach=prompts.AttachmentOptions(folder=folder, context_md=context_md, payload=payload, task=task),
             )
             made = [job]
         else:
@@ -144,7 +141,7 @@ def enqueue(
                 role=role,
                 job_id=job_id,
                 source=name_of(given[0]),
-                wishes=wished,
+                options=options,
                 gate=gate(settings, force),
                 contract=contract,
             )
@@ -153,7 +150,7 @@ def enqueue(
     else:
         say("\n".join(made))
     if before is not None:
-        _say_it_was_there(before, not_before=wished.not_before is not None)
+        _say_it_was_there(before, not_before=options.not_before is not None)
 
 
 def _own_id(document: Document) -> str | None:
@@ -180,10 +177,10 @@ def _refuse_enclosures(context_md: str | None, task: str | None, payload: tuple[
         raise click.UsageError(f"{name} comes with an agent prompt, --prompt-json FILE")
 
 
-def _resolved(store: Store, wished: Wishes, own: str | None) -> Wishes:
+def _resolved(store: Store, options: SubmitOptions, own: str | None) -> SubmitOptions:
     """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
-    if not wished.after and not wished.after_any:
-        return wished
+    if not options.after and not options.after_any:
+        return options
     from farro.queue import find_job
 
     def whole(option: str, named: tuple[str, ...]) -> tuple[str, ...]:
@@ -194,7 +191,7 @@ def _resolved(store: Store, wished: Wishes, own: str | None) -> Wishes:
                 return named  # submitted before: it answers what it is, whatever became of what it ran after
             raise type(error)(f"{option}: {error}") from error
 
-    return replace(wished, after=whole("--after", wished.after), after_any=whole("--after-any", wished.after_any))
+    return replace(options, after=whole("--after", options.after), after_any=whole("--after-any", options.after_any))
 
 
 def _say_what_to_name(source: tuple[str, ...], command: tuple[str, ...] | None) -> None:

@@ -13,10 +13,10 @@ from farro.cli.tables import indented, span, table
 from farro.cli.terminal import answer, say
 from farro.host.clock import SystemClock
 from farro.jobs import places
+from farro.jobs.times import moment_or_none, seconds_between
 from farro.queue import find_job
 from farro.queue import history as histories
-from farro.queue.history import AttemptTold, History, StepTold
-from farro.queue.times import moment_or_none, seconds_between
+from farro.queue.history import AttemptRecord, History, StepRecord
 
 _BEHIND = 28  # columns: of a time and the gap behind it
 
@@ -83,14 +83,14 @@ def _page(told: History) -> None:
         say(table(rows, indent="    "))
 
 
-def _began(attempt: AttemptTold) -> str:
+def _began(attempt: AttemptRecord) -> str:
     by = f" by {attempt.agent}" if attempt.agent else ""
     if attempt.outcome is None:
         return f"attempt {attempt.number} began{by}"
     return f"attempt {attempt.number} began{by}, {attempt.outcome} after {span(attempt.duration_s)}"
 
 
-def _steps(attempt: AttemptTold) -> str:
+def _steps(attempt: AttemptRecord) -> str:
     if not attempt.steps:
         return ""
     rows = [
@@ -107,7 +107,7 @@ def _steps(attempt: AttemptTold) -> str:
     return page + (f"\n{' ' * _BEHIND}{missing} more not started" if missing > 0 else "")
 
 
-def _remark(step: StepTold) -> str:
+def _remark(step: StepRecord) -> str:
     tries = "done earlier, not run again" if step.earlier else f"{step.tries} tries" if step.tries > 1 else ""
     return " ".join(part for part in (tries, step.error or "") if part)
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from farro.cli import several_jobs
-from farro.cli.options import application, common, open_root, person
+from farro.cli.options import application, common, open_root, operator_name
 from farro.cli.tables import indented, shortened, show_table
 from farro.cli.terminal import answer, say
 from farro.cli.terminal import note as note_
@@ -20,7 +20,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.jobs.transitions import waits_for_person
 from farro.queue import find_job, jobs, listing
-from farro.queue.listing import Asked
+from farro.queue.listing import JobQuery
 from farro.store.port import JobView, Store
 
 _STATES = {"incoming": Status.QUEUED, "in-progress": Status.IN_PROGRESS, "completed": None}
@@ -62,7 +62,7 @@ def ls(
     if last is not None and limit is not None:
         raise click.UsageError("--last and --limit exclude each other: --last N is a limit too")
     store, _ = open_root(root)
-    asked = Asked(roles=roles, statuses=wanted, tags=tags, limit=limit, last=last)
+    asked = JobQuery(roles=roles, statuses=wanted, tags=tags, limit=limit, last=last)
     found = listing.ls(store, store.root, asked)
     if last is None:
         found.sort(key=lambda view: (view.lifecycle.created_at, view.job_id))
@@ -163,7 +163,7 @@ def requeue(named: tuple[str, ...], note: str | None, root: str | None, as_json:
     store, _ = open_root(root)
     return several_jobs.each(
         several_jobs.meant(store, named),
-        lambda job_id: jobs.requeue(store, job_id, by=person(), note=note),
+        lambda job_id: jobs.requeue(store, job_id, by=operator_name(), note=note),
         tell=_tell,
         data=_life,
         as_json=as_json,
@@ -216,7 +216,7 @@ def kill(
             return 1 if job_ids else 0
     return several_jobs.each(
         job_ids,
-        lambda job_id: jobs.kill(store, job_id, by=person(), note=note),
+        lambda job_id: jobs.kill(store, job_id, by=operator_name(), note=note),
         tell=lambda life: _tell(life, "" if life.status is Status.KILLED else " already"),
         data=_life,
         as_json=as_json,
@@ -225,7 +225,7 @@ def kill(
 
 
 def _chosen(store: Store, roles: tuple[str, ...], statuses: list[Status]) -> list[str]:
-    found = listing.ls(store, store.root, Asked(roles=roles, statuses=statuses or _ENDABLE))
+    found = listing.ls(store, store.root, JobQuery(roles=roles, statuses=statuses or _ENDABLE))
     return [view.job_id for view in found if not view.lifecycle.terminal]
 
 
@@ -254,7 +254,7 @@ def _count(job_ids: list[str]) -> str:
 def force_complete(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Declare a job succeeded, whatever its attempts say."""
     store, _ = open_root(root)
-    _told(jobs.force_complete(store, find_job.resolve(store, store.root, job), by=person(), note=note), as_json)
+    _told(jobs.force_complete(store, find_job.resolve(store, store.root, job), by=operator_name(), note=note), as_json)
 
 
 def _told(lifecycle: Lifecycle, as_json: bool) -> None:

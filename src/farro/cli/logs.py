@@ -23,7 +23,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import printable
 from farro.queue import find_job
 from farro.queue import logs as outputs
-from farro.queue.logs import Chosen, Follower, Output, Piece, Source
+from farro.queue.logs import JobOutput, LogFile, LogFollower, LogQuery, Piece
 
 NAMED_TAIL = 50  # lines that `--job` shows, as Air-Executor does
 JSON_LIMIT = 1 << 20  # bytes of each stream in one JSON document; the files hold the whole
@@ -70,7 +70,7 @@ def logs(
     else:
         job_id = find_job.resolve(store, store.root, job or "")
     streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else outputs.STREAMS
-    chosen = Chosen(step=step, streams=streams, attempt=attempt)
+    chosen = LogQuery(step=step, streams=streams, attempt=attempt)
     told = outputs.output(store, store.root, job_id, chosen)
     if step is not None and not (follow and not told.view.lifecycle.terminal):
         outputs.check_step(store, told, step)
@@ -78,8 +78,8 @@ def logs(
     if (agent := outputs.away(store, told.view)) is not None:
         note(f"{job_id} runs on another machine ({agent}); what its steps say is seen here when the attempt ends")
     if follow:
-        _follow(Follower(store, store.root, job_id, chosen), told, begin, as_json)
-        _tell_cuts(outputs.cuts(store, outputs.output(store, store.root, job_id, chosen)))
+        _follow(LogFollower(store, store.root, job_id, chosen), told, begin, as_json)
+        _tell_cuts(outputs.truncated_streams(store, outputs.output(store, store.root, job_id, chosen)))
         store.close()
     elif as_json:
         answer(_document(told, begin))
@@ -92,10 +92,10 @@ def logs(
         for source, offset in begin:
             screen.show(source, outputs.read(source.path, offset))
         screen.end()
-        _tell_cuts(outputs.cuts(store, told))
+        _tell_cuts(outputs.truncated_streams(store, told))
 
 
-def _tell_cuts(cuts: Iterable[outputs.Cut]) -> None:
+def _tell_cuts(cuts: Iterable[outputs.TruncatedStream]) -> None:
     for cut in cuts:
         note(
             f"step {cut.step} said {cut.whole_bytes:,} bytes on {cut.stream}: only the beginning was kept "
@@ -103,7 +103,7 @@ def _tell_cuts(cuts: Iterable[outputs.Cut]) -> None:
         )
 
 
-def _follow(follower: Follower, told: Output, begin: list[tuple[Source, int]], as_json: bool) -> None:
+def _follow(follower: LogFollower, told: JobOutput, begin: list[tuple[LogFile, int]], as_json: bool) -> None:
     follower.skip_to(begin)
     screen: _Screen | _Lines = _Lines() if as_json else _Screen()
     waits: Status | None = None
@@ -127,13 +127,13 @@ class _Screen:
     """stdout as it is now: whose output was written last, and what of it must wait for more to be understood."""
 
     safe: bool = field(default_factory=at_terminal)
-    last: Source | None = None
+    last: LogFile | None = None
     decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
     kept: str = ""
     open_line: bool = False
     coloured: bool = False
 
-    def show(self, source: Source, blocks: Iterable[bytes]) -> None:
+    def show(self, source: LogFile, blocks: Iterable[bytes]) -> None:
         for block in blocks:
             if not self.safe:
                 raw(block)
@@ -146,7 +146,7 @@ class _Screen:
             self._write(self.kept + self.decoder.decode(b"", final=True), final=True)
             raw((b"\x1b[0m" if self.coloured else b"") + (b"\n" if self.open_line else b""))
 
-    def _headline(self, source: Source) -> None:
+    def _headline(self, source: LogFile) -> None:
         last = self.last
         if last is not None and (last.attempt, last.step, last.stream) == (source.attempt, source.step, source.stream):
             return
@@ -174,7 +174,7 @@ class _Lines:
 
     halves: dict[tuple[int, str | None, str], bytes] = field(default_factory=dict)
 
-    def show(self, source: Source, blocks: Iterable[bytes]) -> None:
+    def show(self, source: LogFile, blocks: Iterable[bytes]) -> None:
         who = (source.attempt, source.step, source.stream)
         for block in blocks:
             data, self.halves[who] = _whole(self.halves.get(who, b"") + block)
@@ -199,7 +199,7 @@ def _whole(data: bytes) -> tuple[bytes, bytes]:
     return data, b""
 
 
-def _document(told: Output, begin: list[tuple[Source, int]]) -> dict[str, Any]:
+def _document(told: JobOutput, begin: list[tuple[LogFile, int]]) -> dict[str, Any]:
     shown = []
     for source, offset in begin:
         data = b"".join(outputs.read(source.path, offset, offset + JSON_LIMIT + 1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from farro.cli.options import application, common, person, read_root
+from farro.cli.options import application, common, operator_name, read_root
 from farro.cli.tables import Bar
 from farro.cli.terminal import answer, note, say
 from farro.config import reader
@@ -37,17 +37,17 @@ def migrate(source: str, target: str, dry_run: bool, root: str | None, as_json: 
         raise click.UsageError("which server? Name it with --store redis://HOST:PORT/DB, or set `store` in the config")
     address = settings.store
     app = application()
-    opened = {"files": app.open_store(path, replace(settings, store="files"), actor=person(), brief=True)}
+    opened = {"files": app.open_store(path, replace(settings, store="files"), actor=operator_name(), brief=True)}
     clock = SystemClock()
     try:
-        opened["redis"] = app.open_store(path, settings, actor=person(), brief=True)
+        opened["redis"] = app.open_store(path, settings, actor=operator_name(), brief=True)
         if dry_run:
             told = migrating.look(opened[source], opened[target])
         else:
             told = migrating.migrate(
                 opened[source],
                 opened[target],
-                by=person(),
+                by=operator_name(),
                 where=address if target == "redis" else "files",
                 clock=clock,
                 progress=_progress(),

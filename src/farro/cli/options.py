@@ -20,9 +20,8 @@ from farro.config.engines import AGQ
 from farro.config.reader import own_root
 from farro.config.settings import Settings
 from farro.log.structured import Log, grave_only
-from farro.queue import actors
-from farro.queue.actors import person
-from farro.queue.admission import Gate
+from farro.queue import admission
+from farro.queue.admission import Gate, operator_name
 from farro.store.port import Store
 
 __all__ = [
@@ -34,8 +33,8 @@ __all__ = [
     "gate",
     "json_option",
     "open_root",
+    "operator_name",
     "own_root",
-    "person",
     "read_root",
     "root_option",
     "starts_strictly",
@@ -120,7 +119,7 @@ def open_root(
     path, settings = read_root(root, make=make)
     # A command brings no log of its own and ends at once; a daemon does, and goes on.
     store = application().open_store(
-        path, settings, log=log or grave_only(sys.stderr), actor=person(way), brief=log is None
+        path, settings, log=log or grave_only(sys.stderr), actor=operator_name(way), brief=log is None
     )
     click.get_current_context().call_on_close(store.close)
     return store, settings
@@ -128,7 +127,7 @@ def open_root(
 
 def gate(settings: Settings, force: bool) -> Gate:
     """What keeps the caps for this user."""
-    return Gate.of(settings, user=actors.user(), force=force)
+    return Gate.of(settings, user=admission.current_user(), force=force)
 
 
 def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from farro.cli.options import common, open_root, person
+from farro.cli.options import common, open_root, operator_name
 from farro.cli.terminal import answer, say
 from farro.host.clock import SystemClock
 from farro.queue import pause as pausing
@@ -26,7 +26,11 @@ def pause(roles: tuple[str, ...], everything: bool, why: str | None, root: str |
     """
     store, _ = open_root(root)
     wanted = tuple(store.roles()) if everything else roles
-    found = pausing.pause(store, wanted, by=person(), why=why, clock=SystemClock()) if wanted else dict(store.paused())
+    found = (
+        pausing.pause(store, wanted, by=operator_name(), why=why, clock=SystemClock())
+        if wanted
+        else dict(store.paused())
+    )
     if as_json:
         answer({"paused": {role: asdict(paused) for role, paused in found.items()}})
     elif found:
@@ -45,7 +49,7 @@ def resume(roles: tuple[str, ...], everything: bool, root: str | None, as_json: 
     wanted = tuple(store.paused()) if everything else roles
     if not wanted and not everything:
         raise click.UsageError("name the queues that go on, or say --all; `farro pause` lists those that are paused")
-    done = pausing.resume(store, wanted, by=person())
+    done = pausing.resume(store, wanted, by=operator_name())
     if as_json:
         answer({"resumed": done})
         return

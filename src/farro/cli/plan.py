@@ -21,7 +21,7 @@ from farro.errors import BadDocument, InputError, NotARoot, Problem
 from farro.plans.loading import load
 from farro.plans.model import Plan
 from farro.queue import plan_check as operations
-from farro.queue.plan_check import Checked, Ground, JobPlan
+from farro.queue.plan_check import JobPlan, PlanContext, PlanReport
 
 
 @click.group(cls=Hinting)
@@ -52,18 +52,18 @@ def lint(files: tuple[str, ...], strict: bool, root: str | None, as_json: bool) 
     return 1 if strict and any(each.warnings for each in checked) else 0
 
 
-def _checked(file: str, ground: Ground) -> list[Checked]:
+def _checked(file: str, ground: PlanContext) -> list[PlanReport]:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # a tool's module may print while it is imported
             return [operations.check(document, ground) for document in read_plans(file)]
     except BadDocument as bad:
-        return [Checked(source=bad.source, problems=tuple(bad.problems))]
+        return [PlanReport(source=bad.source, problems=tuple(bad.problems))]
     except InputError as error:  # it cannot be read; the others can
         name, _, message = str(error).partition(": ")
-        return [Checked(source=name, problems=(Problem(path="", message=message),))]
+        return [PlanReport(source=name, problems=(Problem(path="", message=message),))]
 
 
-def _ground(root: str | None) -> Ground:
+def _ground(root: str | None) -> PlanContext:
     """The root, where there is one: its config has tools and roles. Else the machine alone."""
     try:
         path, settings = read_root(root)
@@ -71,10 +71,10 @@ def _ground(root: str | None) -> Ground:
         if root or os.environ.get("FARRO_ROOT"):
             raise
         path, settings = os.getcwd(), Settings()
-    return Ground(settings=settings, tools=application().tools(settings), cwd=path, env=os.environ)
+    return PlanContext(settings=settings, tools=application().tools(settings), cwd=path, env=os.environ)
 
 
-def _say_checked(checked: Checked) -> None:
+def _say_checked(checked: PlanReport) -> None:
     for problem in checked.problems:
         say(problem.render(checked.source))
     for warning in checked.warnings:
@@ -85,7 +85,7 @@ def _say_checked(checked: Checked) -> None:
         say(f"{source}: ok: {_summary(checked)}")
 
 
-def _summary(checked: Checked) -> str:
+def _summary(checked: PlanReport) -> str:
     found = checked.measure
     assert found is not None
     parts = [f"{found.steps} step{'s' if found.steps != 1 else ''}"]
@@ -100,7 +100,7 @@ def _summary(checked: Checked) -> str:
     return ", ".join(parts)
 
 
-def _told(checked: Checked) -> dict[str, Any]:
+def _told(checked: PlanReport) -> dict[str, Any]:
     return {
         "file": checked.source,
         "line": checked.line,

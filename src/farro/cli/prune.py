@@ -7,15 +7,15 @@ from dataclasses import asdict
 
 import click
 
-from farro.cli.options import common, open_root, person
+from farro.cli.options import common, open_root, operator_name
 from farro.cli.tables import Bar, seconds, show_table, size, span
 from farro.cli.terminal import answer, note, say
 from farro.config.settings import Settings
 from farro.host.clock import SystemClock
 from farro.jobs.states import Status
+from farro.jobs.times import moment_or_none
 from farro.queue import prune as pruning
-from farro.queue.prune import Candidate, Choice
-from farro.queue.times import moment_or_none
+from farro.queue.prune import PruneCandidate, PruneFilter
 from farro.queue.tree import FINISHED
 
 
@@ -56,14 +56,16 @@ def prune(
             "say what may go: --older-than 7d, --keep 1000, or both; or set `prune` in the config once and for all"
         )
     clock = SystemClock()
-    choice = Choice(ages_s=ages_s, keep=keep, roles=roles)
+    choice = PruneFilter(ages_s=ages_s, keep=keep, roles=roles)
     chosen = pruning.candidates(store, choice, now=clock.now())
     if dry_run:
         _list(chosen, pruning.measured(store, chosen), as_json, clock)
         return
     bar = Bar("removed", len(chosen))
     try:
-        done = pruning.prune(store, chosen, by=person(), clock=clock, progress=lambda count, total: bar.draw(count))
+        done = pruning.prune(
+            store, chosen, by=operator_name(), clock=clock, progress=lambda count, total: bar.draw(count)
+        )
     except KeyboardInterrupt:
         bar.clear()
         note("what has left its folder already is removed by the next `farro prune`")
@@ -89,7 +91,7 @@ def _configured(settings: Settings, wanted: list[Status]) -> dict[Status, float 
     return {status: kept for status in wanted if (kept := keep_s(str(status))) is not None}
 
 
-def _list(chosen: list[Candidate], held: int | None, as_json: bool, clock: SystemClock) -> None:
+def _list(chosen: list[PruneCandidate], held: int | None, as_json: bool, clock: SystemClock) -> None:
     if as_json:
         answer({"jobs": [asdict(job) for job in chosen], "bytes": held, "dry_run": True})
         return

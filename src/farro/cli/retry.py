@@ -15,7 +15,7 @@ from farro.cli.terminal import note, say
 from farro.host.clock import SystemClock
 from farro.jobs.ids import IdMint
 from farro.queue import retry as retrying
-from farro.queue.retry import Retried
+from farro.queue.retry import RetriedJob
 
 
 @click.command()
@@ -62,7 +62,7 @@ def retry(
     }
     waits = several_jobs.meant(store, named_jobs("--after", after)) if after else [] if no_after else None
 
-    def again(job_id: str) -> list[Retried]:
+    def again(job_id: str) -> list[RetriedJob]:
         if with_dependents:
             return retrying.with_dependents(store, store.root, job_id, mint=_mint(), **how)
         return [retrying.retry(store, store.root, job_id, after=waits, **how)]
@@ -76,7 +76,7 @@ def _mint() -> Callable[[], str]:
     return IdMint(SystemClock().now, random.SystemRandom().getrandbits).mint
 
 
-def _data(made: list[Retried], with_dependents: bool) -> dict[str, Any]:
+def _data(made: list[RetriedJob], with_dependents: bool) -> dict[str, Any]:
     first, *others = made
     told: dict[str, Any] = {"job_id": first.job_id, "retry_of": first.retry_of, "kept_steps": list(first.kept)}
     if with_dependents:
@@ -84,7 +84,7 @@ def _data(made: list[Retried], with_dependents: bool) -> dict[str, Any]:
     return told
 
 
-def _tell(made: list[Retried]) -> None:
+def _tell(made: list[RetriedJob]) -> None:
     say("\n".join(one.job_id for one in made))
     for one in made[1:]:
         note(f"{one.job_id} is {one.retry_of} again, and runs after the new one of what it ran after")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from farro.cli.options import application, common, gate, open_root, person
-from farro.cli.submit_options import COMMAND, WithCommand, how_to_run, piped, wishes
+from farro.cli.options import application, common, gate, open_root, operator_name
+from farro.cli.submit_options import COMMAND, WithCommand, how_to_run, piped, submit_options
 from farro.cli.terminal import ReaderGone, answer, complain, forget, say
 from farro.host import worker_processes
 from farro.host.clock import SystemClock
@@ -19,7 +19,7 @@ from farro.log.structured import grave_only
 from farro.queue import follow as running
 from farro.queue import submit
 from farro.queue.agent_rules import contract_of
-from farro.queue.follow import Ended, Tail
+from farro.queue.follow import RunResult, Tail
 
 if TYPE_CHECKING:
     from farro.config.settings import Settings
@@ -70,10 +70,10 @@ def run(
     command = (*words, *(context.meta[COMMAND] or ()))
     if (plan_file is None) == (not command):
         raise click.UsageError("name one thing to run: a command, such as `farro run -- make test`, or --plan FILE")
-    wished = wishes(tags=tags, priority=priority, timeout=timeout, cwd=cwd, env=env, typed=plan_file is None)
+    options = submit_options(tags=tags, priority=priority, timeout=timeout, cwd=cwd, env=env, typed=plan_file is None)
     store, settings = open_root(root, make=True)
     if plan_file is None:
-        found = submit.command(store, command, role=role, job_id=job_id, wishes=wished)
+        found = submit.command(store, command, role=role, job_id=job_id, options=options)
     else:
         from farro.cli.enqueue import name_of, read_plan
 
@@ -84,21 +84,21 @@ def run(
             role=role,
             job_id=job_id,
             source=name_of(plan_file),
-            wishes=wished,
+            options=options,
             contract=contract_of(store.root, settings),
         )
     from farro.plans.forms import is_agent_prompt
-    from farro.queue.admission import admitted, check_paths
+    from farro.queue.admission import check_allowed_paths, enqueue_admitted
 
     if not no_input and plan_file != "-" and not is_agent_prompt(found[0].prompt):
         data = piped(settings.security.max_job_bytes)
         found = found if data is None else [submit.with_input(found[0], data)]
     try:
         if detach:
-            made = admitted(store, found, gate(settings, force=False))
+            made = enqueue_admitted(store, found, gate(settings, force=False))
             answer({"jobs": made}) if as_json else say("\n".join(made))
             return 0
-        check_paths(found, gate(settings, force=False))
+        check_allowed_paths(found, gate(settings, force=False))
         return _followed(_patient(store, settings), settings, found[0], as_json)
     finally:
         store.close()
@@ -111,7 +111,7 @@ def _patient(store: Store, settings: Settings) -> Store:
         return store
     store.close()
     patient = application().open_store(
-        store.root, settings, log=grave_only(sys.stderr), actor=person("cli"), brief=True, patient=True
+        store.root, settings, log=grave_only(sys.stderr), actor=operator_name("cli"), brief=True, patient=True
     )
     click.get_current_context().call_on_close(patient.close)
     return patient
@@ -152,7 +152,7 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
     return code
 
 
-def _told(ended: Ended | None, signalled: int | None, plan: Plan, as_json: bool) -> int:
+def _told(ended: RunResult | None, signalled: int | None, plan: Plan, as_json: bool) -> int:
     if ended is None:
         return signalled or 1
     code = ended.exit_code if signalled is None else signalled

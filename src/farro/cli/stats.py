@@ -16,7 +16,7 @@ from farro.cli.terminal import answer, note, say
 from farro.host.clock import SystemClock
 from farro.queue import pause
 from farro.queue import stats as statistics
-from farro.queue.stats_math import COLUMNS, TOTAL, RoleStats
+from farro.queue.stats import COLUMNS, TOTAL, RoleStats
 
 _HEAD = ("ROLE", "QUEUED", "DELAYED", "RUNNING", "STALE", "OK", "FAILED", "KILLED", "PER MIN", "P50", "P95", "WAIT P50")
 _MORE = ("WAIT P95", "FAILED %", "OLDEST")

@@ -22,7 +22,7 @@ from farro.host.clock_port import Clock
 from farro.jobs.start_times import FORMS, parse_start
 from farro.jobs.times import parse_duration
 from farro.plans.priority import PRIORITIES
-from farro.queue.options import Wishes
+from farro.queue.options import SubmitOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,7 +63,7 @@ def how_to_run(command: F) -> F:
     return command
 
 
-def wishes(
+def submit_options(
     *,
     tags: tuple[str, ...],
     priority: str | None,
@@ -74,12 +74,12 @@ def wishes(
     after_any: tuple[str, ...] = (),
     not_before: datetime | None = None,
     typed: bool,
-) -> Wishes:
+) -> SubmitOptions:
     """What the options ask for. A command that was typed at a prompt runs where it was typed."""
     where = os.path.abspath(cwd) if cwd is not None else os.getcwd() if typed else None
     if where is not None and not os.path.isdir(where):
         raise InputError(f"--cwd: {cwd} is not a folder")
-    return Wishes(
+    return SubmitOptions(
         tags=tags,
         priority=priority,
         timeout_s=None if timeout is None else _timeout_s(timeout),

@@ -12,10 +12,10 @@ from farro.cli.tables import Bar, seconds, span
 from farro.cli.terminal import answer, complain, flush, note, say
 from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.times import seconds_between
 from farro.queue import find_job
 from farro.queue import wait as waiting
-from farro.queue.times import seconds_between
-from farro.queue.wait import Ended
+from farro.queue.wait import EndedJob
 
 
 @click.command()
@@ -31,8 +31,8 @@ def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | 
     store, _ = open_root(root)
     clock = SystemClock()
     job_ids = list(dict.fromkeys(find_job.resolve(store, store.root, job) for job in jobs))
-    ended: list[Ended] = []
-    for what in waiting.standing(store, store.root, job_ids, now=clock.now()):
+    ended: list[EndedJob] = []
+    for what in waiting.stuck_jobs(store, store.root, job_ids, now=clock.now()):
         note(what)
     bar = Bar("ended", len(job_ids))
     bar.draw(0)
@@ -62,7 +62,7 @@ def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | 
     return 0 if not timed_out and all(end.good for end in ended) else 1
 
 
-def _line(end: Ended) -> str:
+def _line(end: EndedJob) -> str:
     life = end.lifecycle
     if life is None:
         return f"{end.job_id} is gone: somebody removed it"
@@ -74,7 +74,7 @@ def _took(life: Lifecycle) -> float | None:
     return seconds_between(life.created_at, life.finalized_at)
 
 
-def _data(end: Ended) -> dict[str, Any]:
+def _data(end: EndedJob) -> dict[str, Any]:
     if end.lifecycle is None:
         return {"job_id": end.job_id, "status": None}
     data: dict[str, Any] = json.loads(end.lifecycle.to_json())

@@ -20,12 +20,11 @@ from farro.host import signals
 from farro.host.clock import SystemClock
 from farro.host.clock_port import Clock
 from farro.jobs.states import Status
-from farro.jobs.times import timestamp
+from farro.jobs.times import seconds_between, timestamp
 from farro.jobs.transitions import waits_for_person
 from farro.log.structured import printable
 from farro.queue import find_job, pause
-from farro.queue.times import seconds_between
-from farro.queue.watch import Moment, Onlooker, Picture, Viewer, moments
+from farro.queue.watch import ChangeWatcher, JobsOverview, JobUpdate, Viewer, updates
 from farro.store.port import Store
 
 STEP_S = 0.2  # a step that ends moves no folder: it is looked for so often
@@ -71,8 +70,8 @@ def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> 
 
 
 def _one(store: Store, job_id: str, clock: Clock, as_json: bool) -> int:
-    last: Moment | None = None
-    for last in moments(store, store.root, job_id, every_s=STEP_S):
+    last: JobUpdate | None = None
+    for last in updates(store, store.root, job_id, every_s=STEP_S):
         life = last.lifecycle
         if as_json:
             data = {"at": timestamp(clock.now()), "job_id": job_id, "role": life.role, "status": life.status}
@@ -85,7 +84,7 @@ def _one(store: Store, job_id: str, clock: Clock, as_json: bool) -> int:
     return 0 if last is not None and last.lifecycle.status is Status.SUCCEEDED else 1
 
 
-def _state(moment: Moment) -> str:
+def _state(moment: JobUpdate) -> str:
     life = moment.lifecycle
     if life.status is Status.IN_PROGRESS:
         return f"in_progress, attempt {life.attempt}" + (f", step {moment.step}" if moment.step else "")
@@ -103,7 +102,7 @@ def _state(moment: Moment) -> str:
 
 
 def _lines(store: Store, clock: Clock, as_json: bool, interval: float) -> None:
-    onlooker = Onlooker(store, store.root)
+    onlooker = ChangeWatcher(store, store.root)
     while True:
         for change in onlooker.run_once(interval):
             at = timestamp(clock.now())
@@ -126,7 +125,7 @@ def _screen(store: Store, clock: Clock, interval: float) -> None:
             began_s = clock.monotonic_s()
             columns, rows = os.get_terminal_size(sys.stdout.fileno())
             # Some terminals do not know their size.
-            _draw(page(viewer.picture(clock.now()), store.root, columns or 80), columns or 80, rows or 24)
+            _draw(page(viewer.overview(clock.now()), store.root, columns or 80), columns or 80, rows or 24)
             took_s = clock.monotonic_s() - began_s
             clock.sleep(max(0.1, took_s * _SHARE))
             cursor = store.changes(cursor, timeout_s=interval).cursor
@@ -140,7 +139,7 @@ def _draw(lines: list[str], columns: int, rows: int) -> None:
     raw(("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in shown) + "\x1b[J").encode("utf-8", "backslashreplace"))
 
 
-def page(told: Picture, root: str, columns: int = 80) -> list[str]:
+def page(told: JobsOverview, root: str, columns: int = 80) -> list[str]:
     """The picture as lines. Where they are too long for the screen, names of jobs lose their beginnings."""
     lines = [f"farro {root}   {timestamp(told.at)[11:19]} UTC   Ctrl-C ends", ""]
     roles = [role for role in sorted(told.counts) if any(told.counts[role].values()) or told.alive.get(role)]

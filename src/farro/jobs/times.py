@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 
 def timestamp(moment: datetime) -> str:
@@ -108,3 +109,16 @@ def span(seconds: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def moment_or_none(text: Any) -> datetime | None:
+    try:
+        return parse_timestamp(text) if isinstance(text, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def seconds_between(start: Any, end: Any) -> float | None:
+    """Never less than nothing: clocks go back. None: one of the two is not known."""
+    first, last = moment_or_none(start), moment_or_none(end)
+    return None if first is None or last is None else max(0.0, (last - first).total_seconds())

@@ -19,8 +19,8 @@ from farro.mcp import arguments
 from farro.mcp.context import Desk, life_data
 from farro.plans.forms import is_agent_prompt
 from farro.queue import find_job, jobs, library, prompts, retry, submit
-from farro.queue.admission import admitted
-from farro.queue.options import Wishes
+from farro.queue.admission import enqueue_admitted
+from farro.queue.options import SubmitOptions
 
 Answer = dict[str, Any]
 _LATER = "wait_for_jobs waits for its end, read_result tells what came of it"
@@ -30,7 +30,7 @@ def enqueue_command(desk: Desk, args: arguments.CommandWanted) -> Answer:
     cwd = os.path.join(desk.folder, args.cwd or "")
     if not os.path.isdir(cwd):
         raise InputError(f"cwd: {args.cwd} is not a folder")
-    wishes = Wishes(
+    options = SubmitOptions(
         tags=args.tags,
         priority=args.priority,
         timeout_s=args.timeout_s,
@@ -40,14 +40,14 @@ def enqueue_command(desk: Desk, args: arguments.CommandWanted) -> Answer:
         after_any=_resolved(desk, args.after_any),
         not_before=_not_before(desk, args.delay_s),
     )
-    wanted = submit.command(desk.store, args.command, role=args.role, job_id=args.id, wishes=wishes)
-    return _queued(admitted(desk.store, wanted, desk.gate)[0])
+    wanted = submit.command(desk.store, args.command, role=args.role, job_id=args.id, options=options)
+    return _queued(enqueue_admitted(desk.store, wanted, desk.gate)[0])
 
 
 def enqueue_plan(desk: Desk, args: arguments.PlanWanted) -> Answer:
     if (args.plan is None) == (args.plan_id is None):
         raise InputError("give `plan`, or `plan_id` of a kept one (list_plans); one of them")
-    wishes = _wishes(desk, args)
+    options = _submit_options(desk, args)
     if args.plan_id is not None:
         made = library.submit_plan(
             desk.store,
@@ -55,7 +55,7 @@ def enqueue_plan(desk: Desk, args: arguments.PlanWanted) -> Answer:
             args.plan_id,
             job_id=args.id,
             role=args.role,
-            wishes=wishes,
+            options=options,
             gate=desk.gate,
             contract=desk.contract,
         )
@@ -69,7 +69,7 @@ def enqueue_plan(desk: Desk, args: arguments.PlanWanted) -> Answer:
         role=args.role,
         job_id=args.id,
         source="plan",
-        wishes=wishes,
+        options=options,
         gate=desk.gate,
         contract=desk.contract,
     )
@@ -92,13 +92,12 @@ def enqueue_agent_task(desk: Desk, args: arguments.AgentWanted) -> Answer:
         _document(prompt, "task"),
         role=None,
         job_id=args.id,
-        wishes=_wishes(desk, args),
+        options=_submit_options(desk, args),
         gate=desk.gate,
         contract=desk.contract,
         security=desk.settings.security,
         root=desk.root,
-        folder=None,
-        task=args.task,
+        attach=prompts.AttachmentOptions(task=args.task),
     )
     return _queued(made)
 
@@ -143,8 +142,8 @@ def _queued(job_id: str) -> Answer:
     return {"job_id": job_id, "next": _LATER}
 
 
-def _wishes(desk: Desk, args: arguments.PlanWanted | arguments.AgentWanted) -> Wishes:
-    return Wishes(
+def _submit_options(desk: Desk, args: arguments.PlanWanted | arguments.AgentWanted) -> SubmitOptions:
+    return SubmitOptions(
         tags=args.tags,
         priority=args.priority,
         after=_resolved(desk, args.after),

@@ -20,7 +20,7 @@ from farro.config.settings import Allowed, Settings
 from farro.doctor.checks import Check
 from farro.errors import FarroError, InputError
 from farro.host.clock import SystemClock
-from farro.queue.actors import person
+from farro.queue.admission import operator_name
 from farro.queue.agent_rules import contract_of
 from farro.store.port import Store
 
@@ -102,7 +102,7 @@ def make_desk(app: App, store: Store, settings: Settings) -> Desk:
         contract=contract_of(store.root, settings),
         gate=gate(settings, force=False),
         clock=clock,
-        by=person("mcp"),
+        by=operator_name("mcp"),
         folder=os.getcwd(),
         checks=checks,
     )

@@ -27,8 +27,8 @@ from farro.queue import explain as explaining
 from farro.queue import history, jobs, library, listing, logs, results, submit, wait
 from farro.queue import stats as statistics
 from farro.queue import workers as working
-from farro.queue.listing import Asked
-from farro.queue.options import NONE
+from farro.queue.listing import JobQuery
+from farro.queue.options import NO_OPTIONS
 from farro.swarm import files as swarm_place
 from farro.swarm import requests
 
@@ -45,7 +45,7 @@ Answer = dict[str, Any]
 
 
 def list_jobs(desk: Desk, args: arguments.JobsAsked) -> Answer:
-    wanted = Asked(
+    wanted = JobQuery(
         roles=args.roles,
         statuses={Status.parse(name) for name in args.statuses},
         tags=args.tags,
@@ -86,13 +86,13 @@ def show_job(desk: Desk, args: arguments.Shown) -> Answer:
     return told
 
 
-def wait_slice(desk: Desk, job_ids: tuple[str, ...], timeout_s: float) -> list[wait.Ended]:
+def wait_slice(desk: Desk, job_ids: tuple[str, ...], timeout_s: float) -> list[wait.EndedJob]:
     """Those that ended, within at most one slice: a long wait is many of these, and can be given up between two."""
     within_s = min(SLICE_S, timeout_s)
     return list(wait.ends(desk.store, desk.root, job_ids, clock=desk.clock, timeout_s=within_s))
 
 
-def ended_data(end: wait.Ended) -> Answer:
+def ended_data(end: wait.EndedJob) -> Answer:
     life = end.lifecycle
     if life is None:
         return {"job_id": end.job_id, "status": None, "error": "it is gone: somebody removed it"}
@@ -154,7 +154,7 @@ def _step(job_id: str, item: Mapping[str, Any], limit: int) -> Answer:
 def read_log(desk: Desk, args: arguments.LogAsked) -> Answer:
     job_id = desk.job(args.job)
     streams = logs.STREAMS if args.stream is None else (args.stream,)
-    chosen = logs.Chosen(step=args.step, streams=streams, attempt=args.attempt)
+    chosen = logs.LogQuery(step=args.step, streams=streams, attempt=args.attempt)
     told = logs.output(desk.store, desk.root, job_id, chosen)
     if args.step is not None:
         logs.check_step(desk.store, told, args.step)
@@ -280,7 +280,7 @@ def check_plan(desk: Desk, args: arguments.PlanChecked) -> Answer:
     document = Document(args.plan, "plan")
     try:
         wanted = submit.submissions(
-            desk.store, [document], role=None, job_id=None, source="plan", wishes=NONE, contract=desk.contract
+            desk.store, [document], role=None, job_id=None, source="plan", options=NO_OPTIONS, contract=desk.contract
         )
     except BadDocument as bad:
         return {"good": False, "problems": [problem.render("plan") for problem in bad.problems]}

@@ -23,7 +23,7 @@ from farro.mcp import arguments as asking
 from farro.mcp import queries, tools, wording
 from farro.mcp.context import Desk
 from farro.mcp.tools import Tool
-from farro.queue.listing import Asked, ls
+from farro.queue.listing import JobQuery, ls
 from mcp import types
 
 NAME = "farro"
@@ -119,7 +119,7 @@ class _Front:
     ) -> types.ListResourcesResult:
         desk = self._desk
         try:
-            found = await anyio.to_thread.run_sync(lambda: ls(desk.store, desk.root, Asked(last=_LISTED)))
+            found = await anyio.to_thread.run_sync(lambda: ls(desk.store, desk.root, JobQuery(last=_LISTED)))
         except (FarroError, OSError) as error:
             raise MCPError(types.INTERNAL_ERROR, self._reason(error)) from error
         return types.ListResourcesResult(

@@ -1,4 +1,4 @@
-"""What anyone may ask, one function a verb. The CLI, fronts and services call these.
+"""Submit, list, wait for, explain and prune jobs: the functions behind the CLI, the APIs and the services.
 
-No argument parsing, no printing, no loops.
+No argument parsing and no printing here.
 """

@@ -1,15 +1,17 @@
-"""Admission: how many jobs a role, and all roles together, may have before a new one is refused (SPEC-1 §10).
+"""Refuse new jobs when a role, or all roles together, have reached their cap (SPEC-1 §10).
 
-Asked on enqueue only: routing, retries, requeues and children never meet a cap, for a job that is in must be able to
-get through. Counting lives in the store.
+Caps apply to enqueue only. Routing, retries, requeues and children are never refused: a job that was admitted must be
+able to finish.
 
-Caps are compared before anything is staged, and nothing holds the count still meanwhile: submitters that ask in the
-same instant may together exceed a cap by what each of them brings. A lock around every enqueue would cost all of them
-more than that is worth; a cap is a brake, not a lock.
+Caps are compared before anything is written, without a lock: submitters that check in the same instant may together
+exceed a cap by what each of them adds. A lock around every enqueue would cost all submitters more than that is worth.
 """
 
 from __future__ import annotations
 
+import os
+import pwd
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,14 +22,15 @@ from farro.store.port import Store, Submission
 
 ROLE_CAP = 200
 TOTAL_CAP = 1000
-UNCAPPED = "Runner"  # command plans come by the ten thousand; capped only where the config says so
+UNCAPPED = "Runner"  # command plans are queued by the ten thousand; capped only if the config says so
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caps:
-    """None: no cap. Roles without one are not part of the total either: they would leave the others no room."""
+    """Caps on queued and running jobs; None means no cap. Uncapped roles do not count towards the total either: they
+    would leave the others no room."""
 
-    role: int | None = ROLE_CAP  # of every role that `roles` does not name
+    role: int | None = ROLE_CAP  # for every role that `roles` does not name
     total: int | None = TOTAL_CAP
     roles: Mapping[str, int | None] = field(default_factory=lambda: {UNCAPPED: None})
 
@@ -36,12 +39,14 @@ class Caps:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class CapacityRefusal:
+    """Say which cap a submission would exceed. str() gives the message for the user."""
+
     role: str | None  # None: the cap of all roles together
     cap: int
-    load: int  # what there is
-    wanted: int  # what would be added
-    own: bool = False  # the role's own cap (capacity.roles), not the one of every role
+    load: int  # jobs queued or in progress
+    wanted: int  # jobs that would be added
+    own: bool = False  # the role's own cap (capacity.roles), not the default role_cap
 
     def __str__(self) -> str:
         where = "all capped roles together have" if self.role is None else f"{self.role} has"
@@ -55,32 +60,33 @@ class Refusal:
         )
 
 
-def admit(loads: Mapping[str, int], caps: Caps, wanted: Mapping[str, int]) -> Refusal | None:
-    """Whether `wanted` (role → jobs) may be added to `loads`: all of it or nothing. None: it may."""
+def check_caps(loads: Mapping[str, int], caps: Caps, wanted: Mapping[str, int]) -> CapacityRefusal | None:
+    """Return why `wanted` (role → jobs) may not be added to `loads`, or None if all of it may."""
     capped = {role: count for role, count in wanted.items() if count and caps.of(role) is not None}
     for role, count in capped.items():
         cap, load = caps.of(role), loads.get(role, 0)
         if cap is not None and load + count > cap:
-            return Refusal(role=role, cap=cap, load=load, wanted=count, own=role in caps.roles)
+            return CapacityRefusal(role=role, cap=cap, load=load, wanted=count, own=role in caps.roles)
     if capped and caps.total is not None:
         load = sum(count for role, count in loads.items() if caps.of(role) is not None)
         if load + sum(capped.values()) > caps.total:
-            return Refusal(role=None, cap=caps.total, load=load, wanted=sum(capped.values()))
+            return CapacityRefusal(role=None, cap=caps.total, load=load, wanted=sum(capped.values()))
     return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """The caps, and who stands before them."""
+    """The caps and the rights of one submitter."""
 
     caps: Caps = field(default_factory=Caps)
     user: str = ""
     force: bool = False
-    may_force: tuple[str, ...] = ()  # users, or "*" for everybody
-    allowed_paths: bool = False  # every job must say what it may write (security.require_allowed_paths)
+    may_force: tuple[str, ...] = ()  # users, or "*" for every user
+    allowed_paths: bool = False  # every job must declare what it may write (security.require_allowed_paths)
 
     @classmethod
     def of(cls, settings: Any, *, user: str, force: bool) -> Gate:
+        """Build the gate from the settings."""
         capacity, security = getattr(settings, "capacity", None), getattr(settings, "security", None)
         allowed_paths = bool(getattr(security, "require_allowed_paths", False))
         if capacity is None:
@@ -91,14 +97,16 @@ class Gate:
         return cls(caps=caps, user=user, force=force, may_force=may_force, allowed_paths=allowed_paths)
 
 
-def admitted(
+def enqueue_admitted(
     store: Store,
     submissions: Sequence[Submission],
     gate: Gate | None,
     enqueue: Callable[[Sequence[Submission]], list[str]] | None = None,
 ) -> list[str]:
-    """Enqueue them if the gate lets them through, all or none. CapacityReached, NotPermitted: nothing was queued.
-    `enqueue`: another way than the store's `enqueue_many`."""
+    """Enqueue all submissions if the gate admits them, else none.
+
+    Raises CapacityReached or NotPermitted; nothing was queued then. `enqueue` replaces the store's `enqueue_many`.
+    """
     enqueue = enqueue or store.enqueue_many
     if gate is None:
         return enqueue(submissions)
@@ -107,20 +115,21 @@ def admitted(
             f"--force: {gate.user} may not exceed the caps; the config's `capacity.force` lists the users who may. "
             "Nothing was queued"
         )
-    check_paths(submissions, gate)
+    check_allowed_paths(submissions, gate)
     refusal = _refusal(store, submissions, gate.caps)
     if refusal is None:
         return enqueue(submissions)
     if not gate.force:
-        _tell(store, "cap_refused", refusal, gate.user)
+        _note(store, "cap_refused", refusal, gate.user)
         raise CapacityReached(str(refusal))
     ids = enqueue(submissions)
-    _tell(store, "cap_forced", refusal, gate.user)
+    _note(store, "cap_forced", refusal, gate.user)
     return ids
 
 
-def check_paths(submissions: Sequence[Submission], gate: Gate) -> None:
-    """NotPermitted where a job must say what it may write, and does not; also for one that is run without a queue."""
+def check_allowed_paths(submissions: Sequence[Submission], gate: Gate) -> None:
+    """Raise NotPermitted if a job must declare what it may write and does not. Also applies to jobs that run without a
+    queue."""
     if gate.allowed_paths and any(item.prompt.get("allowed_paths") is None for item in submissions):
         raise NotPermitted(
             "the config's `security.require_allowed_paths` is on, and this job does not say what it may write; give it "
@@ -128,24 +137,43 @@ def check_paths(submissions: Sequence[Submission], gate: Gate) -> None:
         )
 
 
-def _refusal(store: Store, submissions: Sequence[Submission], caps: Caps) -> Refusal | None:
+def _refusal(store: Store, submissions: Sequence[Submission], caps: Caps) -> CapacityRefusal | None:
     capped = [item.role for item in submissions if caps.of(item.role) is not None]
     if not capped:
-        return None  # the queue that has no cap pays nothing for those that have one
+        return None  # submissions to uncapped roles cost no count
     wanted = Counter(capped)
     known = [role for role in store.roles() if caps.of(role) is not None]
     loads = {role: store.load(role) for role in (known if caps.total is not None else wanted)}
-    refusal = admit(loads, caps, wanted)
+    refusal = check_caps(loads, caps, wanted)
     if refusal is None:
         return None
-    # A job that is there already is not added: submitting the same id again is safe to repeat, also when it is full.
-    fresh = {
+    # Submitting an existing id again adds no job, so it must succeed even when the queue is full.
+    new = {
         (item.job_id, number if item.job_id is None else -1): item.role
         for number, item in enumerate(submissions)
         if item.job_id is None or store.find(item.job_id) is None
     }
-    return admit(loads, caps, Counter(fresh.values()))
+    return check_caps(loads, caps, Counter(new.values()))
 
 
-def _tell(store: Store, event: str, refusal: Refusal, user: str) -> None:
+def _note(store: Store, event: str, refusal: CapacityRefusal, user: str) -> None:
     store.note(event, role=refusal.role, cap=refusal.cap, load=refusal.load, wanted=refusal.wanted, user=user)
+
+
+def current_user() -> str:
+    """Return the name of the effective user. LOGNAME is not used: the caller can set it to anything."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def operator_name(way: str = "cli") -> str:
+    """Return the agent name for a person's command: how it was given and by which user. It appears in hops[]."""
+    import getpass  # here: only commands that change a job need it
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "somebody"
+    return f"{way}-" + (re.sub(r"[^A-Za-z0-9_-]", "-", name)[:24] or "somebody")

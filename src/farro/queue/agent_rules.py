@@ -1,7 +1,4 @@
-"""What agent work must keep to be accepted: the strict rules of prompts, paths, and agent steps inside plans.
-
-The rules themselves live in roles; queueing lives in submit; files that come with a prompt live in enclosures.
-"""
+"""Check agent work before it is queued: prompts, allowed paths, and agent steps inside plans."""
 
 from __future__ import annotations
 
@@ -15,23 +12,23 @@ from farro.lazy_dataclass import dataclass
 from farro.plans import loading
 from farro.plans.forms import Shaped
 from farro.plans.model import Plan
-from farro.queue.options import Wishes
+from farro.queue.options import SubmitOptions
 from farro.roles import names, prompt
 
 AGENT_TOOL = "agent"
 
 
 def _any_roles(roles: Collection[str]) -> None:
-    """For callers that know of no config."""
+    """Accept every role, for callers without a config."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """What a root allows. `check` refuses agent work for roles that its config is not made for."""
+    """What a root allows of agent work. `check` refuses agent work for roles that its config does not support."""
 
     root: str | None = None
     allow_absolute: bool = False
-    with_files: bool = False  # whoever queues takes the files along that a prompt names
+    with_files: bool = False  # the caller also attaches the files that a prompt names
     check: Callable[[Collection[str]], None] = _any_roles
 
 
@@ -39,7 +36,7 @@ STRICT = Contract()
 
 
 def contract_of(root: str, settings: Settings) -> Contract:
-    """Return what agent work must satisfy to be queued in that root."""
+    """Return the rules for agent work that is queued in `root`."""
     return Contract(
         root=root,
         allow_absolute=settings.security.allow_absolute_paths,
@@ -48,7 +45,7 @@ def contract_of(root: str, settings: Settings) -> Contract:
 
 
 def read(document: Document, known: Collection[str], contract: Contract) -> tuple[Plan, Shaped]:
-    """The plan of a document that is to be queued, by the strict rules where it is an agent prompt."""
+    """Read the plan of a document that is to be queued; an agent prompt is checked by the strict rules."""
     if prompt.is_agent_prompt(document.data):
         prompt.load(document, roles=known, allow_absolute=contract.allow_absolute, root=contract.root)
     return loading.read(document)
@@ -57,7 +54,7 @@ def read(document: Document, known: Collection[str], contract: Contract) -> tupl
 def read_all(
     documents: Collection[Document], known: Collection[str], contract: Contract, source: str
 ) -> list[tuple[Plan, Shaped]]:
-    """Of each document, or the problems of all of them at once."""
+    """Read every document, or raise the problems of all of them at once."""
     found: list[tuple[Plan, Shaped]] = []
     problems: list[Problem] = []
     for document in documents:
@@ -73,14 +70,14 @@ def read_all(
 def problems(
     document: Document, plan: Plan, shaped: Shaped, known: Collection[str], contract: Contract
 ) -> Iterator[Problem]:
-    """What a plan may not say of agents and paths. An agent prompt was held against more than this already."""
+    """Yield what a plan may not say about agents and paths. An agent prompt was already checked in full."""
     if shaped.agent:
         if document.data.get("context_md") is not None and not contract.with_files:
-            why = "names a file, and none comes along this way; use `farro enqueue --prompt-json`"
+            why = "names a file, but files cannot be attached this way; use `farro enqueue --prompt-json`"
             yield document.problem(("context_md",), why)
         return
     if plan.input is not None and not contract.with_files:
-        why = "names a file that comes with the job, and none comes along this way; pipe it into `agx submit`"
+        why = "names a file that comes with the job, but none can be attached this way; pipe it into `agx submit`"
         yield document.problem(("input",), why)
     if isinstance(document.data, dict):
         allowed = document.data.get("allowed_paths")
@@ -97,11 +94,11 @@ def problems(
             yield document.problem(shaped.original((*at, "args")), message)
 
 
-def unfitting(document: Document, wishes: Wishes) -> Iterator[Problem]:
-    """Options that mean nothing for an agent prompt."""
+def unsupported_options(document: Document, options: SubmitOptions) -> Iterator[Problem]:
+    """Yield the options that have no meaning for an agent prompt."""
     if not prompt.is_agent_prompt(document.data):
         return
-    given = {"--timeout": wishes.timeout_s, "--cwd": wishes.cwd, "--env": wishes.env}
+    given = {"--timeout": options.timeout_s, "--cwd": options.cwd, "--env": options.env}
     for option in (name for name, value in given.items() if value):
         yield document.problem(
             (), f"{option} is for commands; an agent's calls are set up under `roles` and `providers` in the config"
@@ -109,7 +106,7 @@ def unfitting(document: Document, wishes: Wishes) -> Iterator[Problem]:
 
 
 def agent_roles(document: Document, plan: Plan) -> set[str]:
-    """The roles whose agents a job of this plan would ask."""
+    """Return the roles whose agents a job of this plan would call."""
     asked = {step.command for step in plan.steps if step.tool == AGENT_TOOL}
     if prompt.is_agent_prompt(document.data):
         onward = document.data["routing"].get("next")

@@ -1,10 +1,8 @@
-"""Reading what the pager triggers judge: the newest part of the audit log, the queues, and whether the log is writable.
+"""Compute the alerts from the newest part of the audit log, the depth of the queues, and whether the log is writable.
 
-The triggers themselves live in observe.alerts.
-
-Nothing is sampled and nothing new is kept (docs/decisions/alerts-are-computed-from-the-audit-log.md). The depth of a
-queue is computed backwards, from its present depth and the transitions of the last half hour. A root
-where no queue is deep reads the few lines that matter; one where one is reads at most `LIMIT` bytes.
+Nothing is sampled and no state is kept (docs/decisions/alerts-are-computed-from-the-audit-log.md). The past depth of a
+queue is computed backwards, from its present depth and the transitions of the last half hour. If no queue is deep, only
+the few lines that matter are parsed; otherwise at most `LIMIT` bytes are read.
 """
 
 from __future__ import annotations
@@ -23,15 +21,17 @@ from farro.log.audit_reader import Recent
 from farro.queue import find_job, fleet, tree
 from farro.store.port import Store
 
-LIMIT = 64 << 20  # bytes of the log
-_PROBE = b"farro\n" * 700  # more than a page: a full disk often still takes a few bytes
+LIMIT = 64 << 20  # bytes of the log that are read
+_PROBE = b"farro\n" * 700  # more than a page: a full disk often still accepts a few bytes
 _FEW = (b'"requeued"', b'"audit_missed"', b'"audit_deleted"')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Alerts:
+class AlertReport:
+    """Every alert, firing or not."""
+
     alerts: Sequence[Alert]
-    bounded: bool  # the log says more than was read: windows are shorter than they should be
+    bounded: bool  # the log holds more than was read: the windows are shorter than they should be
 
     @property
     def firing(self) -> int:
@@ -40,13 +40,13 @@ class Alerts:
 
 def alerts(
     store: Store, root: str, settings: Settings, *, now: datetime, roles: Collection[str] = (), limit: int = LIMIT
-) -> Alerts:
-    """Every trigger, those of a role for each that has a cap."""
+) -> AlertReport:
+    """Evaluate every trigger; those of a role once for each role with a cap."""
     wanted = find_job.roles(store, roles)
     aside = [entry.job_id for entry in tree.waiting(store)]
     loads = {role: store.load(role) for role in wanted if settings.cap_of(role)}
     if "Manager" in loads:
-        loads["Manager"] = max(0, loads["Manager"] - len(aside))  # they count for its cap, and are in nobody's queue
+        loads["Manager"] = max(0, loads["Manager"] - len(aside))  # they count towards its cap, but are in no queue
     hot = [role for role, load in loads.items() if load > triggers.DEPTH * (settings.cap_of(role) or 0)]
     folder = f"{root}/logs"
     since = now - timedelta(seconds=triggers.LOOKBACK_S)
@@ -56,12 +56,13 @@ def alerts(
     judged += [triggers.depth(queue, now) for queue in _depths(settings, loads, hot, read, set(aside), now)]
     judged.append(triggers.audit_errors(read.lines, trouble, now))
     judged.append(triggers.log_quota(read.lines, _size(folder), settings.audit.quota_bytes, now))
-    return Alerts(alerts=judged, bounded=not read.whole)
+    return AlertReport(alerts=judged, bounded=not read.whole)
 
 
 def _depths(
     settings: Settings, loads: dict[str, int], hot: Sequence[str], read: Recent, aside: set[str], now: datetime
 ) -> list[Depth]:
+    """Compute each queue's depth now and its lowest depth inside the window."""
     begin = now - timedelta(seconds=triggers.DEPTH_S)
     since = begin if read.whole or read.since is None else max(begin, read.since)
     changed = triggers.changes(read.lines, hot, aside) if hot else []
@@ -78,7 +79,8 @@ def _depths(
 
 
 def _unwritable(folder: str) -> str | None:
-    """Why nothing can be written there now. A line in the log itself would be one for each look of a monitor."""
+    """Return why the log folder cannot be written, or None. Probes with its own file: a probe line in the log itself
+    would add one for each check of a monitor."""
     path = f"{folder}/.probe-{os.getpid()}"
     try:
         try:
@@ -99,6 +101,6 @@ def _size(folder: str) -> int:
     try:
         for name in files(folder):
             total += fs.lstat(f"{folder}/{name}").st_size
-    except OSError:  # no log yet, rotated meanwhile, or not to be read: `_unwritable` says so
+    except OSError:  # no log yet, rotated meanwhile, or unreadable: `_unwritable` reports that
         pass
     return total

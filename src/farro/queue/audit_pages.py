@@ -1,10 +1,8 @@
-"""The audit log page by page, the newest lines first, from any moment backwards.
+"""Read the audit log page by page, newest lines first, from any moment backwards.
 
-What a line says of queues is operations.past; the lines of one job in full are observe.audit_reading.
-
-A page ends where the next begins, whatever is written meanwhile: lines are ordered by their time and then by their
-text, and a cursor names the last one that was told. Lines of different writers lie out of order by as long as they
-buffer, so a little more is read than is told.
+Pages stay exact while the log grows: lines are ordered by time and then by text, and a cursor names the last line that
+was returned. Lines of different writers may be out of order by as long as they buffer, so slightly more is read than is
+returned.
 """
 
 from __future__ import annotations
@@ -19,66 +17,70 @@ from datetime import timedelta
 from typing import Any
 
 from farro.errors import InputError
-from farro.jobs.times import timestamp
+from farro.jobs.times import moment_or_none, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.log import audit_reader
 from farro.queue.fleet import LINES
-from farro.queue.times import moment_or_none
 from farro.store.fleet import Fleet
 from farro.store.port import Store
 
 LIMIT = 64 << 20  # bytes that one page reads
-SLACK_S = 5.0  # by how much lines of different writers lie out of order
+SLACK_S = 5.0  # by how much lines of different writers may be out of order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class AuditPageQuery:
+    """Which lines to return."""
+
     limit: int
     cursor: str | None = None
     job_id: str | None = None
-    since: str | None = None  # timestamps, both included
+    since: str | None = None  # timestamps, both inclusive
     until: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
+class AuditPage:
+    """One page of lines, and the cursor of the next page."""
+
     lines: list[Mapping[str, Any]]
     next: str | None
-    whole: bool  # False: there may be more than was read
+    whole: bool  # False: the log may hold more than was read
 
 
-def page(store: Store, wanted: Wanted) -> Page:
-    before = None if wanted.cursor is None else _place(wanted.cursor)
+def page(store: Store, wanted: AuditPageQuery) -> AuditPage:
+    """Return one page of the audit log."""
+    before = None if wanted.cursor is None else _decode_cursor(wanted.cursor)
     newest = wanted.until if before is None else before[0]
     found: list[tuple[str, str]] = []  # time and text
     whole = True
-    source = _common(store, wanted) if isinstance(store, Fleet) else _lines(f"{store.root}/logs", newest)
+    source = _shared_lines(store, wanted) if isinstance(store, Fleet) else _lines(f"{store.root}/logs", newest)
     enough: str | None = None
     for line in source:
         if line is None:
             whole = False
             break
-        told = _told(line, wanted)
-        if told is None:
+        event = _time_and_text(line, wanted)
+        if event is None:
             continue
-        if wanted.since is not None and told[0] < _earlier(wanted.since):
+        if wanted.since is not None and event[0] < _earlier(wanted.since):
             break
-        if enough is not None and told[0] < enough:
+        if enough is not None and event[0] < enough:
             break
-        late = (wanted.until is not None and told[0] > wanted.until) or (before is not None and told >= before)
-        if late or (wanted.since is not None and told[0] < wanted.since) or not _of(told[1], wanted.job_id):
+        late = (wanted.until is not None and event[0] > wanted.until) or (before is not None and event >= before)
+        if late or (wanted.since is not None and event[0] < wanted.since) or not _is_of_job(event[1], wanted.job_id):
             continue
-        found.append(told)
+        found.append(event)
         if enough is None and len(found) > wanted.limit:
             enough = _earlier(min(found)[0])
     found.sort(reverse=True)
     shown = found[: wanted.limit]
     cursor = _cursor(shown[-1]) if len(found) > wanted.limit else None
-    return Page(lines=[json.loads(text) for _, text in shown], next=cursor, whole=whole)
+    return AuditPage(lines=[json.loads(text) for _, text in shown], next=cursor, whole=whole)
 
 
 def _lines(folder: str, newest: str | None) -> Iterator[bytes | None]:
-    """Backwards; blocks that are newer than anybody asks for are passed over whole. None: too much was read."""
+    """Yield lines backwards, skipping blocks that are newer than `newest`. None: the read limit was reached."""
     left = LIMIT
     bound = None if newest is None else moment_or_none(newest)
     for block in audit_reader.backwards(folder):
@@ -92,14 +94,16 @@ def _lines(folder: str, newest: str | None) -> Iterator[bytes | None]:
             yield None
 
 
-def _common(store: Fleet, wanted: Wanted) -> Iterable[bytes | None]:
+def _shared_lines(store: Fleet, wanted: AuditPageQuery) -> Iterable[bytes | None]:
+    """Yield the lines of an audit log that several machines share, newest first."""
     since = None if wanted.since is None else moment_or_none(wanted.since)
     since_ms = 0 if since is None else max(0, int(since.timestamp() * 1000))
     kept = deque(store.audit_lines(since_ms, wanted.job_id), maxlen=LINES)
     return (json.dumps(line).encode() for line in reversed(kept))
 
 
-def _told(line: bytes, wanted: Wanted) -> tuple[str, str] | None:
+def _time_and_text(line: bytes, wanted: AuditPageQuery) -> tuple[str, str] | None:
+    """Return the time and the text of a line; None if it is not an event."""
     with contextlib.suppress(ValueError, RecursionError):
         data = json.loads(line)
         if isinstance(data, dict) and isinstance(data.get("ts"), str):
@@ -107,7 +111,8 @@ def _told(line: bytes, wanted: Wanted) -> tuple[str, str] | None:
     return None
 
 
-def _of(text: str, job_id: str | None) -> bool:
+def _is_of_job(text: str, job_id: str | None) -> bool:
+    """Return whether the line belongs to the job, or no job was asked for."""
     return job_id is None or json.loads(text).get("job_id") == job_id
 
 
@@ -116,15 +121,15 @@ def _earlier(text: str) -> str:
     return "" if moment is None else timestamp(moment - timedelta(seconds=SLACK_S))
 
 
-def _cursor(told: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode("\n".join(told).encode()).decode().rstrip("=")
+def _cursor(event: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode("\n".join(event).encode()).decode().rstrip("=")
 
 
-def _place(cursor: str) -> tuple[str, str]:
+def _decode_cursor(cursor: str) -> tuple[str, str]:
     try:
         at, _, text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode().partition("\n")
     except (ValueError, binascii.Error):
         at, text = "", ""
     if moment_or_none(at) is None:
-        raise InputError("the cursor is none that this answered; begin without one")
+        raise InputError("the cursor is invalid; start without one")
     return at, text

@@ -1,4 +1,4 @@
-"""Gathering the facts by which `farro explain` tells why a job does not run. The rules live in kernel.findings."""
+"""Gather the facts from which `farro explain` derives why a job does not run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from farro.jobs.diagnosis import Dependency, Diagnosis, Facts, SlotFact, diagnos
 from farro.jobs.envelope import SCHEMA_VERSION
 from farro.jobs.ids import is_job_id
 from farro.jobs.states import Status
+from farro.jobs.times import moment_or_none
 from farro.jobs.transitions import waits_for_person
 from farro.plans.metadata import metadata_of
 from farro.plans.tags import required_tags
 from farro.queue import fleet, pause, tree
-from farro.queue.times import moment_or_none
 from farro.store.port import AgentView, JobView, Store
 
 _JOB_LIMIT = 4 << 20
 
 
 def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Facts, Diagnosis]:
+    """Return the facts about a job, and the finding they lead to."""
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
@@ -36,6 +37,7 @@ def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Fac
 
 
 def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
+    """Gather everything that can keep a job from running."""
     life, folder = view.lifecycle, store.folder(view)
     agents = store.agents()
     prompt = progress.read_prompt(folder)
@@ -80,7 +82,7 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
 
 
 def _foreign(folder: str) -> str | None:
-    """The schema version, where it is not ours: the store answers such a job as well as it can, but touches it not."""
+    """Return the schema version if it is not this farro's: the store lists such a job, but does not change it."""
     try:
         data = json.loads(fs.read_bytes(f"{folder}/job.json", _JOB_LIMIT))
     except (OSError, ValueError, RecursionError):
@@ -92,7 +94,7 @@ def _foreign(folder: str) -> str | None:
 
 
 def named_dependencies(prompt: Mapping[str, Any], key: str) -> list[str]:
-    """The job ids that a prompt's metadata names under `key` (after, after_any)."""
+    """Return the job ids that a prompt's metadata names under `key` (after, after_any)."""
     named = metadata_of(prompt).get(key)
     named = [named] if isinstance(named, str) else named
     return (
@@ -119,7 +121,7 @@ def _worker(agent: AgentView) -> SlotFact:
 
 
 def _before(store: Store, view: JobView) -> int:
-    """Jobs that entered this queue earlier; the time of job.json is that of the entry."""
+    """Count the jobs that entered this queue earlier; in the file store, by the modification time of job.json."""
     job_id = view.job_id
     if not tree.in_folders(store):
         own = (view.lifecycle.enqueued_at, job_id)

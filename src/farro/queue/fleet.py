@@ -1,7 +1,4 @@
-"""What is asked of all machines of a store where it is theirs together, and of this root's folders where it is not.
-
-What such a store offers is ports.fleet; who sits in the manager's seat is decided in services.seat.
-"""
+"""Answer from all machines of a shared store, or from this root's folders where the store is local."""
 
 from __future__ import annotations
 
@@ -11,19 +8,19 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 
+from farro.jobs.times import moment_or_none
 from farro.log import audit_reader
 from farro.log.audit_reader import Recent, Trail
-from farro.queue.times import moment_or_none
 from farro.store.fleet import Fleet
 from farro.store.port import AgentView, Store
 
-MANAGER = "manager"  # the name that a manager's agents have, and of its seat
+MANAGER = "manager"  # the name of a manager's agents and of its leadership
 HEARTBEAT = "agents/Manager/.heartbeat"
-LINES = 200_000  # of a common audit log, for one question
+LINES = 200_000  # most lines of a shared audit log for one query
 
 
 def trail(store: Store, job_id: str, *, since_s: float) -> Trail:
-    """What the audit log says of a job: this root's, or that of every machine."""
+    """Return the audit lines of a job: this root's, or those of every machine."""
     if not isinstance(store, Fleet):
         return audit_reader.trail(f"{store.root}/logs", job_id, since_s=since_s)
     lines = store.audit_lines(max(0, int(since_s * 1000)), job_id)
@@ -31,7 +28,7 @@ def trail(store: Store, job_id: str, *, since_s: float) -> Trail:
 
 
 def recent(store: Store, *, since: datetime, holding: Sequence[bytes], limit: int) -> Recent:
-    """What it said since then, the newest first."""
+    """Return the audit lines since then, newest first."""
     if not isinstance(store, Fleet):
         return audit_reader.recent(f"{store.root}/logs", since=since, holding=holding, limit=limit)
     newest = deque(store.audit_lines(int(since.timestamp() * 1000)), maxlen=LINES)
@@ -41,7 +38,10 @@ def recent(store: Store, *, since: datetime, holding: Sequence[bytes], limit: in
 
 
 def manager_silent_s(store: Store, *, now: datetime, agents: Sequence[AgentView] | None = None) -> float | None:
-    """How long no manager gave a sign: its heartbeat's age; where it writes none, whether its agent lives."""
+    """Return how long ago a manager last gave a sign of life, or None if there is none.
+
+    The age of its heartbeat; where none is written, whether an agent of it is alive.
+    """
     if isinstance(store, Fleet):
         leader = store.leader_status(MANAGER)
         if leader is not None:

@@ -1,7 +1,4 @@
-"""Following a job while it runs: its output as it comes, and the exit code that a shell would give.
-
-Performing it lives in services.foreground; signals and printing live in cli.
-"""
+"""Follow a job while it runs: pass its output on as it comes, and derive the exit code that a shell would give."""
 
 from __future__ import annotations
 
@@ -19,25 +16,25 @@ from farro.store.port import JobView, Store
 
 Write = Callable[[bytes], None]
 
-TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND, KILLED = 124, 126, 127, 137  # as shells and timeout(1) say it
+TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND, KILLED = 124, 126, 127, 137  # as shells and timeout(1) report them
 _CHUNK = 64 * 1024
 _RESULT_LIMIT = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """What came of a job that was followed to its end."""
+class RunResult:
+    """How a job ended that was followed to its end."""
 
     job_id: str
     status: Status
     exit_code: int
-    message: str | None = None  # what its own output cannot say: not found, timed out, killed, which step
+    message: str | None = None  # what its output cannot say: not found, timed out, killed, which step
 
 
 class Tail:
-    """The output of a plan's steps, byte for byte, in the order of the steps; each stream to its own place. Of steps
-    that run together the later ones wait for those before them: what they say is in their files meanwhile.
+    """Pass on the output of a plan's steps, byte for byte, in the order of the steps; each stream to its own writer.
 
+    Of steps that run in parallel, the later ones wait for those before them; their output is in their files meanwhile.
     Files are followed by descriptor: the job's folder may be moved while they are read.
     """
 
@@ -62,7 +59,9 @@ class Tail:
                 self._look_for_added(attempt_dir)
             if not self._steps:
                 return
-            over = ended or self._over.has(attempt_dir, self._steps[0])  # before its files are read to their ends
+            over = ended or self._over.has(
+                attempt_dir, self._steps[0]
+            )  # checked before the files are read to their ends
             if self._streams is None:
                 self._streams = [
                     _Stream(name, sink) for name, sink in zip(("stdout", "stderr"), self._sinks, strict=True)
@@ -75,7 +74,7 @@ class Tail:
             del self._steps[0]
 
     def _look_for_added(self, attempt_dir: str) -> None:
-        """Steps that other steps added while the plan ran."""
+        """Add steps that other steps added while the plan ran."""
         folder, _, attempt = attempt_dir.rsplit("/", 2)
         added = [name for name in begun(folder, int(attempt)) if name not in self._known]
         self._known.update(added)
@@ -93,7 +92,7 @@ class Tail:
 
 
 class _Stream:
-    """One stream of one step. A try that failed was moved aside, to `stdout.1` and so on: they come first."""
+    """Read one stream of one step. The output of a failed try was renamed to `stdout.1` and so on; it comes first."""
 
     def __init__(self, name: str, write: Write) -> None:
         self._name = name
@@ -112,7 +111,7 @@ class _Stream:
                     return
                 aside = _inode(f"{path}.{self._try}")
                 if aside not in (None, os.fstat(self._fd).st_ino):
-                    self.close()  # moved aside while we opened what came after it
+                    self.close()  # renamed while the next try's file was opened
                     continue
             while data := os.read(self._fd, _CHUNK):
                 self._write(data)
@@ -134,16 +133,16 @@ def _inode(path: str) -> int | None:
         return None
 
 
-def ended(lifecycle: Lifecycle, result: Mapping[str, Any]) -> Ended:
-    """What a finished job means to whoever waited for it."""
+def run_result(lifecycle: Lifecycle, result: Mapping[str, Any]) -> RunResult:
+    """Return what a finished job means to the caller that waited for it."""
     error = lifecycle.error or {}
     total = result.get("steps_total")
-    # A command's exit code says enough, if it ran. Of several steps one wants to know which.
+    # The exit code of a command that ran says enough. With several steps, the message says which one failed.
     ran = str((failed_step(result) or {}).get("error", "exit code")).startswith(("exit code", "signal"))
     enough = error.get("category") is None or (
         error.get("category") == "step_failed" and ran and not (isinstance(total, int) and total > 1)
     )
-    return Ended(
+    return RunResult(
         job_id=lifecycle.job_id,
         status=lifecycle.status,
         exit_code=exit_code(lifecycle.status, error.get("category"), result),
@@ -152,6 +151,7 @@ def ended(lifecycle: Lifecycle, result: Mapping[str, Any]) -> Ended:
 
 
 def exit_code(status: Status, category: str | None, result: Mapping[str, Any]) -> int:
+    """Return the exit code that a shell would give."""
     if status is Status.SUCCEEDED:
         return 0
     if status is Status.KILLED:
@@ -165,22 +165,22 @@ def exit_code(status: Status, category: str | None, result: Mapping[str, Any]) -
 
 
 def failed_step(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The step that is to blame: the first that failed. Those that ran beside it may have ended after it, and well."""
+    """Return the step that failed first. Steps that ran in parallel may have ended later, and successfully."""
     steps = result.get("step_results")
     listed = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     return next((step for step in listed if step.get("success") is False), listed[-1] if listed else None)
 
 
-def follow(store: Store, root: str, job_id: str, tail: Tail, stopped: Callable[[float], bool]) -> Ended | None:
-    """Follow a job that somebody else works, or has worked, to its end. `stopped` waits a moment and says whether to
-    give up: None then."""
+def follow(store: Store, root: str, job_id: str, tail: Tail, stopped: Callable[[float], bool]) -> RunResult | None:
+    """Follow a job that another process works on, or has finished. `stopped` waits a moment and says whether to give
+    up; then the result is None."""
     while True:
         view = store.find(job_id)
         if view is not None:
             folder = _attempt(store, view)
             tail.pump(folder, ended=view.lifecycle.terminal)
             if view.lifecycle.terminal:
-                return ended(view.lifecycle, _result(folder))
+                return run_result(view.lifecycle, _result(folder))
         if stopped(0.05):
             return None
 

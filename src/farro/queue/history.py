@@ -1,14 +1,17 @@
-"""The whole life of a job in one view: what job.json, its attempts and the audit log say, in the order it happened.
+"""Gather the whole life of a job from job.json, its attempts and the audit log, in the order in which it happened.
 
-How it is printed lives in cli; what moves a job lives in the kernel.
+Events are ordered by attempts and states, not by time alone. An event is logged after it happened, by the process that
+caused it, so the times of two processes may cross: a worker that claims a job at once may log that before the submitter
+logs the enqueue. But attempt numbers never decrease, and inside one attempt each event starts from the state that the
+event before it led to. That holds whatever the clocks say.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from farro.errors import UnknownJob
 from farro.execution import progress as steps
@@ -16,72 +19,158 @@ from farro.execution.progress import read_result
 from farro.host import fs
 from farro.jobs.envelope import Hop, Lifecycle
 from farro.jobs.states import Reason, Status
-from farro.jobs.times import timestamp
+from farro.jobs.times import moment_or_none, seconds_between, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.log.audit_reader import Trail
 from farro.queue import fleet, tree
-from farro.queue.event_order import fact_of, in_order
-from farro.queue.times import moment_or_none, seconds_between
 from farro.store.port import JobView, Store
+
+T = TypeVar("T")
+_FINAL = (Status.SUCCEEDED, Status.KILLED)
+
+
+class Fact(NamedTuple):
+    """What one audit line says about the order."""
+
+    attempt: int | None  # None: not in the line
+    came: Status | None  # status before; None: not in the line
+    status: Status | None  # status since; None: no transition
+    begins: bool = False  # the job was created
+
+
+def fact_of(line: Mapping[str, Any]) -> Fact:
+    """Extract the facts about the order from an audit line."""
+    attempt = line.get("attempt")
+    return Fact(
+        attempt=attempt if isinstance(attempt, int) and not isinstance(attempt, bool) else None,
+        came=_status(line.get("from")),
+        status=_status(line.get("status")),
+        begins=line.get("event") == Reason.ENQUEUED,
+    )
+
+
+def _status(value: Any) -> Status | None:
+    try:
+        return None if value is None else Status(value)
+    except ValueError:
+        return None
+
+
+def in_order(events: Sequence[T], fact: Callable[[T], Fact]) -> list[T]:
+    """Return the events of one job in the order in which they happened.
+
+    `events` is sorted by time, and stays as it is where that order is possible. An event that says nothing about the
+    order stays behind the one it followed.
+    """
+    if _possible([fact(one) for one in events]):
+        return list(events)
+    by_attempt: dict[int, list[tuple[T, Fact]]] = {}
+    attempt = 0
+    for one in events:
+        known = fact(one)
+        attempt = -1 if known.begins else known.attempt if known.attempt is not None else attempt
+        by_attempt.setdefault(attempt, []).append((one, known))
+        attempt = max(attempt, 0)
+    found: list[T] = []
+    for attempt in sorted(by_attempt):
+        left = by_attempt[attempt]
+        # A claim starts an attempt and finds the job queued. If the claim's line is missing, the job was claimed.
+        claimed = any(known.status is Status.IN_PROGRESS for _, known in left)
+        now = Status.QUEUED if claimed or attempt <= 0 else Status.IN_PROGRESS
+        while left:
+            one, known = left.pop(_next(left, now))
+            found.append(one)
+            now = known.status or now
+    return found
+
+
+def _possible(facts: Sequence[Fact]) -> bool:
+    """Return whether the events can have happened in this order."""
+    attempt, now = 0, None
+    for place, known in enumerate(facts):
+        if (known.begins and place) or (known.attempt is not None and known.attempt < attempt):
+            return False
+        if known.came is not None and now is not None and known.came is not now:
+            return False
+        attempt, now = known.attempt or attempt, known.status or now
+    return True
+
+
+def _next(left: Sequence[tuple[Any, Fact]], now: Status) -> int:
+    """Return the index of the next event: the first that fits the job's state; a final one only if no other fits."""
+
+    def order(place: int) -> tuple[bool, bool, int]:
+        known = left[place][1]
+        return (known.came not in (None, now), known.status in _FINAL, place)
+
+    return min(range(len(left)), key=order)
+
 
 _BY_ITS_WORKER = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.RELEASED, Reason.ROUTING_EXHAUSTED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepTold:
+class StepRecord:
+    """What is known about one step of an attempt."""
+
     id: str
     exit_code: int | None
     duration_s: float | None
     tries: int
     error: str | None
-    earlier: bool = False  # it was not run again: an earlier attempt, or the job that this one repeats, did it
+    earlier: bool = False  # not run again: an earlier attempt, or the retried job, ran it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AttemptTold:
+class AttemptRecord:
+    """What is known about one attempt."""
+
     number: int
     agent: str | None
     started_at: str | None
     ended_at: str | None
     duration_s: float | None
-    outcome: str | None  # the reason code of the decision; None: it is running, or nobody decided
-    steps: tuple[StepTold, ...]
+    outcome: str | None  # the reason code of the decision; None: it is running, or was not decided
+    steps: tuple[StepRecord, ...]
     steps_total: int | None
-    output: bool  # steps were begun in it, or its runner spoke: there is something for `farro logs --attempt`
+    output: bool  # there is something for `farro logs --attempt`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
+    """A job with its attempts and its audit lines."""
+
     view: JobView
-    attempts: tuple[AttemptTold, ...]
+    attempts: tuple[AttemptRecord, ...]
     audit: Trail
 
 
 def history(store: Store, root: str, job_id: str) -> History:
+    """Read the history of a job."""
     for _ in range(4):
         view = store.find(job_id)
         if view is None:
             break
         folder = store.folder(view)
-        with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
+        with contextlib.suppress(FileNotFoundError):  # the job's folder was moved meanwhile
             created = moment_or_none(view.lifecycle.created_at)
             since_s = 0.0 if created is None else created.timestamp() - 60
             said = _in_order(fleet.trail(store, job_id, since_s=since_s))
             numbers = attempt_numbers(folder)
-            timed = tree.in_folders(store)  # a copy's folders are as old as the copy
-            told = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said, timed) for number in numbers)
-            return History(view=view, attempts=told, audit=said)
+            timed = tree.in_folders(store)  # folders of a copy have the time of the copy
+            attempts = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said, timed) for number in numbers)
+            return History(view=view, attempts=attempts, audit=said)
     raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
 
 
 def _in_order(said: Trail) -> Trail:
-    """Whoever told of it: the lines of two writers lie as they were written, and their times may cross."""
+    """Sort the lines of all writers: each writes its own in order, but their times may cross."""
     lines = sorted(said.lines, key=lambda line: str(line.get("ts")))
     return Trail(lines=tuple(in_order(lines, fact_of)), whole=said.whole)
 
 
 def attempt_numbers(folder: str) -> list[int]:
-    """The attempts of a job, the first first. FileNotFoundError: the job is not there."""
+    """Return the job's attempt numbers in ascending order. FileNotFoundError: the job is not there."""
     if not fs.exists(f"{folder}/attempts"):
         if not fs.exists(folder):
             raise FileNotFoundError(folder)
@@ -89,14 +178,14 @@ def attempt_numbers(folder: str) -> list[int]:
     return sorted(int(name) for name in fs.listdir(f"{folder}/attempts") if name.isdecimal())
 
 
-def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail, timed: bool) -> AttemptTold:
+def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail, timed: bool) -> AttemptRecord:
     result = read_result(folder, number)
     end = next((hop for hop in life.hops if hop.attempt == number and hop.reason is not Reason.REQUEUED), None)
     running = number == latest and life.status is Status.IN_PROGRESS and end is None
     claim = _claim(said, number)
     duration_s = _number(result.get("duration_s"))
     started = claim.get("ts") or _started(life, folder if timed else None, number, running, end, duration_s)
-    return AttemptTold(
+    return AttemptRecord(
         number=number,
         agent=_agent(life, end, running, claim),
         started_at=started if isinstance(started, str) else None,
@@ -112,18 +201,18 @@ def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail
 
 
 def _outcome(life: Lifecycle, end: Hop) -> str:
-    """What the attempt came to: `committed` alone does not say whether it was good."""
+    """Return the result of the attempt: `committed` alone does not say whether it succeeded."""
     if end.reason is Reason.COMMITTED:
         return end.to.rsplit("/", 1)[-1]
     return str(end.reason)
 
 
 def _claim(said: Trail, number: int) -> Mapping[str, Any]:
-    """The audit log's own line of the claim, where there is one."""
-    return next((line for line in said.lines if line.get("attempt") == number and _tells_a_claim(line)), {})
+    """Return the audit line of the claim, or an empty mapping."""
+    return next((line for line in said.lines if line.get("attempt") == number and _is_claim(line)), {})
 
 
-def _tells_a_claim(line: Mapping[str, Any]) -> bool:
+def _is_claim(line: Mapping[str, Any]) -> bool:
     return "claim" in f"{line.get('event')} {line.get('reason')}"
 
 
@@ -139,7 +228,8 @@ def _agent(life: Lifecycle, end: Hop | None, running: bool, claim: Mapping[str, 
 def _started(
     life: Lifecycle, folder: str | None, number: int, running: bool, end: Hop | None, duration_s: float | None
 ) -> str | None:
-    """No file says when a later attempt began: its first step's folder does, to the moment that it was made."""
+    """Return when an attempt began. No file records it for later attempts, so the time of its first step's folder
+    stands for it."""
     if number == 1 and life.first_claimed_at is not None:
         return life.first_claimed_at
     if running:
@@ -154,23 +244,23 @@ def _started(
 
 
 def _own_steps(result: Mapping[str, Any]) -> Iterable[Any]:
-    """A decision of the manager carries on what the last role did; that is told there."""
+    """Return the steps of this attempt. A manager's decision repeats what the last role did; that is shown there."""
     return () if "decision" in result else result.get("step_results") or ()
 
 
-def _so_far(folder: str, number: int, *, running: bool) -> Iterator[StepTold]:
-    """The steps of an attempt that has no result: it runs, or its worker died. What its folder says of them."""
+def _so_far(folder: str, number: int, *, running: bool) -> Iterator[StepRecord]:
+    """Yield the steps of an attempt without a result: it runs, or its worker died. Taken from its folder."""
     ended = {line["id"]: line for line in steps.lines(folder, number) if isinstance(line.get("id"), str)}
     yield from map(_step, ended.values())
     for name in steps.begun(folder, number):
         if name not in ended:
-            what = "runs" if running else "began; nothing tells how it ended"
-            yield StepTold(id=name, exit_code=None, duration_s=None, tries=1, error=what)
+            what = "runs" if running else "began; how it ended is not recorded"
+            yield StepRecord(id=name, exit_code=None, duration_s=None, tries=1, error=what)
 
 
-def _step(item: Mapping[str, Any]) -> StepTold:
+def _step(item: Mapping[str, Any]) -> StepRecord:
     code, tries, error = item.get("exit_code"), item.get("attempts"), item.get("error")
-    return StepTold(
+    return StepRecord(
         id=str(item.get("id") or item.get("step_number")),
         exit_code=code if isinstance(code, int) else None,
         duration_s=_number(item.get("duration_s")),

@@ -1,7 +1,4 @@
-"""Looking at jobs and steering them: one function a verb. CLI, fronts and services call these.
-
-Rules live in the kernel, printing in cli.
-"""
+"""Show one job, and requeue, kill or complete it."""
 
 from __future__ import annotations
 
@@ -25,27 +22,31 @@ _MESSAGE_LIMIT = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobDetails:
+    """A job with its files and its final message."""
+
     view: JobView
     files: tuple[str, ...]  # relative to the job's folder
-    message: str | None  # result.md or error.md, as it lies at the top
+    message: str | None  # the text of error.md or result.md in the job's folder
     orphaned: bool  # the agent that holds it is dead
-    name: str | None  # that it was given
-    cost: Spent | None = None  # of its agents' calls; None: it made none
+    name: str | None  # the job's name, if it was given one
+    cost: Spent | None = None  # of its agents' calls; None: there were none
 
 
 def orphans(store: Store) -> frozenset[str]:
-    """Jobs in the hands of dead agents: they say in_progress, and nobody works on them until a watchdog comes."""
+    """Return the jobs held by dead agents: they say in_progress, but no process works on them until a watchdog recovers
+    them."""
     return frozenset(job_id for agent in store.agents() if not agent.alive for job_id in agent.jobs)
 
 
 def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent | None] | None = None) -> JobDetails:
+    """Return a job's details."""
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
     folder = store.folder(view)
     files: tuple[str, ...] = ()
     message = None
-    with contextlib.suppress(OSError):  # it may move on while we look
+    with contextlib.suppress(OSError):  # the folder may be moved meanwhile
         files = tuple(sorted(os.path.relpath(path, folder) for path in trees.walk_files(folder)))
         name = next((name for name in ("error.md", "result.md") if name in files), None)
         if name is not None:
@@ -57,6 +58,7 @@ def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent
 
 
 def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    """Put a job back into its queue."""
     with operator(store, by) as agent:
         try:
             return store.requeue(agent, job_id, note=note)
@@ -68,6 +70,7 @@ def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycl
 
 
 def _why_not_requeued(store: Store, view: JobView) -> str:
+    """Say what keeps the job from being requeued, and what to do."""
     job_id = view.job_id
     if view.status is Status.QUEUED:
         return f"is queued already; `farro explain {job_id}` says what it waits for"
@@ -83,18 +86,21 @@ def _why_not_requeued(store: Store, view: JobView) -> str:
 
 
 def kill(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    """End a job for good."""
     with operator(store, by) as agent:
         return store.kill(agent, job_id, note=note)
 
 
 def force_complete(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    """Mark a job as succeeded."""
     with operator(store, by) as agent:
         return store.force_complete(agent, job_id, note=note)
 
 
 @contextlib.contextmanager
 def operator(store: Store, by: str) -> Iterator[Agent]:
-    """A person's verb is a leased agent like any other editor (R1): what it holds is recovered when it dies."""
+    """Join as an agent for one command of a person. Like every writer it holds a lease (R1): what it holds is recovered
+    if it dies."""
     agent = store.join(by, role=None)
     try:
         yield agent

@@ -1,7 +1,4 @@
-"""Plans and actions that are kept: saving, looking, and what jobs they become. RESP front, planner and CLI call these.
-
-What a plan or an action may say lives in plans; where they are kept lives in the adapters of ports.library.
-"""
+"""Save plans and actions, list them, and turn them into jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from farro.plans import actions as rules
 from farro.plans.actions import Action
 from farro.queue import agent_rules as contracts
 from farro.queue import submit
-from farro.queue.admission import Gate, admitted
+from farro.queue.admission import Gate, enqueue_admitted
 from farro.queue.agent_rules import STRICT, Contract
-from farro.queue.options import NONE, Wishes
+from farro.queue.options import NO_OPTIONS, SubmitOptions
 from farro.store.library import Kind, Library
 from farro.store.port import Store
 
@@ -26,16 +23,18 @@ Mint = Callable[[], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanLine:
-    """A kept plan, in short."""
+    """A saved plan in short."""
 
     id: str
     name: str | None
     steps: int
-    wants: tuple[str, ...]  # fields of an input
+    wants: tuple[str, ...]  # the fields that an input must fill
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActionLine:
+    """A saved action in short."""
+
     id: str
     plan_id: str
     inputs: int
@@ -43,7 +42,7 @@ class ActionLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActionJob:
-    """What one input of an action becomes."""
+    """The job for one input of an action."""
 
     job_id: str
     prompt: Mapping[str, Any]
@@ -62,8 +61,10 @@ def save_plan(
     replace: bool = False,
     contract: Contract = STRICT,
 ) -> str:
-    """Keep a plan; its id is `name`, else the document's plan_id, else minted. It is checked as if it were submitted,
-    but for placeholders, which only an input can fill."""
+    """Save a plan. Its id is `name`, else the document's plan_id, else a minted one.
+
+    It is checked as if it were submitted, except for placeholders, which only an input can fill.
+    """
     plan, _ = contracts.read(document, sorted(roles), contract)
     if not isinstance(document.data, dict):
         raise InputError(f"{document.source}: only a plan with `steps` can be kept, not a bare list of tasks")
@@ -74,10 +75,12 @@ def save_plan(
 
 
 def plan(library: Library, plan_id: str) -> Mapping[str, Any]:
+    """Return a saved plan. InputError: there is none."""
     return _kept(library, "plan", plan_id)
 
 
 def plans(library: Library) -> list[PlanLine]:
+    """List the saved plans."""
     lines = []
     for plan_id in library.ids("plan"):
         kept = library.get("plan", plan_id)
@@ -88,7 +91,7 @@ def plans(library: Library) -> list[PlanLine]:
 
 
 def remove_plan(library: Library, plan_id: str) -> None:
-    """Keep it no longer. Jobs that it became have their own copy; an action has not, so one that needs it is named."""
+    """Delete a plan. Its jobs have their own copy, but actions do not: a plan that an action uses is not deleted."""
     _kept(library, "plan", plan_id)
     users = [line.id for line in actions(library) if line.plan_id == plan_id]
     if users:
@@ -103,7 +106,7 @@ def remove_plan(library: Library, plan_id: str) -> None:
 
 
 def save_action(library: Library, document: Document, *, mint: Mint) -> str:
-    """Keep an action, once it is certain that each of its inputs fits its plan."""
+    """Save an action after checking that each of its inputs fits its plan."""
     action = rules.load(document)
     _check(library, action, document.source)
     action_id = action.action_id or mint()
@@ -113,11 +116,12 @@ def save_action(library: Library, document: Document, *, mint: Mint) -> str:
 
 
 def action(library: Library, action_id: str) -> Mapping[str, Any]:
+    """Return a saved action. InputError: there is none."""
     return _kept(library, "action", action_id)
 
 
 def action_told(store: Store, library: Library, action_id: str) -> dict[str, Any]:
-    """The action with its jobs, one for each input, and what each of them is: None while it was not handed in."""
+    """Return the action with its jobs, one for each input; `status` is None for a job that was not submitted."""
     kept = action(library, action_id)
     names = [job_id(action_id, index) for index in range(len(kept["inputs"]))]
     views = {name: store.find(name) for name in names}
@@ -126,12 +130,13 @@ def action_told(store: Store, library: Library, action_id: str) -> dict[str, Any
 
 
 def remove_action(library: Library, action_id: str) -> None:
-    """Keep it no longer; its jobs stay."""
+    """Delete an action; its jobs stay."""
     _kept(library, "action", action_id)
     library.remove("action", action_id)
 
 
 def actions(library: Library) -> list[ActionLine]:
+    """List the saved actions."""
     lines = []
     for action_id in library.ids("action"):
         kept = library.get("action", action_id)
@@ -141,7 +146,8 @@ def actions(library: Library) -> list[ActionLine]:
 
 
 def jobs_of_action(library: Library, action_id: str) -> list[ActionJob]:
-    """One for each input. Ids follow from the action's, so that submitting it again makes no second job."""
+    """Return one job for each input. Job ids derive from the action's id, so that submitting it again makes no second
+    job."""
     kept = rules.load(Document(action(library, action_id), f"action {action_id}"))
     template = _check(library, kept, f"action {action_id}")
     return [
@@ -151,7 +157,7 @@ def jobs_of_action(library: Library, action_id: str) -> list[ActionJob]:
 
 
 def job_id(action_id: str, index: int) -> str:
-    """Of the job of that input, counted from 0. As long as an id may be, whatever the action is called."""
+    """Return the job id for an input, counted from 0. The action's id is cut so that the job id is never too long."""
     return f"{action_id[:59]}-{index + 1:03d}"
 
 
@@ -161,17 +167,17 @@ def submit_action(
     action_id: str,
     *,
     role: str | None = None,
-    wishes: Wishes = NONE,
+    options: SubmitOptions = NO_OPTIONS,
     gate: Gate | None = None,
     contract: Contract = STRICT,
 ) -> list[str]:
-    """Queue the job of every input; all of them are good, or none is queued. Again: the same jobs."""
+    """Queue the job of every input: all, or none if one is invalid. Submitting again yields the same jobs."""
     source = f"action {action_id}"
     documents = [
         Document({**job.prompt, "id": job.job_id}, f"{source}, input {index}")
         for index, job in enumerate(jobs_of_action(library, action_id), start=1)
     ]
-    return submit.enqueue(store, documents, role=role, source=source, wishes=wishes, gate=gate, contract=contract)
+    return submit.enqueue(store, documents, role=role, source=source, options=options, gate=gate, contract=contract)
 
 
 def submit_plan(
@@ -181,24 +187,24 @@ def submit_plan(
     *,
     job_id: str | None = None,
     role: str | None = None,
-    wishes: Wishes = NONE,
+    options: SubmitOptions = NO_OPTIONS,
     gate: Gate | None = None,
     contract: Contract = STRICT,
 ) -> str:
-    """Queue a kept plan as one job."""
+    """Queue a saved plan as one job."""
     kept = plan(library, plan_id)
     wanted = rules.fields(kept)
     if wanted:
         raise InputError(f"plan {plan_id} wants an input ({', '.join(wanted)}); submit it as an action with inputs")
     documents = [Document(dict(kept), f"plan {plan_id}")]
-    wishful = submit.submissions(
-        store, documents, role=role, job_id=job_id, source=f"plan {plan_id}", wishes=wishes, contract=contract
+    submissions = submit.submissions(
+        store, documents, role=role, job_id=job_id, source=f"plan {plan_id}", options=options, contract=contract
     )
-    return admitted(store, wishful, gate)[0]
+    return enqueue_admitted(store, submissions, gate)[0]
 
 
 def _check(library: Library, action: Action, source: str) -> Mapping[str, Any]:
-    """The action's plan, when every input fits it."""
+    """Return the action's plan if every input fits it."""
     template = plan(library, action.plan_id)
     found = rules.problems(template, action.inputs, action.plan_id)
     if found:

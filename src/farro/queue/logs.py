@@ -1,11 +1,9 @@
-"""What a job's steps, and its runner, said: which files hold it, their last lines, and following them as the job moves.
+"""Read the output of a job's steps and its runner: find the files, their last lines, and follow them as the job moves.
 
-Printing lives in cli; how a step writes its files lives in execution.
-
-Nothing is kept open between two looks (R4): a job's folder moves, so each look finds it anew and reads on from where it
-was. Invariant: what was read of a file is counted by its inode, for a step that is tried again renames its first
-output to stdout.1 and begins a new one. Of a job without a folder each look may be at another copy: there it is counted
-by its name.
+No file is kept open between two polls (R4): a job's folder moves, so each poll finds it anew and continues where the
+last one stopped. Invariant: the position in a file is kept by inode, because a retried step renames its first output to
+stdout.1 and starts a new file. A job without a folder may be read from a new copy each time; there the position is kept
+by name.
 """
 
 from __future__ import annotations
@@ -27,72 +25,73 @@ from farro.queue.history import attempt_numbers
 from farro.store.port import JobView, Store
 
 STREAMS = ("stdout", "stderr")
-RUNNER = "runner"  # what a runner of its own said itself: a tool's print, a crash
+RUNNER = "runner"  # the output of the runner process itself: a tool's print, a crash
 RUNNER_LOG = progress.RUNNER_LOG
 BLOCK = 256 << 10
-COUNTED = 256 << 20  # bytes whose lines are counted
-POLL_S = 0.2  # output that grows tells nobody; a job that moves on does
+COUNTED = 256 << 20  # most bytes whose lines are counted
+POLL_S = 0.2  # growing output is not in the change feed; a job that moves is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """One stream of one step of one attempt; or of none, what its runner said."""
+class LogFile:
+    """One stream of one step of one attempt; `step` is None for the runner's own output."""
 
     attempt: int
     step: str | None
     stream: str
-    path: str  # as it lay when it was looked up
+    path: str  # where it was when it was looked up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Chosen:
-    """What a person asked to see."""
+class LogQuery:
+    """Which output to show."""
 
     step: str | None = None
     streams: Sequence[str] = STREAMS
-    attempt: int | None = None  # None: the last that has output
+    attempt: int | None = None  # None: the last attempt with output
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Output:
+class JobOutput:
     """The files to show, in the order in which their steps began."""
 
     view: JobView
-    attempt: int | None  # None: it has not run
-    sources: tuple[Source, ...]
+    attempt: int | None  # None: the job has not run
+    sources: tuple[LogFile, ...]
 
 
-def output(store: Store, root: str, job_id: str, chosen: Chosen) -> Output:
-    """What there is now. InputError names the attempts or steps that there are when the chosen one is not."""
+def output(store: Store, root: str, job_id: str, query: LogQuery) -> JobOutput:
+    """Return the output files that exist now. InputError lists the attempts or steps there are if the query one is
+    missing."""
     for _ in range(4):
         view = _find(store, root, job_id)
         folder = store.folder(view)
-        with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
+        with contextlib.suppress(FileNotFoundError):  # the folder was moved meanwhile
             numbers = attempt_numbers(folder)
-            if chosen.attempt is not None and chosen.attempt not in numbers:
+            if query.attempt is not None and query.attempt not in numbers:
                 there = ", ".join(map(str, numbers)) or "none yet"
-                raise InputError(f"{job_id} has no attempt {chosen.attempt}; there is {there}")
+                raise InputError(f"{job_id} has no attempt {query.attempt}; there is {there}")
             if not numbers:
-                return Output(view=view, attempt=None, sources=())
-            attempt = _last_with_output(folder, numbers) if chosen.attempt is None else chosen.attempt
-            return Output(view=view, attempt=attempt, sources=tuple(_sources(folder, attempt, chosen)))
+                return JobOutput(view=view, attempt=None, sources=())
+            attempt = _last_with_output(folder, numbers) if query.attempt is None else query.attempt
+            return JobOutput(view=view, attempt=attempt, sources=tuple(_sources(folder, attempt, query)))
     raise UnknownJob(f"{job_id} moves faster than it can be read; try again")
 
 
 def _last_with_output(folder: str, numbers: Sequence[int]) -> int:
-    """What a person asks for who names no attempt: the hops of the manager between two roles have nothing to show."""
+    """Return the attempt to show by default. The manager's hops between two roles have no output."""
     return next((number for number in reversed(numbers) if progress.has_output(folder, number)), numbers[-1])
 
 
-def check_step(store: Store, told: Output, step: str) -> None:
-    """InputError unless that attempt has that step; its names are told."""
-    if told.attempt is None:
+def check_step(store: Store, output: JobOutput, step: str) -> None:
+    """Raise InputError, with the names there are, unless the attempt has that step."""
+    if output.attempt is None:
         return
-    folder = store.folder(told.view)
-    names = _steps(folder, told.attempt)
+    folder = store.folder(output.view)
+    names = _steps(folder, output.attempt)
     if step not in names:
         there = ", ".join(names) or "none"
-        raise InputError(f"{told.view.job_id} has no step {step} in attempt {told.attempt}; there is {there}")
+        raise InputError(f"{output.view.job_id} has no step {step} in attempt {output.attempt}; there is {there}")
 
 
 def _find(store: Store, root: str, job_id: str) -> JobView:
@@ -102,20 +101,20 @@ def _find(store: Store, root: str, job_id: str) -> JobView:
     return view
 
 
-def _sources(folder: str, attempt: int, chosen: Chosen) -> Iterator[Source]:
+def _sources(folder: str, attempt: int, query: LogQuery) -> Iterator[LogFile]:
     for step in _steps(folder, attempt):
-        if chosen.step in (None, step):
-            for stream in chosen.streams:
+        if query.step in (None, step):
+            for stream in query.streams:
                 path = f"{folder}/attempts/{attempt:04d}/steps/{step}/{stream}"
                 if _is_file(path):
-                    yield Source(attempt=attempt, step=step, stream=stream, path=path)
+                    yield LogFile(attempt=attempt, step=step, stream=stream, path=path)
     path = f"{folder}/attempts/{attempt:04d}/{RUNNER_LOG}"
-    if chosen.step is None and tuple(chosen.streams) == STREAMS and _is_file(path):
-        yield Source(attempt=attempt, step=None, stream=RUNNER, path=path)
+    if query.step is None and tuple(query.streams) == STREAMS and _is_file(path):
+        yield LogFile(attempt=attempt, step=None, stream=RUNNER, path=path)
 
 
 def _is_file(path: str) -> bool:
-    """A step may leave a link or a FIFO in the place of its output: nobody reads that, and the others' are shown."""
+    """Return whether this is a regular file. A step may replace its output by a link or FIFO: that one is skipped."""
     try:
         return stat.S_ISREG(fs.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -123,40 +122,40 @@ def _is_file(path: str) -> bool:
 
 
 def _steps(folder: str, attempt: int) -> list[str]:
-    """In the order in which they began; the result knows it best."""
+    """Return the steps in the order in which they began, preferably as the result lists them."""
     began = progress.begun(folder, attempt)
-    told = read_result(folder, attempt).get("step_results")
-    known = [str(item.get("id")) for item in told if isinstance(item, dict)] if isinstance(told, list) else []
+    output = read_result(folder, attempt).get("step_results")
+    known = [str(item.get("id")) for item in output if isinstance(item, dict)] if isinstance(output, list) else []
     places = {name: place for place, name in enumerate(known)}
     return sorted(began, key=lambda name: places.get(name, len(places)))  # a stable sort
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
-    """A stream of which only the beginning was kept."""
+class TruncatedStream:
+    """A stream of which the store kept only the beginning."""
 
     step: str
     stream: str
     whole_bytes: int
 
 
-def cuts(store: Store, told: Output) -> list[Cut]:
-    """What a store that keeps no large files left out of what is shown (redis.inline_bytes)."""
-    if told.attempt is None or tree.in_folders(store):
+def truncated_streams(store: Store, output: JobOutput) -> list[TruncatedStream]:
+    """Return the shown streams that a store for small files cut (redis.inline_bytes)."""
+    if output.attempt is None or tree.in_folders(store):
         return []
-    shown = {(source.step, source.stream) for source in told.sources}
-    results = read_result(store.folder(told.view), told.attempt).get("step_results")
+    shown = {(source.step, source.stream) for source in output.sources}
+    results = read_result(store.folder(output.view), output.attempt).get("step_results")
     found = []
     for item in results if isinstance(results, list) else []:
         sizes = item.get("truncated") if isinstance(item, dict) else None
         for stream, size in sizes.items() if isinstance(sizes, dict) else ():
             if (str(item.get("id")), stream) in shown and isinstance(size, int):
-                found.append(Cut(step=str(item.get("id")), stream=stream, whole_bytes=size))
+                found.append(TruncatedStream(step=str(item.get("id")), stream=stream, whole_bytes=size))
     return found
 
 
 def away(store: Store, view: JobView) -> str | None:
-    """The agent that works on it where nobody here can look over its shoulder; None: what it says is seen here."""
+    """Return the agent that runs the job if its output cannot be read here yet, else None."""
     life = view.lifecycle
     if tree.in_folders(store) or life.status is not Status.IN_PROGRESS:
         return None
@@ -167,7 +166,7 @@ def away(store: Store, view: JobView) -> str | None:
 
 
 def read(path: str, offset: int, end: int | None = None) -> Iterator[bytes]:
-    """The bytes of a file from `offset` on, in blocks, to `end` or to what is its end by then."""
+    """Yield the bytes of a file from `offset` on, in blocks, up to `end` or to its end."""
     fd = fs.open_read(path)
     try:
         while end is None or offset < end:
@@ -181,16 +180,18 @@ def read(path: str, offset: int, end: int | None = None) -> Iterator[bytes]:
 
 
 def tail_offset(path: str, lines: int, most: int | None = None, end: int | None = None) -> tuple[int, int]:
-    """Where the last `lines` lines of a file, or of its first `end` bytes, begin, and how many there are (fewer when it
-    is short). Read from the end: a file of gigabytes costs as much as its last lines do. `most`: bytes that are looked
-    at, at the most: gigabytes may be one line."""
+    """Return where the last `lines` lines of a file (or of its first `end` bytes) begin, and how many there are.
+
+    Reads from the end: a file of gigabytes costs as much as its last lines. `most` bounds the bytes read, because
+    gigabytes may be one line.
+    """
     fd = fs.open_read(path)
     try:
         size = os.fstat(fd).st_size
         end = size if end is None else min(end, size)
         if lines <= 0 or end == 0:
             return end, 0
-        found = 0 if os.pread(fd, 1, end - 1) == b"\n" else 1  # an unfinished last line is a line too
+        found = 0 if os.pread(fd, 1, end - 1) == b"\n" else 1  # an unfinished last line counts
         position, first = end, 0 if most is None else max(0, end - most)
         while position > first:
             start = max(first, position - BLOCK)
@@ -207,11 +208,13 @@ def tail_offset(path: str, lines: int, most: int | None = None, end: int | None 
 
 
 def last_lines(
-    sources: Sequence[Source], lines: int, most: int | None = None, end: int | None = None
-) -> list[tuple[Source, int]]:
-    """The last `lines` lines of all of them together, as one reads them: where to begin in each. `most`: see
-    `tail_offset`; `end`: of the last of them only so many bytes are there."""
-    begin: list[tuple[Source, int]] = []
+    sources: Sequence[LogFile], lines: int, most: int | None = None, end: int | None = None
+) -> list[tuple[LogFile, int]]:
+    """Return where to begin in each file to show the last `lines` lines of all of them together.
+
+    `most`: see `tail_offset`. `end`: use only so many bytes of the last file.
+    """
+    begin: list[tuple[LogFile, int]] = []
     for source in reversed(sources):
         offset, found = tail_offset(source.path, lines, most, end)
         lines -= found
@@ -221,45 +224,44 @@ def last_lines(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Earlier:
-    """What lies before the lines that are shown: all of the sources before this one, and its first `offset` bytes."""
+class HiddenLines:
+    """What precedes the lines that are shown: all files before this one, and its first `offset` bytes."""
 
-    source: Source
+    source: LogFile
     offset: int
     size: int  # bytes
-    lines: int | None  # None: there is too much to count
+    lines: int | None  # None: too much to count
 
 
-def earlier(begin: Sequence[tuple[Source, int]]) -> Earlier | None:
-    """None: all of it is shown. `begin` is where each is shown from."""
+def hidden_lines(begin: Sequence[tuple[LogFile, int]]) -> HiddenLines | None:
+    """Describe what is not shown, or return None if everything is. `begin`: where each file is shown from."""
     hidden = [(source, offset) for source, offset in begin if offset > 0]
     if not hidden:
         return None
     size = sum(offset for _, offset in hidden)
     counted = sum(_lines_before(source.path, offset) for source, offset in hidden) if size <= COUNTED else None
-    return Earlier(source=hidden[-1][0], offset=hidden[-1][1], size=size, lines=counted)
+    return HiddenLines(source=hidden[-1][0], offset=hidden[-1][1], size=size, lines=counted)
 
 
 def _lines_before(path: str, offset: int) -> int:
     count, last = 0, b"\n"
     for block in read(path, 0, offset):
         count, last = count + block.count(b"\n"), block[-1:]
-    return count + (last != b"\n")  # an unfinished line is a line too
+    return count + (last != b"\n")  # an unfinished line counts
 
 
-def whole(store: Store, root: str, job_id: str, chosen: Chosen) -> Iterator[bytes]:
-    """All that was said so far, as `farro logs` writes it into a pipe, in blocks. A job may move on between two files:
-    the next is found where it lies by then."""
-    told = output(store, root, job_id, chosen)
-    fixed = Chosen(step=chosen.step, streams=chosen.streams, attempt=told.attempt)
-    return (block for source in told.sources for block in _found(store, root, job_id, fixed, source))
+def whole(store: Store, root: str, job_id: str, query: LogQuery) -> Iterator[bytes]:
+    """Yield all output so far in blocks. The job may move between two files; the next is found where it is by then."""
+    found = output(store, root, job_id, query)
+    fixed = LogQuery(step=query.step, streams=query.streams, attempt=found.attempt)
+    return (block for source in found.sources for block in _found(store, root, job_id, fixed, source))
 
 
-def _found(store: Store, root: str, job_id: str, chosen: Chosen, source: Source) -> Iterator[bytes]:
+def _found(store: Store, root: str, job_id: str, query: LogQuery, source: LogFile) -> Iterator[bytes]:
     try:
         yield from read(source.path, 0)
     except FileNotFoundError:
-        for other in output(store, root, job_id, chosen).sources:
+        for other in output(store, root, job_id, query).sources:
             if (other.step, other.stream) == (source.step, source.stream):
                 yield from read(other.path, 0)
 
@@ -269,40 +271,43 @@ def _found(store: Store, root: str, job_id: str, chosen: Chosen, source: Source)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Something that a step said just now."""
+    """A block of new output."""
 
-    source: Source
+    source: LogFile
     data: bytes
 
 
-class Follower:
-    """Reads on where it was. `run_once` is one look; `run` repeats it until the job has ended."""
+class LogFollower:
+    """Read new output repeatedly. `run_once` polls once; `run` repeats it until the job has ended."""
 
-    def __init__(self, store: Store, root: str, job_id: str, chosen: Chosen) -> None:
+    def __init__(self, store: Store, root: str, job_id: str, query: LogQuery) -> None:
         self._store = store
         self._root = root
         self._job_id = job_id
-        self._chosen = chosen
+        self._chosen = query
         self._copied = not tree.in_folders(store)
-        self._read: dict[Hashable, int] = {}  # file → bytes of it that were given out
-        self._attempt = chosen.attempt
+        self._read: dict[Hashable, int] = {}  # file → bytes already returned
+        self._attempt = query.attempt
 
-    def skip_to(self, begin: Sequence[tuple[Source, int]]) -> None:
-        """Begin there, not at the start: `--tail`."""
+    def skip_to(self, begin: Sequence[tuple[LogFile, int]]) -> None:
+        """Start at these positions instead of at the beginning (`--tail`)."""
         for source, offset in begin:
             with contextlib.suppress(OSError):
                 self._read[self._key(source, source.path, fs.lstat(source.path).st_ino)] = offset
 
-    def _key(self, source: Source, path: str, inode: int) -> Hashable:
+    def _key(self, source: LogFile, path: str, inode: int) -> Hashable:
         return (source.attempt, source.step, os.path.basename(path)) if self._copied else inode
 
     def run_once(self) -> tuple[Lifecycle, Iterator[Piece]]:
-        """What the job is, and what came since the last look. Looked at in this order: of a job that has ended, all of
-        its output is in this look."""
+        """Return the job's lifecycle and the output since the last call.
+
+        Read in this order: if the job has ended, all of its output is in this call.
+        """
         view = _find(self._store, self._root, self._job_id)
         return view.lifecycle, self._pieces(self._store.folder(view))
 
     def run(self, turn: Callable[[Lifecycle, Iterator[Piece]], None]) -> Lifecycle:
+        """Call `turn` with new output until the job has ended."""
         cursor = self._store.changes(None).cursor
         while True:
             life, pieces = self.run_once()
@@ -315,7 +320,7 @@ class Follower:
         try:
             numbers = attempt_numbers(folder)
         except FileNotFoundError:
-            return  # it moved on: the next look finds it
+            return  # the folder was moved: the next poll finds it
         if self._attempt is None and numbers:
             self._attempt = _last_with_output(folder, numbers)
         for number in numbers:
@@ -328,7 +333,7 @@ class Follower:
                     yield from self._rest_of_earlier_tries(source)
                     yield from self._more(source, source.path)
 
-    def _rest_of_earlier_tries(self, source: Source) -> Iterator[Piece]:
+    def _rest_of_earlier_tries(self, source: LogFile) -> Iterator[Piece]:
         home, name = source.path.rsplit("/", 1)
         with contextlib.suppress(OSError):
             for other in sorted(fs.listdir(home)):
@@ -336,13 +341,13 @@ class Follower:
                 if other.startswith(f"{name}.") and self._key(source, path, fs.lstat(path).st_ino) in self._read:
                     yield from self._more(source, path)
 
-    def _more(self, source: Source, path: str) -> Iterator[Piece]:
+    def _more(self, source: LogFile, path: str) -> Iterator[Piece]:
         try:
             fd = fs.open_read(path)
         except OSError:
-            return  # it moved on: the next look reads on
+            return  # the folder was moved: the next poll continues
         try:
-            # The inode of what was opened: the name may be another file's by now.
+            # The inode of the opened file: the name may belong to another file by now.
             key = self._key(source, path, os.fstat(fd).st_ino)
             while block := os.pread(fd, BLOCK, self._read.setdefault(key, 0)):
                 self._read[key] += len(block)

@@ -1,14 +1,13 @@
-"""Moving queued jobs from one store to another, of the same root: `farro migrate`.
+"""Move queued jobs from one store of a root to another (`farro migrate`).
 
-What becomes of a job in a store lives there; this only uses what every store promises.
+A job is ended in the source with a reason that only a queued job can get (MIGRATED: a worker that was quicker keeps
+it), queued in the target under the same id, and then removed from the source. If killed at any point and run again, the
+migration continues: an ended job that was not removed is queued under its id, which is the same job if it is there
+already. So a job is never in two queues, and never lost.
+[test_a_migration_killed_at_every_call_loses_and_doubles_nothing]
 
-A job is ended in the one store with a reason that only a queued job can have (MIGRATED: a worker that was quicker keeps
-it), queued in the other under the same id, and then removed from the first. Killed at any point and run again, it goes
-on: a job that is ended and not yet removed is queued under its id, which is the same job if it is there already. So it
-is never in two queues, and never in none for good. [test_a_migration_killed_at_every_call_loses_and_doubles_nothing]
-
-A job that waits for others goes with them, or stays with them. Its own end comes before theirs, else they would end it;
-and it is queued after them, else nothing would be there to wait for.
+A job that waits for others moves with them or stays with them. It is ended before them, else their end would end it;
+and it is queued after them, else its dependencies would not exist there.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from farro.host import fs
 from farro.host.clock_port import Clock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Reason, Status
+from farro.jobs.times import moment_or_none
 from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass, field
 from farro.plans import after
 from farro.queue.jobs import operator
 from farro.queue.prune import remove_one
-from farro.queue.times import moment_or_none
 from farro.store.fleet import Fleet
 from farro.store.port import Agent, JobView, Store, Submission
 
 _PROMPT_LIMIT = 16 << 20
 _PAYLOAD_LIMIT = 256 << 20
-_PATIENCE_S, _PAUSE_S = 15.0, 0.25  # until no journal of the file store speaks of a job any more
+_PATIENCE_S, _PAUSE_S = 15.0, 0.25  # until no journal of the file store mentions a job any more
 
 _DUE = re.compile(r", not before (\S+Z);")
 
-# Why a job is left where it is.
+# Why a job stays where it is.
 RUNNING, BEGUN, STALE, LINKED, TAKEN, NAMED = "in progress", "begun", "stale", "linked", "id taken", "name taken"
 WORDS = {
     RUNNING: "in progress: let them end, then run this again",
     BEGUN: "were worked on before (routed, retried, or wait for a person): let them end where they are",
     STALE: "stale or failed, not for good: `farro manager --once` decides about them",
-    LINKED: "run after others, or are waited for, and cannot go together: let them end, or stop the workers first",
+    LINKED: "run after others, or others run after them, and they cannot move together: let them end, or stop workers",
     TAKEN: "have an id that the other store has given to another job",
     NAMED: "have a name that means another job there",
 }
@@ -55,13 +54,13 @@ WORDS = {
 
 @dataclass(kw_only=True, slots=True)
 class Migration:
-    """What is, or was, done."""
+    """What will be moved, or what was."""
 
     moves: list[str] = field(default_factory=list)  # ids, in the order in which they are queued
-    left: dict[str, list[str]] = field(default_factory=dict)  # why → ids
-    finished: int = 0  # they stay
+    left: dict[str, list[str]] = field(default_factory=dict)  # reason → ids of jobs that stay
+    finished: int = 0  # finished jobs stay
     moved: list[str] = field(default_factory=list)
-    remains: list[str] = field(default_factory=list)  # moved, and not yet removed where they were: run it again
+    remains: list[str] = field(default_factory=list)  # moved, but not yet removed from the source: run it again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +68,8 @@ class _Job:
     view: JobView
     name: str | None
     prompt: Mapping[str, Any]
-    marked: bool  # ended by a migration before, and not removed
-    needs: tuple[str, ...] = ()  # jobs that it waits for, and that go with it or went before
+    marked: bool  # ended by an earlier migration, and not removed
+    needs: tuple[str, ...] = ()  # jobs that it waits for, and that move with it or moved before
 
     @property
     def id(self) -> str:
@@ -78,58 +77,58 @@ class _Job:
 
 
 def look(source: Store, target: Store) -> Migration:
-    """What would be moved, and what stays and why. Changes nothing."""
+    """Return what would be moved, and what stays and why. Changes nothing."""
     return _planned(source, target)[0]
 
 
 def migrate(
     source: Store, target: Store, *, by: str, where: str, clock: Clock, progress: Callable[[int, int], None]
 ) -> Migration:
-    """Move what can be moved. `where`: the other store, as people call it."""
-    told, jobs = _planned(source, target)
+    """Move what can be moved. `where`: the target store as shown to users."""
+    migration, jobs = _planned(source, target)
     note = f"moves to {where}{{due}}; if it is not there yet, run `farro migrate` again"
     waiting = [job for job in jobs if job.needs]
     with operator(source, by) as agent:
         gone: set[str] = set()
-        for job in reversed(waiting):  # whoever waits for it has ended before it ends
+        for job in reversed(waiting):  # a job ends after all that wait for it
             if not _ended(source, agent, job, note):
                 gone.add(job.id)
-                told.left.setdefault(RUNNING, []).append(job.id)
+                migration.left.setdefault(RUNNING, []).append(job.id)
         for count, job in enumerate(jobs, start=1):
             if job.id not in gone:
-                _move(source, target, agent, job, note, told, clock)
+                _move(source, target, agent, job, note, migration, clock)
             progress(count, len(jobs))
             source.heartbeat(agent)
-    return told
+    return migration
 
 
-def _move(source: Store, target: Store, agent: Agent, job: _Job, note: str, told: Migration, clock: Clock) -> None:
+def _move(source: Store, target: Store, agent: Agent, job: _Job, note: str, migration: Migration, clock: Clock) -> None:
     if not job.needs and not _ended(source, agent, job, note):
-        told.left.setdefault(RUNNING, []).append(job.id)  # a worker was quicker
+        migration.left.setdefault(RUNNING, []).append(job.id)  # a worker was quicker
         return
     view = source.find(job.id)
-    assert view is not None, "ended by us, and removed by nobody else"
+    assert view is not None, "this migration ended it, and only this migration removes it"
     try:
         _queue(target, _submission(source, view, job), job.name)
     except IdConflict:
         if not job.marked:
             raise
-        # Queued by the run before this one, which knew of a job that it waited for, and that is gone by now.
-    except (Refused, UnknownJob):  # what it waits for has failed there meanwhile: so it stays ended, as it would there
-        told.left.setdefault(LINKED, []).append(job.id)
+        # An earlier run queued it, with a dependency that is gone by now.
+    except (Refused, UnknownJob):  # its dependency has failed there meanwhile: it stays ended, as it would there
+        migration.left.setdefault(LINKED, []).append(job.id)
         return
-    told.moved.append(job.id)
+    migration.moved.append(job.id)
     if not _removed(source, agent, view, clock):
-        told.remains.append(job.id)
+        migration.remains.append(job.id)
 
 
 def _ended(source: Store, agent: Agent, job: _Job, note: str) -> bool:
-    """Nobody can claim it any more. False: somebody has, or it is gone."""
+    """End the job, so that no worker can claim it. False: a worker has claimed it, or it is gone."""
     if job.marked:
         return True
     try:
         due = job.view.lifecycle.not_before
-        words = note.format(due=f", not before {due}" if due else "")  # the end of a job takes that off it
+        words = note.format(due=f", not before {due}" if due else "")  # ending a job clears not_before
         return _is_marked(source.kill(agent, job.id, note=words, reason=Reason.MIGRATED))
     except (IllegalTransition, UnknownJob):
         return False
@@ -140,19 +139,20 @@ def _is_marked(life: Lifecycle) -> bool:
 
 
 def _queue(target: Store, submission: Submission, name: str | None) -> None:
-    """The same job if it is there already: this, or the run before it, was killed in between."""
+    """Queue the job. If this or an earlier run already did, it is the same job."""
     if name is None:
         target.enqueue(submission)
         return
     try:
         target.enqueue_named(name, submission)
     except NameTaken:
-        # It is this job's, by a run that was killed before the job itself was there; or it was given away there since
-        # we looked, and the job matters more than its name.
+        # The name belongs to this job, by a run that was killed before it queued the job; or it was given to another
+        # job meanwhile, and the job matters more than its name.
         target.enqueue(submission)
 
 
 def _removed(source: Store, agent: Agent, view: JobView, clock: Clock) -> bool:
+    """Remove the job from the source. False: that was not possible within `_PATIENCE_S`."""
     until_s = clock.monotonic_s() + _PATIENCE_S
     while not remove_one(source, agent, view.job_id, view.place):
         if source.find(view.job_id) is None:
@@ -190,7 +190,7 @@ def _due(life: Lifecycle) -> datetime | None:
 
 
 def _waiting_for(prompt: Mapping[str, Any], needs: Sequence[str]) -> Mapping[str, Any]:
-    """The prompt, without what it waited for and what has ended already: nobody knows that job in the other store."""
+    """Return the prompt without dependencies that have ended: those jobs do not exist in the target."""
     named = after.dependencies(prompt)
     if set(named.all) == set(needs):
         return prompt
@@ -207,14 +207,15 @@ def _waiting_for(prompt: Mapping[str, Any], needs: Sequence[str]) -> Mapping[str
 
 
 def _planned(source: Store, target: Store) -> tuple[Migration, list[_Job]]:
-    told = Migration()
+    """Decide which jobs move, in which order, and which stay."""
+    migration = Migration()
     names = {job_id: name for name, job_id in source.names().items()}
     theirs = target.names()
     jobs: dict[str, _Job] = {}
     for view in source.list():
         life = view.lifecycle
         if life.terminal and not _is_marked(life):
-            told.finished += 1
+            migration.finished += 1
             continue
         why = _stays(view)
         if why is None:
@@ -224,15 +225,16 @@ def _planned(source: Store, target: Store) -> tuple[Migration, list[_Job]]:
             if why is None:
                 jobs[view.job_id] = job
                 continue
-        told.left.setdefault(why, []).append(view.job_id)
+        migration.left.setdefault(why, []).append(view.job_id)
     staying = _linked(jobs, source, target)
-    told.left.update({LINKED: [job_id for job_id in jobs if job_id in staying]} if staying else {})
+    migration.left.update({LINKED: [job_id for job_id in jobs if job_id in staying]} if staying else {})
     ordered = _ordered({job_id: job for job_id, job in jobs.items() if job_id not in staying}, _entries(source, jobs))
-    told.moves = [job.id for job in ordered]
-    return told, ordered
+    migration.moves = [job.id for job in ordered]
+    return migration, ordered
 
 
 def _stays(view: JobView) -> str | None:
+    """Return why the job cannot be moved, or None."""
     life = view.lifecycle
     if _is_marked(life):
         return None
@@ -244,9 +246,9 @@ def _stays(view: JobView) -> str | None:
 
 
 def _linked(jobs: dict[str, _Job], source: Store, target: Store) -> set[str]:
-    """Jobs that cannot go without others that stay. Says of the others which jobs they go on waiting for."""
-    over: dict[str, bool] = {}  # of jobs that are not moved: whether nobody has to wait for them any more
-    gone: dict[str, bool] = {}  # … whether they went before
+    """Return the jobs that cannot move without others that stay. Sets `needs` of all other jobs."""
+    over: dict[str, bool] = {}  # jobs that are not moved: whether they have ended or are gone
+    gone: dict[str, bool] = {}  # jobs that are not moved: whether they are in the target already
     for job in jobs.values():
         for needed in after.dependencies(job.prompt).all:
             if needed not in jobs and needed not in over:
@@ -258,7 +260,7 @@ def _linked(jobs: dict[str, _Job], source: Store, target: Store) -> set[str]:
         named = after.dependencies(job.prompt).all if job.marked or job.view.waits_for else ()
         waiting[job_id] = tuple(needed for needed in named if needed in jobs or gone[needed] or not over[needed])
         jobs[job_id] = replace(job, needs=waiting[job_id])
-    # With a worker about, one of them may be begun while those that wait for it are ended already.
+    # While a worker is alive it may claim one of them after the jobs that wait for it were ended.
     busy = any(agent.alive and agent.role is not None for agent in source.agents())
     stay = {job_id for job_id, needs in waiting.items() if needs and busy and not jobs[job_id].marked}
     stay |= {needed for job_id in stay for needed in waiting[job_id] if needed in jobs}
@@ -269,20 +271,22 @@ def _linked(jobs: dict[str, _Job], source: Store, target: Store) -> set[str]:
             if jobs[job_id].marked:
                 continue
             if any(needed in stay or (needed not in jobs and not gone[needed]) for needed in needs):
-                stay |= {job_id, *(needed for needed in needs if needed in jobs)}  # it would wait for them in vain
+                stay |= {job_id, *(needed for needed in needs if needed in jobs)}  # it would wait for them forever
         changed = len(stay) > before
     return {job_id for job_id in stay if not jobs[job_id].marked}
 
 
 def _entries(source: Store, jobs: Mapping[str, _Job]) -> Callable[[_Job], tuple[Any, ...]]:
-    """What tells when each entered its queue, also of those that did in the same millisecond: the time of job.json in
-    the file store, the common log in another."""
+    """Return a sort key for the order of entry into the queue, also within one millisecond.
+
+    The file store has the time of job.json; a shared store has its audit log.
+    """
     if not isinstance(source, Fleet):
         return lambda job: (job.view.lifecycle.enqueued_at, _written_ns(source, job.view), job.id)
     first = min((job.view.lifecycle.enqueued_at for job in jobs.values()), default=None)
     since = None if first is None else moment_or_none(first)
-    told = source.audit_lines(0 if since is None else int(since.timestamp() * 1000) - 60_000)
-    places = {line.get("job_id"): place for place, line in enumerate(told) if line.get("status") == "queued"}
+    migration = source.audit_lines(0 if since is None else int(since.timestamp() * 1000) - 60_000)
+    places = {line.get("job_id"): place for place, line in enumerate(migration) if line.get("status") == "queued"}
     return lambda job: (job.view.lifecycle.enqueued_at, places.get(job.id, 0), job.id)
 
 
@@ -293,13 +297,13 @@ def _written_ns(source: Store, view: JobView) -> int:
 
 
 def _ordered(jobs: Mapping[str, _Job], entry: Callable[[_Job], tuple[Any, ...]]) -> list[_Job]:
-    """By their entry into their queue; those that wait after all that they wait for."""
+    """Sort by entry into the queue; a job comes after all that it waits for."""
     by_entry = sorted(jobs.values(), key=entry)
     done: dict[str, _Job] = {job.id: job for job in by_entry if not job.needs}
     left = [job for job in by_entry if job.needs]
     while left:
         ready = [job for job in left if all(needed in done or needed not in jobs for needed in job.needs)]
-        if not ready:  # no store lets jobs wait in a circle
+        if not ready:  # stores refuse circular dependencies
             raise InputError(f"jobs wait for each other: {', '.join(job.id for job in left[:5])}")
         done.update((job.id, job) for job in ready)
         left = [job for job in left if job.id not in done]

@@ -1,7 +1,6 @@
-"""What a submitter asks for beside the plan, and how it becomes part of the prompt: one job, whoever said what.
+"""Hold the options of a submission and write them into the prompt.
 
-Reading options lives in cli; queueing lives in submit. What is asked for stands in prompt.json, so that a job alone
-says how it shall be run.
+Options end up in prompt.json, so that a job alone says how it is to be run.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _NAME_LIMIT = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wishes:
-    """None and empty: nothing asked for, and the plan's own word holds."""
+class SubmitOptions:
+    """What the submitter asks for beside the plan. None or empty: the plan's own value holds."""
 
     tags: tuple[str, ...] = ()
     priority: str | None = None
@@ -36,26 +35,26 @@ class Wishes:
     not_before: datetime | None = None
 
 
-NONE = Wishes()
+NO_OPTIONS = SubmitOptions()
 
 
-def command_plan(argv: Sequence[str], wishes: Wishes) -> Document:
-    """The plan of one command. It may take as long as it likes unless a timeout was asked for: whoever types a command
-    at a prompt does not expect it to be ended."""
+def command_plan(argv: Sequence[str], options: SubmitOptions) -> Document:
+    """Return the plan of one command. Without a timeout option it may run as long as it likes: a user who types a
+    command does not expect it to be ended."""
     step: dict[str, Any] = {"step_number": 1, "tool": "unix", "command": argv[0], "args": list(argv[1:])}
-    step["timeout"] = MAX_TIMEOUT_S if wishes.timeout_s is None else wishes.timeout_s
-    if wishes.cwd is not None:
-        step["cwd"] = wishes.cwd
-    if wishes.env:
-        step["env"] = dict(wishes.env)
+    step["timeout"] = MAX_TIMEOUT_S if options.timeout_s is None else options.timeout_s
+    if options.cwd is not None:
+        step["cwd"] = options.cwd
+    if options.env:
+        step["env"] = dict(options.env)
     name = shlex.join(argv)
     return Document(
         {"name": name if len(name) <= _NAME_LIMIT else name[: _NAME_LIMIT - 1] + "…", "steps": [step]}, "--"
     )
 
 
-def contradictions(document: Document, wishes: Wishes) -> list[Problem]:
-    """Where the plan says otherwise than the options, and what its metadata says that cannot be."""
+def contradictions(document: Document, options: SubmitOptions) -> list[Problem]:
+    """Return where the plan contradicts the options, and invalid metadata."""
     found = []
     metadata = document.data.get("metadata") if isinstance(document.data, dict) else None
     metadata = metadata if isinstance(metadata, dict) else {}
@@ -63,22 +62,25 @@ def contradictions(document: Document, wishes: Wishes) -> list[Problem]:
         at = ("metadata", "priority")
         if urgency not in PRIORITIES:
             found.append(document.problem(at, f"is {show(urgency)}; it must be {', '.join(PRIORITIES)}"))
-        elif wishes.priority not in (None, urgency):
-            found.append(document.problem(at, f"is {urgency}, but --priority says {wishes.priority}; keep one of them"))
+        elif options.priority not in (None, urgency):
+            found.append(
+                document.problem(at, f"is {urgency}, but --priority says {options.priority}; keep one of them")
+            )
     for name in ("after", "after_any"):
         found += _no_ids(document, name, metadata.get(name))
-    if wishes.timeout_s is not None and isinstance(document.data, dict):
+    if options.timeout_s is not None and isinstance(document.data, dict):
         own = document.data.get("timeout")
-        if own is not None and own != wishes.timeout_s:
-            message = f"is {own:g}, but --timeout says {wishes.timeout_s:g}; keep one of them"
+        if own is not None and own != options.timeout_s:
+            message = f"is {own:g}, but --timeout says {options.timeout_s:g}; keep one of them"
             found.append(document.problem(("timeout",), message))
     prefix, steps = _steps(document.data)
     for index, step in enumerate(steps):
-        found += _in_step(document, (*prefix, index), step, wishes)
+        found += _in_step(document, (*prefix, index), step, options)
     return found
 
 
 def _no_ids(document: Document, name: str, named: Any) -> list[Problem]:
+    """Return the entries that are not job ids."""
     if named is None:
         return []
     if not isinstance(named, list):
@@ -90,50 +92,50 @@ def _no_ids(document: Document, name: str, named: Any) -> list[Problem]:
     ]
 
 
-def _in_step(document: Document, at: tuple[Any, ...], step: Any, wishes: Wishes) -> list[Problem]:
+def _in_step(document: Document, at: tuple[Any, ...], step: Any, options: SubmitOptions) -> list[Problem]:
     if not isinstance(step, dict):
         return []
     found = []
-    if wishes.cwd is not None and step.get("cwd") not in (None, wishes.cwd):
+    if options.cwd is not None and step.get("cwd") not in (None, options.cwd):
         found.append(document.problem((*at, "cwd"), f"is {show(step['cwd'])}, but --cwd was given; keep one of them"))
     own = step.get("env")
-    for name, value in wishes.env.items():
+    for name, value in options.env.items():
         if isinstance(own, dict) and own.get(name, value) != value:
             message = f"is {show(own[name])}, but --env says {show(value)}; keep one of them"
             found.append(document.problem((*at, "env", name), message))
     return found
 
 
-def granted(prompt: Mapping[str, Any], wishes: Wishes) -> dict[str, Any]:
-    """The prompt with what was asked for in it."""
+def apply_options(prompt: Mapping[str, Any], options: SubmitOptions) -> dict[str, Any]:
+    """Return the prompt with the options in it."""
     data = dict(prompt)
     metadata = dict(data.get("metadata") or {})
-    for name, more in (("tags", wishes.tags), ("after", wishes.after), ("after_any", wishes.after_any)):
+    for name, more in (("tags", options.tags), ("after", options.after), ("after_any", options.after_any)):
         if more:
             metadata[name] = list(dict.fromkeys([*(metadata.get(name) or ()), *more]))
-    if wishes.priority is not None:
-        metadata["priority"] = wishes.priority
+    if options.priority is not None:
+        metadata["priority"] = options.priority
     if metadata:
         data["metadata"] = metadata
-    if wishes.timeout_s is not None:
-        data["timeout"] = wishes.timeout_s
-    if wishes.cwd is not None or wishes.env:
+    if options.timeout_s is not None:
+        data["timeout"] = options.timeout_s
+    if options.cwd is not None or options.env:
         (name,), steps = _steps(data)
-        data[name] = [_placed(step, wishes) for step in steps]
+        data[name] = [_apply_to_step(step, options) for step in steps]
     return data
 
 
-def _placed(step: Mapping[str, Any], wishes: Wishes) -> dict[str, Any]:
+def _apply_to_step(step: Mapping[str, Any], options: SubmitOptions) -> dict[str, Any]:
     placed = dict(step)
-    if wishes.cwd is not None:
-        placed["cwd"] = wishes.cwd
-    if wishes.env:
-        placed["env"] = {**(placed.get("env") or {}), **wishes.env}
+    if options.cwd is not None:
+        placed["cwd"] = options.cwd
+    if options.env:
+        placed["env"] = {**(placed.get("env") or {}), **options.env}
     return placed
 
 
 def _steps(data: Any) -> tuple[tuple[str, ...], list[Any]]:
-    """Where the steps of a plan stand, in whichever form, and what stands there."""
+    """Return the path of the steps inside a plan of any form, and the steps."""
     if isinstance(data, list):
         return (), data
     if is_agent_prompt(data):

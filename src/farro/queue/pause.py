@@ -1,7 +1,4 @@
-"""Pausing queues, and letting them go on.
-
-What a store makes of it is said in ports.store; why a job waits is told by operations.explain.
-"""
+"""Pause queues and resume them."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ LONGEST_WHY = 500
 
 
 def pause(store: Store, roles: Sequence[str], *, by: str, why: str | None, clock: Clock) -> Mapping[str, QueuePause]:
-    """Those that are paused now, of these; one that was before stays as it was."""
+    """Pause the queues and return the paused ones of these. A queue that was paused before keeps its record."""
     if why is not None and len(why) > LONGEST_WHY:
-        raise InputError(f"the reason has {len(why)} characters; at most {LONGEST_WHY} are kept")
-    find_job.roles(store, roles)  # all of them before one is touched
+        raise InputError(f"the reason has {len(why)} characters; at most {LONGEST_WHY} are allowed")
+    find_job.roles(store, roles)  # check all before changing one
     for role in roles:
         if store.pause(role, QueuePause(by=by, at=timestamp(clock.now()), why=why)):
             store.note("queue_paused", actor=by, role=role)
@@ -29,8 +26,8 @@ def pause(store: Store, roles: Sequence[str], *, by: str, why: str | None, clock
 
 
 def resume(store: Store, roles: Sequence[str], *, by: str) -> list[str]:
-    """Those of these that were paused, and go on."""
-    find_job.roles(store, roles)  # all of them before one is touched
+    """Resume the queues and return those that were paused."""
+    find_job.roles(store, roles)  # check all before changing one
     done = []
     for role in roles:
         if store.resume(role):
@@ -40,11 +37,11 @@ def resume(store: Store, roles: Sequence[str], *, by: str) -> list[str]:
 
 
 def words(role: str, paused: QueuePause) -> str:
-    """Of a queue that gives out no job."""
+    """Describe a paused queue."""
     since = f" since {paused.at}" if paused.at else ""
     return f"the queue of {role} is paused by {paused.by}{since}" + (f": {paused.why}" if paused.why else "")
 
 
 def lines(paused: Mapping[str, QueuePause]) -> list[str]:
-    """Each of them with the command that ends it."""
+    """Describe each paused queue, with the command that resumes it."""
     return [f"{words(role, paused[role])} (`farro resume {role}`)" for role in sorted(paused)]

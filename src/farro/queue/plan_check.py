@@ -1,7 +1,4 @@
-"""Looking at plans that do not run: checking a document against this machine, and the plan of a job with its states.
-
-What a plan may say lives in plans; pictures in plans.drawing; printing in cli.
-"""
+"""Check a plan against this machine without running it, and report the state of a job's plan."""
 
 from __future__ import annotations
 
@@ -35,72 +32,72 @@ from farro.store.port import JobView, Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ground:
-    """What a plan is held against: a root's settings, and the machine as steps would find it."""
+class PlanContext:
+    """What a plan is checked against: a root's settings, and the machine as steps would find it."""
 
     settings: Settings
     tools: Tools
-    cwd: str  # where steps begin
+    cwd: str  # where steps start
     env: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
-    """What was found in one document. `measure` is there when it is a plan."""
+class PlanReport:
+    """What was found in one document. `measure` is set if it is a plan."""
 
     source: str
-    line: int | None = None  # where the document begins, in a file of several
+    line: int | None = None  # where the document begins in a file of several
     measure: Measure | None = None
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
 
-def check(document: Document, ground: Ground) -> Checked:
-    """All that is wrong with a plan, or all that is suspicious about it here."""
-    roles = ground.settings.all_roles()
-    contract = Contract(allow_absolute=ground.settings.security.allow_absolute_paths, with_files=True)
+def check(document: Document, context: PlanContext) -> PlanReport:
+    """Return all errors in a plan; if there are none, what is suspicious about it on this machine."""
+    roles = context.settings.all_roles()
+    contract = Contract(allow_absolute=context.settings.security.allow_absolute_paths, with_files=True)
     try:
         plan, shaped = contracts.read(document, roles, contract)
     except BadDocument as bad:
-        return Checked(source=document.source, problems=tuple(bad.problems))
-    found = options.contradictions(document, options.NONE)
+        return PlanReport(source=document.source, problems=tuple(bad.problems))
+    found = options.contradictions(document, options.NO_OPTIONS)
     found += contracts.problems(document, plan, shaped, roles, contract)
     if found:
-        return Checked(source=document.source, problems=tuple(found))
-    found_here = dict(_machine(plan, ground))
-    found_here.update(suspicions(plan))  # of two at one place this is the one that helps: `cd` is missing everywhere
+        return PlanReport(source=document.source, problems=tuple(found))
+    found_here = dict(_machine(plan, context))
+    found_here.update(suspicions(plan))  # the more helpful of two at one place: `cd` is missing everywhere
     warnings = [document.problem(shaped.original(path), message) for path, message in found_here.items()]
     warnings.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
-    return Checked(
+    return PlanReport(
         source=document.source,
         line=(document.locate(()) or (None,))[0],
-        measure=measure(plan, ground.settings.runners.task_timeout),
+        measure=measure(plan, context.settings.runners.task_timeout),
         warnings=tuple(warnings),
     )
 
 
-def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
-    """What this root and this machine would not do."""
-    roles = ground.settings.all_roles()
+def _machine(plan: Plan, context: PlanContext) -> Iterator[Fault]:
+    """Yield what would fail in this root and on this machine."""
+    roles = context.settings.all_roles()
     if plan.role is not None and plan.role not in roles:
         yield ("role",), f"{plan.role} is no role here; there is {', '.join(roles)}"
-    if plan.allowed_paths is None and ground.settings.security.require_allowed_paths:
+    if plan.allowed_paths is None and context.settings.security.require_allowed_paths:
         yield (), "has no allowed_paths, and security.require_allowed_paths is on: it would be refused"
     places = {step.id: index for index, step in enumerate(plan.steps)}
     for turn, step in enumerate(order(plan)):
         if step.tool == contracts.AGENT_TOOL:
             continue  # a role, not a program
         at = ("steps", places[step.id])
-        cwd = ground.cwd if step.cwd is None else os.path.join(ground.cwd, step.cwd)
+        cwd = context.cwd if step.cwd is None else os.path.join(context.cwd, step.cwd)
         if step.cwd is not None and (why := _no_folder(cwd, may_appear=turn > 0)) is not None:
             yield (*at, "cwd"), why
-        env = {**ground.env, **step.env}
+        env = {**context.env, **step.env}
         found = commands.find(
             step,
-            tools=ground.tools,
+            tools=context.tools,
             env=env,
             cwd=cwd,
-            attempt_dir=ground.cwd,
+            attempt_dir=context.cwd,
             may_appear=turn > 0 and not _is_line(step.command, env.get("PATH"), cwd),
             confined=plan.allowed_paths is not None,
         )
@@ -109,28 +106,30 @@ def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
 
 
 def _is_line(command: str, path: str | None, cwd: str) -> bool:
-    """Whether this is rather a program with its words than a program of that name, which an earlier step makes."""
+    """Return whether this is a program with arguments rather than the name of a program that an earlier step makes."""
     first, *words = command.split() or [command]
     return bool(words) and (words[0].startswith("-") or commands.which(first, path, cwd) is not None)
 
 
 def _no_folder(path: str, *, may_appear: bool) -> str | None:
     if not os.path.lexists(path):
-        return None if may_appear else f"{path} is not there, and no step before this one could make it"
+        return None if may_appear else f"{path} does not exist, and no earlier step could create it"
     if not os.path.isdir(path):
         return f"{path} is not a folder"
-    return None if os.access(path, os.X_OK) else f"{path} may not be entered by you"
+    return None if os.access(path, os.X_OK) else f"you may not enter {path}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPlan:
+    """A job's plan with the state of each step."""
+
     plan: Plan
     states: Mapping[str, State]
-    added: int  # how many of the steps others added while it ran
+    added: int  # how many steps were added while it ran
 
 
 def of_job(store: Store, view: JobView) -> JobPlan:
-    """The plan of a job with the steps that were added, and how far each of them is in the latest attempt."""
+    """Return the plan of a job, with added steps, and the state of each step in the latest attempt."""
     folder = store.folder(view)
     plan = load_data(progress.read_prompt(folder), f"{folder}/prompt.json")
     try:
@@ -141,7 +140,7 @@ def of_job(store: Store, view: JobView) -> JobPlan:
     lines = progress.lines(folder, attempt)
     plan, own = with_added(plan, lines), len(plan.steps)
     ended = _ended(lines) | (_ended(_results(read_result(folder, attempt))) if attempt else {})
-    if view.status is Status.QUEUED:  # it goes on after what succeeded
+    if view.status is Status.QUEUED:  # it continues after the steps that succeeded
         ended = {name: state for name, state in ended.items() if state is State.SUCCEEDED}
     begun = set(progress.begun(folder, attempt)) if view.status is Status.IN_PROGRESS else set()
     rest = State.WAITING if view.status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE) else State.SKIPPED
@@ -150,7 +149,7 @@ def of_job(store: Store, view: JobView) -> JobPlan:
 
 
 def graph(drawn: JobPlan) -> dict[str, Any]:
-    """The same as data: each step with its level, what it needs, and how far it is."""
+    """Return the plan as data: each step with its level, dependencies and state."""
     from farro.plans.drawing.layers import ranks
 
     level = ranks(drawn.plan)
@@ -175,7 +174,7 @@ def graph(drawn: JobPlan) -> dict[str, Any]:
 
 
 def with_added(plan: Plan, lines: Sequence[Mapping[str, object]]) -> Plan:
-    """The plan with the steps that, as these lines of steps.jsonl tell, were added to it."""
+    """Return the plan with the steps that these lines of steps.jsonl record as added."""
     steps = plan.steps
     for line in lines:
         listed = line.get("added")

@@ -1,8 +1,8 @@
-"""Removing finished jobs gently: which ones, and how slowly. How it is done lives in the stores.
+"""Remove finished jobs slowly: choose them, and delete them in small batches.
 
-Why slowly: a filesystem that deletes many files makes every create beside it wait (ext4: ten to forty times as long).
-So a job first leaves completed/ by one rename, and its files go in small batches with pauses, longer ones while there
-is work in any queue.
+Why slowly: on a filesystem that deletes many files, every create waits (ext4: ten to forty times as long). So a job
+first leaves completed/ by one rename, and its files are deleted in small batches with pauses, longer ones while any
+queue has work.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from datetime import datetime
 from farro.errors import Refused, StorageTrouble
 from farro.host.clock_port import Clock
 from farro.jobs.states import Status
+from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass, field
 from farro.queue import find_job, tree
 from farro.queue.explain import named_dependencies
 from farro.queue.jobs import operator
-from farro.queue.times import moment_or_none
 from farro.store.files import FilesStore
 from farro.store.files.prune import size
 from farro.store.fleet import Fleet
 from farro.store.port import Agent, Store
 
-TOGETHER = 200  # renames before a pause
-BATCH, PAUSE_S = 20, 0.02  # folders that are removed before a pause
+TOGETHER = 200  # renames between two pauses
+BATCH, PAUSE_S = 20, 0.02  # folders that are removed between two pauses
 BUSY_BATCH, BUSY_PAUSE_S = 5, 0.1  # the same while jobs are queued or running
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """Which finished jobs may go: of each status what ended so long ago, but not the newest `keep` of all."""
+class PruneFilter:
+    """Which finished jobs may be removed: those older than their status' age, but not the newest `keep` of all."""
 
     ages_s: Mapping[Status, float | None] = field(default_factory=lambda: dict.fromkeys(tree.FINISHED))
     """A status that is not here is not touched; None: of any age."""
@@ -39,7 +39,9 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class PruneCandidate:
+    """A job that may be removed."""
+
     job_id: str
     place: str
     role: str
@@ -49,23 +51,25 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pruned:
+    """What a prune removed."""
+
     jobs: int
     bytes: int
-    debris: int  # folders that an earlier prune had left
-    left: tuple[str, ...] = ()  # what could not be removed, and why: of each job one line
+    debris: int  # folders that an earlier prune left behind
+    left: tuple[str, ...] = ()  # what could not be removed, and why: one line for each job
 
     def check(self) -> None:
-        """StorageTrouble: something is left."""
+        """Raise StorageTrouble if something could not be removed."""
         if self.left:
             more = "" if len(self.left) == 1 else f". And {len(self.left) - 1} more like it"
             raise StorageTrouble(f"could not be removed: {self.left[0]}{more}")
 
 
-def candidates(store: Store, choice: Choice, *, now: datetime) -> list[Candidate]:
-    """What would go, the oldest first. Looks only; the pruner looks again."""
+def candidates(store: Store, choice: PruneFilter, *, now: datetime) -> list[PruneCandidate]:
+    """Return what would be removed, oldest first. Changes nothing; `prune` checks again."""
     roles = find_job.roles(store, choice.roles)
     wanted = _waited_for(store)
-    found: list[tuple[datetime, Candidate]] = []
+    found: list[tuple[datetime, PruneCandidate]] = []
     for entry in tree.entries(store, choice.ages_s.keys(), roles=roles):
         life = entry.lifecycle()
         ended = None if life is None else moment_or_none(life.finalized_at)
@@ -74,7 +78,7 @@ def candidates(store: Store, choice: Choice, *, now: datetime) -> list[Candidate
         found.append(
             (
                 ended,
-                Candidate(
+                PruneCandidate(
                     job_id=entry.job_id,
                     place=entry.place,
                     role=entry.role,
@@ -93,8 +97,8 @@ def _old_enough(age_s: float | None, now: datetime, ended: datetime) -> bool:
     return age_s is None or (now - ended).total_seconds() > age_s
 
 
-def measured(store: Store, chosen: Sequence[Candidate]) -> int | None:
-    """Bytes that these jobs hold; None where nobody can say without reading them all."""
+def measured(store: Store, chosen: Sequence[PruneCandidate]) -> int | None:
+    """Return the bytes that these jobs occupy; None if the store cannot say without reading them all."""
     if not isinstance(store, FilesStore):
         return None
     return sum(size(f"{store.root}/{job.place}/{job.job_id}") for job in chosen)
@@ -102,15 +106,15 @@ def measured(store: Store, chosen: Sequence[Candidate]) -> int | None:
 
 def prune(
     store: Store,
-    chosen: Sequence[Candidate],
+    chosen: Sequence[PruneCandidate],
     *,
     by: str,
     clock: Clock,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Pruned:
-    """Remove them. Stopped or killed at any point: each job is there still, or the next prune removes it."""
+    """Remove the jobs. Stopped or killed at any point: each job still exists, or the next prune removes it."""
     if not isinstance(store, FilesStore):
-        return _forgotten(store, chosen, by, progress)
+        return _remove_from_fleet(store, chosen, by, progress)
     with store.trash() as trash:
         debris = set(trash.names())
         taken = 0
@@ -124,15 +128,17 @@ def prune(
         for done, name in enumerate(_gently(store, names, clock), start=1):
             try:
                 held += trash.remove(name)
-            except StorageTrouble as error:  # another user's files: without this nothing behind it was ever removed
+            except StorageTrouble as error:  # another user's files: without this, one such folder blocked all after it
                 left[name] = str(error)
             progress(done, len(names))
     again = len(debris & left.keys())
     return Pruned(jobs=taken - (len(left) - again), bytes=held, debris=len(debris) - again, left=tuple(left.values()))
 
 
-def _forgotten(store: Store, chosen: Sequence[Candidate], by: str, progress: Callable[[int, int], None]) -> Pruned:
-    """Where a job is no folder, the store forgets it at once: there is nothing to be gentle about."""
+def _remove_from_fleet(
+    store: Store, chosen: Sequence[PruneCandidate], by: str, progress: Callable[[int, int], None]
+) -> Pruned:
+    """Remove jobs from a store without folders: at once, since there are no files to delete slowly."""
     if not isinstance(store, Fleet):
         raise Refused("the jobs of this store cannot be removed one by one")
     taken = 0
@@ -144,19 +150,20 @@ def _forgotten(store: Store, chosen: Sequence[Candidate], by: str, progress: Cal
 
 
 def remove_one(store: Store, agent: Agent, job_id: str, place: str) -> bool:
-    """Take one final job away now. False: it is not final, or something still speaks of it."""
+    """Remove one final job now. False: it is not final, or something still refers to it."""
     if isinstance(store, FilesStore):
         with store.trash() as trash:
             if not trash.take(job_id, place):
                 return False
             for name in trash.names():
-                if name.split(".", 1)[0] == job_id:  # what an earlier prune had to leave is no business of ours
+                if name.split(".", 1)[0] == job_id:  # not what an earlier prune left behind
                     trash.remove(name)
             return True
     return isinstance(store, Fleet) and store.remove(agent, [job_id]) == [job_id]
 
 
 def _gently(store: FilesStore, names: Sequence[str], clock: Clock) -> Iterator[str]:
+    """Yield the names in batches with pauses between them."""
     left = list(reversed(names))
     while left:
         batch, pause_s = (BUSY_BATCH, BUSY_PAUSE_S) if tree.has_work(store) else (BATCH, PAUSE_S)
@@ -167,7 +174,7 @@ def _gently(store: FilesStore, names: Sequence[str], clock: Clock) -> Iterator[s
 
 
 def _waited_for(store: Store) -> set[str]:
-    """Jobs that others name as what they wait for: their end must still be there to be seen."""
+    """Return the jobs that others wait for: their result must stay available."""
     found: set[str] = set()
     for entry in tree.waiting(store):
         prompt = entry.prompt(store)

@@ -1,7 +1,4 @@
-"""What came of a job, for a program that asked for it: the value of its plan's last step, or why there is none.
-
-Waiting for the end lives in waiting; what steps said while they ran, in logs.
-"""
+"""Return what a job produced to a program: the value of its plan's last step, or why there is none."""
 
 from __future__ import annotations
 
@@ -25,24 +22,25 @@ _STDOUT_LIMIT = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """A job's latest attempt as it lies there now."""
+class JobAnswer:
+    """The latest attempt of a job as it is now."""
 
     view: JobView
     prompt: Mapping[str, Any]
     result: Mapping[str, Any]  # result.json; empty when there is none
-    attempt_dir: str | None  # as it lay when it was read
+    attempt_dir: str | None  # where it was when it was read
 
 
-def answer(store: Store, root: str, job_id: str) -> Answer:
+def answer(store: Store, root: str, job_id: str) -> JobAnswer:
+    """Read the latest attempt of a job."""
     for _ in range(4):
         view = store.find(job_id)
         if view is None:
             break
         folder = store.folder(view)
-        with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
+        with contextlib.suppress(FileNotFoundError):  # the folder was moved meanwhile
             numbers = attempt_numbers(folder)
-            return Answer(
+            return JobAnswer(
                 view=view,
                 prompt=read_prompt(folder),
                 result=read_result(folder, numbers[-1]) if numbers else {},
@@ -51,36 +49,39 @@ def answer(store: Store, root: str, job_id: str) -> Answer:
     raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
 
 
-def value(told: Answer) -> Any:
-    """What a job that has ended came to: an agent's answer; the value of a function, else the stdout as text, of the
-    last step that its plan names (not of one that was added). JobFailed when it did not succeed."""
-    if told.view.status is not Status.SUCCEEDED:
-        raise failure(told)
-    if is_agent_prompt(told.prompt):
-        return _answered(told.result)
-    step = _last_step(told.prompt)
-    record = _records(told.result).get(str(step.get("id") or step.get("step_number")), {})
-    stdout = _stdout(told, record)
+def value(answer: JobAnswer) -> Any:
+    """Return the value of a finished job; raise JobFailed if it did not succeed.
+
+    That is an agent's answer; else the value of a function or the stdout as text of the last step that its plan names
+    (not of an added one).
+    """
+    if answer.view.status is not Status.SUCCEEDED:
+        raise failure(answer)
+    if is_agent_prompt(answer.prompt):
+        return _answered(answer.result)
+    step = _last_step(answer.prompt)
+    record = _records(answer.result).get(str(step.get("id") or step.get("step_number")), {})
+    stdout = _stdout(answer, record)
     if step.get("tool") != FUNCTION:
         return stdout
     try:
         return json.loads(stdout) if stdout else None
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"the value of {told.view.job_id} is not JSON: {error}") from error
+        raise Damaged(f"the value of {answer.view.job_id} is not JSON: {error}") from error
 
 
 def _answered(result: Mapping[str, Any]) -> Any:
-    """The answer of the last role: an object of its form, or its words. None: a person declared it done."""
+    """Return the answer of the last role: an object of its form, or its text. None: a person declared the job done."""
     agent = result.get("agent")
     said = agent.get("answer") if isinstance(agent, dict) else None
     return said["text"] if isinstance(said, dict) and list(said) == ["text"] else said
 
 
-def failure(told: Answer) -> JobFailed:
-    """Why there is no value: what the function raised, where one did, else what the job says."""
-    life = told.view.lifecycle
+def failure(answer: JobAnswer) -> JobFailed:
+    """Return why there is no value: the exception that the function raised, else the job's error."""
+    life = answer.view.lifecycle
     error = life.error or {}
-    failed = next((record for record in _records(told.result).values() if record.get("success") is False), {})
+    failed = next((record for record in _records(answer.result).values() if record.get("success") is False), {})
     message, kind = str(error.get("message") or f"it was {life.status}"), None
     raised = _raised(failed) if error.get("category") == "step_failed" else None
     if raised is not None:
@@ -92,19 +93,19 @@ def failure(told: Answer) -> JobFailed:
         category=error.get("category"),
         error_type=kind,
         step=failed.get("id"),
-        last_words=_last_words(told, failed),
+        last_words=_last_words(answer, failed),
     )
 
 
-def _last_words(told: Answer, failed: Mapping[str, Any]) -> str:
+def _last_words(answer: JobAnswer, failed: Mapping[str, Any]) -> str:
     paths = [failed.get("stderr_path"), failed.get("stdout_path")]
-    with contextlib.suppress(OSError):  # it may be pruned while we look
-        return results.last_words([f"{told.attempt_dir}/{path}" for path in paths if isinstance(path, str)])
+    with contextlib.suppress(OSError):  # it may be pruned meanwhile
+        return results.last_words([f"{answer.attempt_dir}/{path}" for path in paths if isinstance(path, str)])
     return ""
 
 
 def _raised(record: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The exception that a function left on its step's stdout."""
+    """Return type and message of the exception that a function left on its step's stdout."""
     try:
         error = json.loads(record.get("stdout") or "null")["error"]
         return str(error["type"]), str(error["message"])
@@ -124,12 +125,12 @@ def _records(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(record.get("id")): record for record in listed if isinstance(record, dict)}
 
 
-def _stdout(told: Answer, record: Mapping[str, Any]) -> str:
-    """The whole of it: what result.json quotes is cut when it is long."""
+def _stdout(answer: JobAnswer, record: Mapping[str, Any]) -> str:
+    """Return the whole stdout: result.json truncates it when it is long."""
     path = record.get("stdout_path")
-    if record.get("stdout_truncated") and isinstance(path, str) and told.attempt_dir is not None:
-        data = fs.read_bytes(f"{told.attempt_dir}/{path}", _STDOUT_LIMIT)
+    if record.get("stdout_truncated") and isinstance(path, str) and answer.attempt_dir is not None:
+        data = fs.read_bytes(f"{answer.attempt_dir}/{path}", _STDOUT_LIMIT)
         if len(data) > _STDOUT_LIMIT:
-            raise Damaged(f"{path} of {told.view.job_id} has more than {_STDOUT_LIMIT} bytes; read the file itself")
+            raise Damaged(f"{path} of {answer.view.job_id} has more than {_STDOUT_LIMIT} bytes; read the file itself")
         return data.decode("utf-8", "replace")
     return str(record.get("stdout") or "")

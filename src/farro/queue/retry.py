@@ -1,7 +1,6 @@
-"""Running a finished job again: a new job from the same prompt, which starts after the steps that need not be repeated;
-with those that were killed because it failed, if that is wanted.
+"""Run a finished job again: as a new job from the same prompt that skips steps which need not be repeated.
 
-Which steps those are is plans.again; how the new job takes them over is execution.resume.
+Jobs that were killed because it failed can be run again with it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from farro.plans.after import Dependencies, alone, dependencies
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.queue import jobs, tree
-from farro.queue.admission import Gate, admitted
+from farro.queue.admission import Gate, enqueue_admitted
 from farro.store.port import CARRIED_BYTES, CarriedFiles, JobView, Store, Submission
 
 _PROMPT_LIMIT = 16 << 20
@@ -39,18 +38,20 @@ _ORPHANED = (
     "is in_progress, but its agent is dead: `farro watchdog --once` takes it from there, and `farro manager --once` "
     "puts it back into its queue, where it goes on; or `farro kill {id}` ends it"
 )
-_KILLED_FOR_IT = "dependency_failed"  # the category of a job's error
+_KILLED_FOR_IT = "dependency_failed"  # the error category of such a job
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Retried:
+class RetriedJob:
+    """A new job and the job that it repeats."""
+
     job_id: str
     retry_of: str
-    kept: tuple[str, ...]  # steps that are not run again, in the order of their ends
+    kept: tuple[str, ...]  # steps that are not run again, in the order in which they ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Again:
+class _NewJob:
     """A new job that is not queued yet."""
 
     view: JobView
@@ -68,10 +69,12 @@ def retry(
     after: Sequence[str] | None = None,
     durable: bool = True,
     gate: Gate | None = None,
-) -> Retried:
+) -> RetriedJob:
     """Queue the new job. Refused: the job has not ended. InputError: there is no such step, or nothing to repeat.
-    `after`: what the new one runs after, instead of what the old one waited for in vain; empty: nothing."""
-    made = _again(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
+
+    `after`: the jobs that the new one runs after, instead of those that the old one waited for; empty: none.
+    """
+    made = _prepare(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
     if after is not None:
         made = replace(made, submission=replace(made.submission, prompt=_after(made.submission.prompt, after)))
     else:
@@ -89,14 +92,16 @@ def with_dependents(
     from_start: bool = False,
     durable: bool = True,
     gate: Gate | None = None,
-) -> list[Retried]:
-    """The same, and with it those that were killed because it did not succeed, and because they did not, and so on:
-    each runs after the new one of what it ran after. All are queued, or none is; the job itself comes first."""
-    first = _again(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
+) -> list[RetriedJob]:
+    """Retry the job and, transitively, the jobs that were killed because it did not succeed.
+
+    Each runs after the new copies of its dependencies. All are queued, or none; the job itself comes first.
+    """
+    first = _prepare(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
     made = [replace(first, submission=replace(first.submission, job_id=mint()))]
     anew = {job_id: str(made[0].submission.job_id)}
     for dependent in _in_order(job_id, _killed_for_others(store)):
-        one = _again(store, root, dependent, from_step=None, from_start=False, durable=durable)
+        one = _prepare(store, root, dependent, from_step=None, from_start=False, durable=durable)
         named = dependencies(one.submission.prompt)
         new = anew[dependent] = mint()
         renamed = [[anew.get(name, name) for name in names] for names in (named.after, named.after_any)]
@@ -106,8 +111,10 @@ def with_dependents(
 
 
 def _killed_for_others(store: Store) -> dict[str, Dependencies]:
-    """What each of them ran after, about in the order in which they were made. What cannot be read is nobody's here: a
-    job that has nothing to do with it must not keep another from its retry."""
+    """Return the killed dependents with what they ran after, roughly in the order of creation.
+
+    Unreadable jobs are skipped: an unrelated damaged job must not prevent this retry.
+    """
     found = []
     for entry in tree.entries(store, {Status.KILLED}):
         life = entry.lifecycle()
@@ -117,8 +124,10 @@ def _killed_for_others(store: Store) -> dict[str, Dependencies]:
 
 
 def _in_order(first: str, named: Mapping[str, Dependencies]) -> list[str]:
-    """Those that wanted its success, or that of one of these, each behind all of these that it waits for. When they
-    were made does not tell: jobs of one batch share their moment, and a clock may have been set back."""
+    """Return the jobs that needed the success of `first`, transitively, each behind its dependencies.
+
+    Creation times do not give this order: jobs of one batch share theirs, and a clock may have been set back.
+    """
     wanted_by: dict[str, list[str]] = {}
     for job_id, after in named.items():
         for name in after.after:
@@ -138,10 +147,13 @@ def _in_order(first: str, named: Mapping[str, Dependencies]) -> list[str]:
             if left.keys().isdisjoint(wants):
                 order.append(job_id)
                 del left[job_id]
-    return [*order, *left]  # what is left names each other, by ids that were used again: refused when it is queued
+    return [*order, *left]  # the rest depend on each other through reused ids: refused when queued
 
 
-def _again(store: Store, root: str, job_id: str, *, from_step: str | None, from_start: bool, durable: bool) -> _Again:
+def _prepare(
+    store: Store, root: str, job_id: str, *, from_step: str | None, from_start: bool, durable: bool
+) -> _NewJob:
+    """Prepare the new job."""
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
@@ -155,7 +167,7 @@ def _again(store: Store, root: str, job_id: str, *, from_step: str | None, from_
     past = resume.Past(added_by={}) if from_start else _past(folder, prompt, life, from_step)
     carried = None
     if past.lines:
-        synced = durable or not by_link  # what another machine is sent is whole, whatever a boot id says
+        synced = durable or not by_link  # a job that is sent to another machine is complete, whatever its boot id
         lines: list[records.Line] = [records.head(past.lines), *past.lines, *([{"synced": True}] if synced else [])]
         files = {path: f"{past.folder}/{path}" for line in past.succeeded for path in records.paths(line)}
         if not by_link:
@@ -169,22 +181,22 @@ def _again(store: Store, root: str, job_id: str, *, from_step: str | None, from_
         narrative=_narrative(folder),
         carried=carried,
     )
-    return _Again(view=view, submission=submission, kept=tuple(line["id"] for line in past.succeeded))
+    return _NewJob(view=view, submission=submission, kept=tuple(line["id"] for line in past.succeeded))
 
 
-def _queued(store: Store, made: Sequence[_Again], gate: Gate | None) -> list[Retried]:
+def _queued(store: Store, made: Sequence[_NewJob], gate: Gate | None) -> list[RetriedJob]:
     try:
-        job_ids = admitted(store, [one.submission for one in made], gate)
+        job_ids = enqueue_admitted(store, [one.submission for one in made], gate)
     except FileNotFoundError as error:
         raise _gone(made[0].view) from error
     return [
-        Retried(job_id=job_id, retry_of=one.view.job_id, kept=one.kept)
+        RetriedJob(job_id=job_id, retry_of=one.view.job_id, kept=one.kept)
         for job_id, one in zip(job_ids, made, strict=True)
     ]
 
 
 def _after(prompt: Mapping[str, Any], after: Sequence[str], after_any: Sequence[str] = ()) -> dict[str, Any]:
-    """The prompt, of a job that runs after these and no others."""
+    """Return the prompt with these dependencies and no others."""
     made = alone(prompt)
     named = {"after": list(dict.fromkeys(after)), "after_any": list(dict.fromkeys(after_any))}
     if any(named.values()):
@@ -194,7 +206,7 @@ def _after(prompt: Mapping[str, Any], after: Sequence[str], after_any: Sequence[
 
 
 def _check_dependencies(store: Store, job_id: str, prompt: Mapping[str, Any]) -> None:
-    """A job that never began waits again for what it waited for: of no use where that has failed, or is gone."""
+    """Raise Refused if a job that never began would wait for a job that failed or is gone."""
     for name in dependencies(prompt).after:
         found = store.find(name)
         if found is not None and (not found.lifecycle.terminal or found.status is Status.SUCCEEDED):
@@ -208,7 +220,7 @@ def _check_dependencies(store: Store, job_id: str, prompt: Mapping[str, Any]) ->
 
 
 def _check_size(job_id: str, files: Mapping[str, str]) -> None:
-    """Where a job is no folder, what it brings along is sent."""
+    """Refuse to carry over too much: in a store without folders, carried files are sent."""
     size = sum(fs.lstat(path).st_size for path in files.values())
     if size > CARRIED_BYTES:
         raise Refused(
@@ -219,17 +231,17 @@ def _check_size(job_id: str, files: Mapping[str, str]) -> None:
 
 
 def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: str | None) -> resume.Past:
-    """What stands of the job's attempts. Nothing of a job that was handed on: the new one starts in its first role."""
+    """Return which steps of the job stay valid. None for a routed job: the new one starts in its first role."""
     try:
         plan: Plan = load_data(prompt, "prompt.json")
     except BadDocument:
-        return resume.Past(added_by={})  # it fails again, and says why
+        return resume.Past(added_by={})  # it fails again and reports why
     attempt = f"{folder}/attempts/{life.attempt + 1:04d}"
     earlier = resume.earlier(attempt, life.attempt + 1, 0, retried=life.retry_of is not None)
     found = resume.past(plan, () if life.hop_start else earlier)
     succeeded = [line["id"] for line in found.succeeded]
     if from_step is None and life.status is Status.SUCCEEDED and len(succeeded) == len(found.steps):
-        return resume.Past(added_by={})  # nothing is left to go on with: who repeats it means all of it
+        return resume.Past(added_by={})  # all steps succeeded: a retry means all of them
     kept = rerun.kept(found.steps, succeeded, parallel=plan.parallel, from_step=from_step)
     return resume.only(plan, found, kept)
 

@@ -1,7 +1,4 @@
-"""Checks of what people write into a root (schemas, tasks, schedules, policies) and of what the config pins.
-
-The rules of each document live in roles and plans; the file of the config is checked by config.
-"""
+"""Check what users write into a root (schemas, tasks, schedules, policies) and settings that SPEC-1 pins."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from farro.roles.workflow import MANAGER
 from farro.store.port import Store
 
 _FULL_PERCENT = 80
-Elsewhere = Callable[[], AbstractContextManager[Store]]  # opens the store of a root whose jobs are no folders in it
+OpenStore = Callable[[], AbstractContextManager[Store]]  # opens the store of a root whose jobs are not folders
 
 
 def checks(
@@ -35,8 +32,9 @@ def checks(
     *,
     config: str,
     now: Callable[[], datetime],
-    elsewhere: Elsewhere | None = None,
+    open_store: OpenStore | None = None,
 ) -> list[Check]:
+    """Return the checks of a root."""
     return [
         Check(id="schemas", title="schemas of this version", look=lambda: _schemas(root), quick=True),
         Check(id="tasks", title="tasks", look=lambda: _tasks(root, settings)),
@@ -49,8 +47,8 @@ def checks(
             quick=True,
         ),
         Check(id="backoff", title="backoff", look=lambda: _backoff(settings, config), quick=True),
-        Check(id="caps", title="caps", look=lambda: _caps(root, settings, config, elsewhere), quick=True),
-        Check(id="manager-heartbeat", title="manager", look=lambda: _heartbeat(root, now(), elsewhere)),
+        Check(id="caps", title="caps", look=lambda: _caps(root, settings, config, open_store), quick=True),
+        Check(id="manager-heartbeat", title="manager", look=lambda: _heartbeat(root, now(), open_store)),
     ]
 
 
@@ -66,7 +64,7 @@ def _schemas(root: str) -> Finding:
     if wrong:
         return failed(
             f"{', '.join(map(os.path.basename, wrong))} not of this version",
-            "farro was upgraded, or they were edited; editors would check by the wrong rules. farro writes them anew",
+            "farro was upgraded, or they were edited; editors would check by the wrong rules. farro init rewrites them",
             f"rm {' '.join(map(quoted, wrong))}",
             "farro init",
         )
@@ -105,7 +103,7 @@ def _documents(count: int, kind: str, problems: list[str], bad: list[str]) -> Fi
         return ok(f"{counted(count, kind)}, all valid" if count else "none")
     return failed(
         f"{len(bad)} of {counted(count, kind)} cannot be used",
-        "each mistake is told with its place; nothing is run by such a file",
+        "each mistake is listed with its place; such a file runs nothing",
         *(edit(path) for path in bad[:EXAMPLES]),
         details=tuple(problems[:EXAMPLES]),
     )
@@ -155,7 +153,7 @@ def _watchdog(settings: Settings, config: str) -> Finding:
     found = f"stale after {in_words(thresholds.stale_after_s)}, abandoned after {in_words(thresholds.abandon_after_s)}"
     if thresholds.abandon_after_s <= thresholds.stale_after_s:
         return warning(
-            found, "a job is given up before its agent counts as hung; abandon_after_s must be the longer", edit(config)
+            found, "a job is given up before its agent counts as hung; abandon_after_s must be longer", edit(config)
         )
     return ok(found)
 
@@ -173,10 +171,10 @@ def _backoff(settings: Settings, config: str) -> Finding:
     return ok(f"{found}, as pinned")
 
 
-def _caps(root: str, settings: Settings, config: str, elsewhere: Elsewhere | None) -> Finding:
+def _caps(root: str, settings: Settings, config: str, open_store: OpenStore | None) -> Finding:
     full: list[tuple[str, int, int]] = []
     capped = [role for role in settings.all_roles() if settings.cap_of(role) is not None]
-    with contextlib.nullcontext() if elsewhere is None else elsewhere() as store:
+    with contextlib.nullcontext() if open_store is None else open_store() as store:
         loads = {role: _load(root, role) if store is None else store.load(role) for role in capped}
     total = 0
     for role in settings.all_roles():
@@ -216,28 +214,28 @@ def _count(path: str) -> int:
         return 0
 
 
-def _heartbeat(root: str, now: datetime, elsewhere: Elsewhere | None) -> Finding:
-    """A manager that never ran is no trouble, until something waits for one."""
-    if elsewhere is None:
+def _heartbeat(root: str, now: datetime, open_store: OpenStore | None) -> Finding:
+    """Check the manager's heartbeat. A manager that never ran is only a problem when jobs wait for one."""
+    if open_store is None:
         age_s, waiting = _silent_s(root, now), _waiting(root, ("agents/Manager/incoming", STALE))
     else:
-        with elsewhere() as store:
+        with open_store() as store:
             age_s = manager_silent_s(store, now=now, agents=())
             waiting = len(store.stale()) + store.load(MANAGER)
     if age_s is None:
         if waiting:
-            cause = "nobody decides what becomes of them"
+            cause = "only a manager decides about them"
             return warning(
                 f"no manager runs, with {counted(waiting, 'job')} waiting for one", cause, "farro manager --once"
             )
         return ok("none has run here, and nothing waits for one")
     if age_s > MANAGER_AWAY_S:
         return warning(
-            f"its last sign is {in_words(age_s)} old",
-            "routed and stale jobs wait until a manager runs; it gives a sign every ten seconds",
+            f"its last sign of life is {in_words(age_s)} old",
+            "routed and stale jobs wait until a manager runs; it writes its heartbeat every ten seconds",
             "farro start",
         )
-    return ok(f"its last sign is {in_words(age_s)} old")
+    return ok(f"its last sign of life is {in_words(age_s)} old")
 
 
 def _silent_s(root: str, now: datetime) -> float | None:

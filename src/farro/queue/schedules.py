@@ -1,12 +1,9 @@
-"""Schedules of a root: reading schedules/*.json and .yaml, what each is due for, and firing one.
+"""Read the schedules of a root (schedules/*.json and .yaml), compute what is due, and fire one.
 
-When a line falls due lives in plans.cron, which missed runs are made up for in plans.schedule; the loop that fires by
-itself lives in services.scheduler.
-
-No double run. The job of a run has an id made of the schedule's name and the due time, and submitting an id again is
-the same job (jobs/.ids): that alone keeps any number of managers, restarts and clocks that are set back from running a
-time twice. `jobs/.schedules/<name>.json` only remembers the last time that was handled, to know what was missed; it is
-written after the submission, and a crash in between submits the same id once more.
+No double run: the job of a run has an id made of the schedule's name and the due time, and submitting an id again is
+the same job (jobs/.ids). That alone keeps any number of managers, restarts and clocks that are set back from running a
+due time twice. `jobs/.schedules/<name>.json` only records the last due time that was handled, to know what was missed.
+It is written after the submission; a crash in between submits the same id once more.
 [test_firing_killed_at_any_call_runs_each_time_once, test_two_managers_run_each_time_once]
 """
 
@@ -37,11 +34,11 @@ FOLDER = "schedules"
 STATES = "jobs/.schedules"
 _ENDINGS = (".json", ".yaml", ".yml")
 _LOOK_BACK = (timedelta(days=1), timedelta(days=32), timedelta(days=400))
-_AHEAD = timedelta(days=1)  # a time handled farther in the future than this comes from a clock that was wrong
+_AHEAD = timedelta(days=1)  # a handled time farther in the future than this came from a wrong clock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class ScheduleFile:
     """One file of schedules/: a schedule, or what is wrong with it."""
 
     name: str
@@ -57,15 +54,17 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handled:
-    """What jobs/.schedules knows of a schedule."""
+    """The recorded state of a schedule in jobs/.schedules."""
 
-    until: datetime  # every due time up to this one is dealt with
+    until: datetime  # every due time up to this one is handled
     last_due: datetime | None = None
     last_job: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fired:
+    """A run that was submitted."""
+
     schedule: str
     due: datetime
     job_id: str
@@ -74,8 +73,8 @@ class Fired:
 # --- reading ---
 
 
-def read(root: str, roles: Sequence[str]) -> list[Entry]:
-    """Every schedule of the root, by name; a file with problems is an entry with problems."""
+def read(root: str, roles: Sequence[str]) -> list[ScheduleFile]:
+    """Return every schedule of the root by name; a file with problems is returned with them."""
     try:
         names = sorted(name for name in fs.listdir(f"{root}/{FOLDER}") if _is_schedule(name))
     except (FileNotFoundError, NotADirectoryError):
@@ -84,8 +83,8 @@ def read(root: str, roles: Sequence[str]) -> list[Entry]:
     return [*_named_once(entries)]
 
 
-def named(root: str, roles: Sequence[str], name: str) -> Entry:
-    """The schedule of that name, which is good. InputError: there is none, or all that is wrong with it."""
+def named(root: str, roles: Sequence[str], name: str) -> ScheduleFile:
+    """Return the valid schedule of that name. InputError: there is none, or what is wrong with it."""
     entries = read(root, roles)
     found = next((entry for entry in entries if entry.name == name), None)
     if found is None:
@@ -96,8 +95,8 @@ def named(root: str, roles: Sequence[str], name: str) -> Entry:
     return found
 
 
-def line(root: str, entry: Entry, now: datetime) -> dict[str, Any]:
-    """A schedule as data: what it says, when it ran last and runs next."""
+def line(root: str, entry: ScheduleFile, now: datetime) -> dict[str, Any]:
+    """Return a schedule as data: its settings, and when it ran last and runs next."""
     known = handled(root, entry.name) if not entry.problems else None
     due = next_due(entry, now) if entry.active else None
     schedule = entry.schedule
@@ -117,36 +116,36 @@ def line(root: str, entry: Entry, now: datetime) -> dict[str, Any]:
 
 
 def spelled(moment: datetime | None) -> str:
-    """To the second: a schedule knows no less."""
+    """Format a time to the second; schedules have no finer times."""
     return "never" if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _is_schedule(name: str) -> bool:
-    """Editors leave hidden files beside those that they edit."""
+    """Ignore hidden files, which editors leave beside those that they edit."""
     return name.lower().endswith(_ENDINGS) and not name.startswith(".")
 
 
-def read_file(root: str, file: str, roles: Sequence[str]) -> Entry:
-    """The schedule of one file, checked whole: its line, its zone, its role and its plan."""
+def read_file(root: str, file: str, roles: Sequence[str]) -> ScheduleFile:
+    """Read the schedule of one file and check it completely: cron line, zone, role and plan."""
     path = os.path.join(root, file)
     stem = os.path.basename(file).rsplit(".", 1)[0]
     try:
         document = documents.parse(fs.read_regular(path, documents.DEFAULT.size), file)
         schedule = load(document, lambda document, data: _problems(root, file, document, data, stem, roles))
     except BadDocument as bad:
-        return Entry(name=stem, file=file, problems=tuple(str(bad).splitlines()))
+        return ScheduleFile(name=stem, file=file, problems=tuple(str(bad).splitlines()))
     except OSError as error:
-        return Entry(name=stem, file=file, problems=(f"{file}: cannot be read: {error.strerror or error}",))
-    return Entry(name=schedule.name or stem, file=file, document=document, schedule=schedule)
+        return ScheduleFile(name=stem, file=file, problems=(f"{file}: cannot be read: {error.strerror or error}",))
+    return ScheduleFile(name=schedule.name or stem, file=file, document=document, schedule=schedule)
 
 
 def _problems(
     root: str, file: str, document: Document, data: Mapping[str, Any], stem: str, roles: Sequence[str]
 ) -> Iterator[Problem]:
-    """Of what has the right type; what has not is told by the model."""
+    """Yield problems of fields with the right type; the model reports the others."""
     zone, role, plan_file = data.get("zone"), data.get("role"), data.get("plan_file")
     if data.get("name") is None and NAME.fullmatch(stem) is None:
-        yield document.problem((), f"the file's name is no name of a schedule ({NAME_RULE}); give it a `name`")
+        yield document.problem((), f"the file's name is not a valid schedule name ({NAME_RULE}); give it a `name`")
     if isinstance(zone, str):
         try:
             zone_of(zone)
@@ -173,19 +172,20 @@ def _plan_file(root: str, file: str, named: str) -> Document:
         raise InputError(f"{source}: cannot be read: {why}") from error
 
 
-def _named_once(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Two files of one name would share the ids of their runs: the second is refused."""
+def _named_once(entries: Sequence[ScheduleFile]) -> Iterator[ScheduleFile]:
+    """Refuse the second of two files with one name: they would share the ids of their runs."""
     first: dict[str, str] = {}
     for entry in entries:
         other = first.setdefault(entry.name, entry.file) if entry.schedule is not None else entry.file
         if other == entry.file:
             yield entry
         else:
-            why = f"{entry.file}: {other} has a schedule of this name ({entry.name}) too; give it another `name`"
-            yield Entry(name=entry.name, file=entry.file, problems=(why,))
+            why = f"{entry.file}: {other} has a schedule of this name ({entry.name}), too; give it another `name`"
+            yield ScheduleFile(name=entry.name, file=entry.file, problems=(why,))
 
 
 def zone_of(name: str) -> tzinfo:
+    """Return the time zone of that name. InputError: this machine does not have it."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo
@@ -203,7 +203,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def handled(root: str, name: str) -> Handled | None:
-    """None: never seen, or unreadable; then it starts from now."""
+    """Return the recorded state. None: never seen, or unreadable; then it starts from now."""
     try:
         data = json.loads(fs.read_bytes(f"{root}/{STATES}/{name}.json", 4096))
         last_due = data.get("last_due")
@@ -216,15 +216,19 @@ def handled(root: str, name: str) -> Handled | None:
         return None
 
 
-def next_due(entry: Entry, after: datetime) -> datetime | None:
+def next_due(entry: ScheduleFile, after: datetime) -> datetime | None:
+    """Return the first due time after `after`."""
     if entry.schedule is None:
         return None
     return next(cron.due(entry.schedule.parsed(), zone_of(entry.schedule.zone), after), None)
 
 
 def _dues(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[datetime], int]:
-    """The times that fell due in (after, now], the latest of them, and how many there were as far as was looked: no
-    farther back than it takes to find those that may run. A year of minutes would keep a manager busy for seconds."""
+    """Return the latest times that fell due in (after, now], and how many were found.
+
+    Looks back no farther than needed to find those that may run: a year of minutes would keep a manager busy for
+    seconds.
+    """
     line, zone = schedule.parsed(), zone_of(schedule.zone)
     dues: list[datetime] = []
     for back in _LOOK_BACK:
@@ -238,14 +242,14 @@ def _dues(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[
 # --- firing ---
 
 
-def fire_due(store: Store, root: str, entry: Entry, now: datetime, gate: Gate | None) -> list[Fired]:
-    """Run what is due of one schedule, by its policy of missed runs. What is refused (a full queue) stays due."""
+def fire_due(store: Store, root: str, entry: ScheduleFile, now: datetime, gate: Gate | None) -> list[Fired]:
+    """Run what is due of one schedule, by its policy for missed runs. What is refused (a full queue) stays due."""
     schedule = entry.schedule
     assert schedule is not None
     with _one_at_a_time(root):
         known = handled(root, entry.name)
         if known is None or known.until - now > _AHEAD:
-            _remember(root, entry.name, Handled(until=now))  # from now on: what was before it is not missed
+            _remember(root, entry.name, Handled(until=now))  # from now on: earlier times do not count as missed
             return []
         dues, count = _dues(schedule, known.until, now)
         if not dues:
@@ -253,7 +257,7 @@ def fire_due(store: Store, root: str, entry: Entry, now: datetime, gate: Gate | 
         fired: list[Fired] = []
         for due in to_run(schedule.missed, dues, now):
             job_id = run_id(entry.name, due)
-            with contextlib.suppress(IdConflict):  # run already, by the plan that it had then
+            with contextlib.suppress(IdConflict):  # already run, with the plan it had then
                 _submit(store, root, entry, job_id, gate)
                 store.note("scheduled", job_id=job_id, schedule=entry.name)
             fired.append(Fired(schedule=entry.name, due=due, job_id=job_id))
@@ -265,14 +269,14 @@ def fire_due(store: Store, root: str, entry: Entry, now: datetime, gate: Gate | 
         return fired
 
 
-def fire_now(store: Store, root: str, entry: Entry, gate: Gate | None) -> str:
-    """One run beside the timetable; answers its job's id. Nothing is counted as handled."""
+def fire_now(store: Store, root: str, entry: ScheduleFile, gate: Gate | None) -> str:
+    """Run a schedule once beside its timetable and return the job's id. No due time counts as handled."""
     job_id = _submit(store, root, entry, None, gate)
     store.note("scheduled", job_id=job_id, schedule=entry.name, by_hand=True)
     return job_id
 
 
-def _submit(store: Store, root: str, entry: Entry, job_id: str | None, gate: Gate | None) -> str:
+def _submit(store: Store, root: str, entry: ScheduleFile, job_id: str | None, gate: Gate | None) -> str:
     assert entry.schedule is not None
     assert entry.document is not None
     if entry.schedule.plan_file is not None:
@@ -284,7 +288,8 @@ def _submit(store: Store, root: str, entry: Entry, job_id: str | None, gate: Gat
 
 @contextlib.contextmanager
 def _one_at_a_time(root: str) -> Iterator[None]:
-    """Firers take turns: two at once would do no harm (the ids), but the slower one would set the memory back."""
+    """Serialize firing. Two at once would start no job twice (see the ids), but the slower one would set the record
+    back."""
     with contextlib.suppress(FileExistsError):
         fs.mkdir(f"{root}/{STATES}")
     with leases.exclusively(f"{root}/{STATES}/.lock"):
@@ -298,5 +303,5 @@ def _remember(root: str, name: str, state: Handled) -> None:
         "last_due": None if state.last_due is None else timestamp(state.last_due),
         "last_job": state.last_job,
     }
-    # Synced, once a run: a torn one would be "never seen", and what falls due while the power is away be nobody's.
+    # Synced once per run: a torn file reads as "never seen", and runs missed during a power cut would be skipped.
     fs.write_atomic(f"{root}/{STATES}/{name}.json", json.dumps(data).encode() + b"\n", sync=True)

@@ -1,22 +1,21 @@
-"""Reading what `farro stats` sums: the queues as they are, and the jobs that ended inside the window, newest first.
+"""Compute `farro stats`: queue depths now, and throughput, latencies and failure rate of jobs that ended in the window.
 
-The sums live in observe.stats.
-
-The cost is bounded: a finished job outside the window costs one look at its folder's time, never a read; of those
-inside, and of each queue, at most so many are read. What was left out is said in the answer.
+The cost is bounded: a finished job outside the window costs one stat call and no read; inside the window, and in each
+queue, at most so many jobs are read. The answer says what was left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 
 from farro.jobs import places
 from farro.jobs.states import Status
+from farro.jobs.times import moment_or_none, seconds_between
 from farro.lazy_dataclass import dataclass
 from farro.queue import find_job, tree
-from farro.queue.stats_math import TOTAL, Finished, RoleStats, Waiting, role_stats
-from farro.queue.times import moment_or_none, seconds_between
 from farro.store.port import Store
 
 MOST_FINISHED = 20_000
@@ -24,9 +23,11 @@ MOST_QUEUED = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class StatsLimits:
+    """How many jobs to read at most."""
+
     finished: int = MOST_FINISHED
-    queued: int = MOST_QUEUED  # of each role
+    queued: int = MOST_QUEUED  # per role
 
 
 def stats(
@@ -36,11 +37,11 @@ def stats(
     now: datetime,
     window_s: float,
     roles: Collection[str] = (),
-    limits: Limits | None = None,
+    limits: StatsLimits | None = None,
 ) -> list[RoleStats]:
-    """A line for each role, in the order of their names, and where there are several a last one that sums them."""
+    """Return one line for each role, sorted by name, and with several roles a last line that sums them."""
     wanted = find_job.roles(store, roles)
-    limits = limits or Limits()
+    limits = limits or StatsLimits()
     finished, since_s, cut = _finished(store, wanted, now, window_s, limits.finished)
     waiting, many = _waiting(store, wanted, now, limits.queued)
     paused = store.paused().keys() & set(wanted)
@@ -55,10 +56,11 @@ def stats(
 
 def _finished(
     store: Store, roles: Sequence[str], now: datetime, window_s: float, most: int
-) -> tuple[list[Finished], float, bool]:
-    """Those that ended inside the window, and how far back that reaches: not as far where there were too many."""
+) -> tuple[list[FinishedJob], float, bool]:
+    """Return the jobs that ended inside the window, how far back that reaches (less if there were too many), and
+    whether."""
     begin = now - timedelta(seconds=window_s)
-    slack_s = 60.0  # the folder's time is the disk's clock at the move; the end is what job.json says
+    slack_s = 60.0  # the folder's time is the disk's clock; the end is the time in job.json
     recent = [
         (changed_s, entry)
         for entry in tree.entries(store, tree.FINISHED, roles=roles)
@@ -74,7 +76,7 @@ def _finished(
         end = None if life is None else moment_or_none(life.finalized_at or life.updated_at)
         if life is not None and end is not None and end >= begin and entry.role is not None:
             found.append(
-                Finished(
+                FinishedJob(
                     role=entry.role,
                     status=str(entry.status),
                     latency_s=seconds_between(life.created_at, life.finalized_at),
@@ -84,9 +86,9 @@ def _finished(
     return found, max(1.0, (now - begin).total_seconds()), cut
 
 
-def _waiting(store: Store, wanted: Collection[str], now: datetime, most: int) -> tuple[list[Waiting], set[str]]:
-    """Everything that has not ended, and the roles with more queued jobs than were looked at."""
-    found: list[Waiting] = []
+def _waiting(store: Store, wanted: Collection[str], now: datetime, most: int) -> tuple[list[UnfinishedJob], set[str]]:
+    """Return the jobs that have not ended, and the roles with more queued jobs than were read."""
+    found: list[UnfinishedJob] = []
     looked: dict[str, int] = {}
     many: set[str] = set()
     for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
@@ -94,32 +96,128 @@ def _waiting(store: Store, wanted: Collection[str], now: datetime, most: int) ->
             continue
         if entry.status is Status.QUEUED and entry.role is not None:
             looked[entry.role] = looked.get(entry.role, 0) + 1
-            if looked[entry.role] > most:  # counted, but no longer asked when it is due
+            if looked[entry.role] > most:  # counted, but its due time is not read
                 many.add(entry.role)
-                found.append(Waiting(role=entry.role, state="queued"))
+                found.append(UnfinishedJob(role=entry.role, state="queued"))
                 continue
             found.append(_queued(entry, entry.role, now))
         elif entry.role is not None:
-            found.append(Waiting(role=entry.role, state="in_progress"))
+            found.append(UnfinishedJob(role=entry.role, state="in_progress"))
         else:
-            found += [job for job in _of_no_place(entry) if job.role in wanted]
+            found += [job for job in _outside_roles(entry) if job.role in wanted]
     return found, many
 
 
-def _queued(entry: tree.Entry, role: str, now: datetime) -> Waiting:
+def _queued(entry: tree.JobEntry, role: str, now: datetime) -> UnfinishedJob:
     life = entry.lifecycle()
     due = None if life is None else moment_or_none(life.not_before)
     entered = None if life is None else moment_or_none(life.enqueued_at)
-    return Waiting(
+    return UnfinishedJob(
         role=role,
         state="delayed" if due is not None and due > now else "queued",
         age_s=None if entered is None else max(0.0, (now - entered).total_seconds()),
     )
 
 
-def _of_no_place(entry: tree.Entry) -> Iterator[Waiting]:
-    """Jobs of every role lie together there: job.json knows whose it is."""
+def _outside_roles(entry: tree.JobEntry) -> Iterator[UnfinishedJob]:
+    """Yield the job of an entry outside every role's folder: job.json says its role."""
     life = entry.lifecycle()
     if life is not None:
         state = "waiting" if entry.place == places.WAITING else str(entry.status)
-        yield Waiting(role=life.role, state=state)
+        yield UnfinishedJob(role=life.role, state=state)
+
+
+TOTAL = "*"  # the name of the line that sums all roles; not a valid role name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinishedJob:
+    """A job that ended inside the window."""
+
+    role: str
+    status: str  # succeeded, failed, killed
+    latency_s: float | None  # from its first entry into a queue to its end
+    wait_s: float | None  # from its first entry into a queue to its first claim
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnfinishedJob:
+    """A job that has not ended."""
+
+    role: str
+    state: str  # queued, delayed, waiting, in_progress, stale
+    age_s: float | None = None  # since it entered its queue
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleStats:
+    """One line of `farro stats`; the field names are its column names."""
+
+    role: str
+    queued: int
+    delayed: int  # queued with a start time in the future
+    waiting: int  # waiting for another job, or for a person
+    in_progress: int
+    stale: int
+    succeeded: int  # this and the following: inside the window
+    failed: int
+    killed: int
+    throughput_per_min: float
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    wait_p50_s: float | None
+    wait_p95_s: float | None
+    failure_rate: float | None  # share of those that succeeded or failed
+    oldest_queued_s: float | None
+    window_s: float
+    bounded: bool  # more jobs ended or are queued than were read
+    paused: bool = False  # its queue is paused; in the sum: one of them is
+
+
+COLUMNS = tuple(item.name for item in fields(RoleStats))
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the smallest value that `share` of all values do not exceed (nearest rank): always a measured one."""
+    if not values:
+        return None
+    if not 0 <= share <= 1:
+        raise ValueError(f"{share} is not between 0 and 1")
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def role_stats(
+    role: str,
+    waiting: Iterable[UnfinishedJob],
+    finished: Iterable[FinishedJob],
+    *,
+    window_s: float,
+    bounded: bool = False,
+    paused: bool = False,
+) -> RoleStats:
+    """Compute the line of one role; TOTAL sums all."""
+    here = [job for job in waiting if role in (TOTAL, job.role)]
+    ended = [job for job in finished if role in (TOTAL, job.role)]
+    states = dict.fromkeys(("queued", "delayed", "waiting", "in_progress", "stale"), 0)
+    for job in here:
+        states[job.state] += 1
+    statuses = {status: sum(job.status == status for job in ended) for status in ("succeeded", "failed", "killed")}
+    judged = statuses["succeeded"] + statuses["failed"]
+    latencies = [job.latency_s for job in ended if job.latency_s is not None]
+    waits = [job.wait_s for job in ended if job.wait_s is not None]
+    ages = [job.age_s for job in here if job.age_s is not None and job.state == "queued"]
+    return RoleStats(
+        role=role,
+        **states,
+        **statuses,
+        throughput_per_min=len(ended) * 60 / window_s if window_s > 0 else 0.0,
+        latency_p50_s=percentile(latencies, 0.5),
+        latency_p95_s=percentile(latencies, 0.95),
+        wait_p50_s=percentile(waits, 0.5),
+        wait_p95_s=percentile(waits, 0.95),
+        failure_rate=statuses["failed"] / judged if judged else None,
+        oldest_queued_s=max(ages, default=None),
+        window_s=window_s,
+        bounded=bounded,
+        paused=paused,
+    )

@@ -1,7 +1,4 @@
-"""Submitting plans and commands: a document in, a job's id out. Everything is checked before anything is written.
-
-Reading files and standard input lives in cli; what a plan may say lives in plans; options live in wishes.
-"""
+"""Turn documents and commands into jobs. Everything is checked before anything is written."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from farro.jobs import ids
 from farro.plans.forms import Shaped, is_agent_prompt
 from farro.plans.model import Plan
 from farro.queue import agent_rules as contracts
-from farro.queue import options as wishing
-from farro.queue.admission import Gate, admitted
+from farro.queue import options as submit_options
+from farro.queue.admission import Gate, enqueue_admitted
 from farro.queue.agent_rules import STRICT, Contract
-from farro.queue.options import Wishes
+from farro.queue.options import SubmitOptions
 from farro.roles.names import MANAGER
 from farro.store.port import Store, Submission
 
 DEFAULT_ROLE = "Runner"
-STDIN = "stdin"  # what standard input is called among the files of a job
+STDIN = "stdin"  # the name of piped input among a job's files
 
 
 def enqueue(
@@ -34,14 +31,16 @@ def enqueue(
     role: str | None = None,
     job_id: str | None = None,
     source: str,
-    wishes: Wishes = wishing.NONE,
+    options: SubmitOptions = submit_options.NO_OPTIONS,
     gate: Gate | None = None,
     contract: Contract = STRICT,
 ) -> list[str]:
-    """Enqueue the plan of each document; answers the ids in the same order. All of them are good, or none is queued.
-    `gate` keeps the caps; without one there are none. `contract` is what agent work must keep."""
-    wanted = submissions(store, documents, role=role, job_id=job_id, source=source, wishes=wishes, contract=contract)
-    return admitted(store, wanted, gate)
+    """Enqueue the plan of each document and return the ids in the same order. All are valid, or none is queued.
+
+    `gate` enforces the caps; without one there are none. `contract` holds the rules for agent work.
+    """
+    wanted = submissions(store, documents, role=role, job_id=job_id, source=source, options=options, contract=contract)
+    return enqueue_admitted(store, wanted, gate)
 
 
 def submissions(
@@ -51,16 +50,16 @@ def submissions(
     role: str | None,
     job_id: str | None,
     source: str,
-    wishes: Wishes,
+    options: SubmitOptions,
     contract: Contract = STRICT,
 ) -> list[Submission]:
-    """What would be queued; every problem of all documents at once."""
+    """Return what would be queued, or raise every problem of all documents at once."""
     if job_id is not None:
         _check_option("--id", lambda: ids.check_job_id(job_id))
     known = set(store.roles())
     if role is not None:
         _check_option("--role", lambda: _check_role(role, known))
-    _check_wishes(store, wishes, job_id)
+    _check_options(store, options, job_id)
     read = contracts.read_all(documents, sorted(known), contract, source)
     plans = [plan for plan, _ in read]
     if job_id is not None and len(plans) != 1:
@@ -72,9 +71,9 @@ def submissions(
     for (plan, shaped), document in zip(read, documents, strict=True):
         problems += _commands_for_manager(document, plan, shaped, role)
         problems += contracts.problems(document, plan, shaped, sorted(known), contract)
-        problems += contracts.unfitting(document, wishes)
-    problems += _told_twice(pairs)
-    problems += [problem for document in documents for problem in wishing.contradictions(document, wishes)]
+        problems += contracts.unsupported_options(document, options)
+    problems += _duplicate_ids(pairs)
+    problems += [problem for document in documents for problem in submit_options.contradictions(document, options)]
     problems += _unknown_dependencies(store, pairs, job_id)
     if problems:
         raise refusal(source, problems)
@@ -84,71 +83,78 @@ def submissions(
     return [
         Submission(
             role=role or plan.role or DEFAULT_ROLE,
-            prompt=wishing.granted(_prompt(document.data), wishes),
+            prompt=submit_options.apply_options(_prompt(document.data), options),
             job_id=job_id or plan.id,
-            not_before=wishes.not_before,
+            not_before=options.not_before,
         )
         for plan, document in pairs
     ]
 
 
 def of_files(
-    store: Store, documents: Sequence[Document], *, role: str | None, wishes: Wishes, contract: Contract = STRICT
+    store: Store,
+    documents: Sequence[Document],
+    *,
+    role: str | None,
+    options: SubmitOptions,
+    contract: Contract = STRICT,
 ) -> list[Submission]:
-    """The same for a file a job: each problem is told with the file in which it is."""
+    """Return one submission per file; each problem is reported with its file."""
     found: list[Submission] = []
     refused: list[BadDocument] = []
     first: dict[str, str] = {}
     for document in documents:
         if is_agent_prompt(document.data):
-            raise InputError(f"{document.source} is an agent prompt; such are queued one at a time, with --prompt-json")
+            raise InputError(
+                f"{document.source} is an agent prompt; queue agent prompts one at a time, with --prompt-json"
+            )
         try:
             (one,) = submissions(
-                store, [document], role=role, job_id=None, source=document.source, wishes=wishes, contract=contract
+                store, [document], role=role, job_id=None, source=document.source, options=options, contract=contract
             )
         except BadDocument as bad:
             refused.append(bad)
             continue
         found.append(one)
         if one.job_id is not None and first.setdefault(one.job_id, document.source) != document.source:
-            told = f"{first[one.job_id]} has the same; a job has one id, and an id one job"
-            refused.append(refusal(document.source, [document.problem(("id",), told)]))
+            message = f"{first[one.job_id]} has the same; an id belongs to one job"
+            refused.append(refusal(document.source, [document.problem(("id",), message)]))
     if refused:
         raise InputError("\n".join(map(str, refused)))
     return found
 
 
 def command(
-    store: Store, argv: Sequence[str], *, role: str | None, job_id: str | None, wishes: Wishes
+    store: Store, argv: Sequence[str], *, role: str | None, job_id: str | None, options: SubmitOptions
 ) -> list[Submission]:
-    """The same for a command as it is typed at a prompt."""
-    for word in (*argv, *wishes.env.values(), wishes.cwd or ""):
+    """Return the submission of a command as it is typed in a shell."""
+    for word in (*argv, *options.env.values(), options.cwd or ""):
         if not word.isprintable() and any("\ud800" <= char <= "\udfff" for char in word):
-            raise InputError(f"{ascii(word)[:80]} is not UTF-8 text, and a job is kept as such; put it into a script")
-    document = wishing.command_plan(argv, wishes)
-    rest = Wishes(
-        tags=wishes.tags,
-        priority=wishes.priority,
-        after=wishes.after,
-        after_any=wishes.after_any,
-        not_before=wishes.not_before,
+            raise InputError(f"{ascii(word)[:80]} is not UTF-8 text, as a job must be; put it into a script")
+    document = submit_options.command_plan(argv, options)
+    rest = SubmitOptions(
+        tags=options.tags,
+        priority=options.priority,
+        after=options.after,
+        after_any=options.after_any,
+        not_before=options.not_before,
     )
-    return submissions(store, [document], role=role, job_id=job_id, source=document.source, wishes=rest)
+    return submissions(store, [document], role=role, job_id=job_id, source=document.source, options=rest)
 
 
 def with_input(submission: Submission, data: bytes) -> Submission:
-    """The same job, which brings `data` along: its first step that reads no other finds it on its standard input."""
+    """Return the job with `data` attached: its first step that reads no other input gets it on standard input."""
     if "input" in submission.prompt:
-        raise InputError("the plan names an `input` of its own, and something was piped in; keep one of them")
+        raise InputError("the plan names an `input` of its own, and input was also piped in; keep one of them")
     return replace(submission, prompt={**submission.prompt, "input": STDIN}, payload={STDIN: data})
 
 
-def _check_wishes(store: Store, wishes: Wishes, job_id: str | None) -> None:
-    for tag in wishes.tags:
+def _check_options(store: Store, options: SubmitOptions, job_id: str | None) -> None:
+    for tag in options.tags:
         _check_option("--tag", partial(ids.check_tag, tag))
     if job_id is not None and store.find(job_id) is not None:
-        return  # submitted before: it answers what it is, whatever became of what it ran after
-    for name, wanted in (("--after", wishes.after), ("--after-any", wishes.after_any)):
+        return  # submitted before: the existing job is returned, whatever became of its dependencies
+    for name, wanted in (("--after", options.after), ("--after-any", options.after_any)):
         for dependency in wanted:
             _check_option(name, partial(_check_dependency, store, dependency, (), job_id))
 
@@ -161,7 +167,7 @@ def _check_dependency(store: Store, dependency: str, earlier: Collection[str], o
 
 
 def _unknown_dependencies(store: Store, pairs: Sequence[tuple[Plan, Document]], job_id: str | None) -> list[Problem]:
-    """Ids in a plan's metadata that name no job, nor an earlier line of the same file."""
+    """Return dependencies in a plan's metadata that are neither a job nor an earlier document of the same source."""
     earlier: set[str] = set()
     found = []
     for plan, document in pairs:
@@ -171,7 +177,7 @@ def _unknown_dependencies(store: Store, pairs: Sequence[tuple[Plan, Document]], 
             wanted = metadata.get(name) if isinstance(metadata, dict) else None
             for index, dependency in enumerate(wanted if isinstance(wanted, list) else ()):
                 if not (isinstance(dependency, str) and ids.is_job_id(dependency)):
-                    continue  # told by wishes.contradictions
+                    continue  # reported by options.contradictions
                 try:
                     if own is None or store.find(own) is None:
                         _check_dependency(store, dependency, earlier, own)
@@ -184,7 +190,7 @@ def _unknown_dependencies(store: Store, pairs: Sequence[tuple[Plan, Document]], 
 def _problems(
     plan: Plan, document: Document, known: set[str], *, role: str | None, job_id: str | None
 ) -> list[Problem]:
-    """What a plan says of its own job that this root or the command line contradicts."""
+    """Return where a plan's id or role is contradicted by this root or the command line."""
     found = []
     if plan.id is not None:
         if job_id is not None and plan.id != job_id:
@@ -204,9 +210,9 @@ def _problems(
 
 
 def _commands_for_manager(document: Document, plan: Plan, shaped: Shaped, role: str | None) -> Iterator[Problem]:
-    """Who works that role decides where agents' jobs go next, and runs nothing: such a job would only fail."""
+    """Refuse commands for the Manager role: it only decides where agents' jobs go next, so they would fail."""
     named = {role, plan.role} - {None}
-    if shaped.agent or named != {MANAGER}:  # two that differ are told of elsewhere
+    if shaped.agent or named != {MANAGER}:  # `_problems` reports two that differ
         return
     why = f"decides where agents' jobs go next, and runs no commands; leave it out, and {DEFAULT_ROLE} runs them"
     if role is not None:
@@ -214,8 +220,8 @@ def _commands_for_manager(document: Document, plan: Plan, shaped: Shaped, role: 
     yield document.problem(("role",), f"is {MANAGER}, which {why}")
 
 
-def _told_twice(pairs: Sequence[tuple[Plan, Document]]) -> list[Problem]:
-    """One id for two plans in the same file. The same plan again is the same job, as it is across files."""
+def _duplicate_ids(pairs: Sequence[tuple[Plan, Document]]) -> list[Problem]:
+    """Return plans in one file that share an id. The same plan again is the same job, as it is across files."""
     first: dict[str, Document] = {}
     found = []
     for plan, document in pairs:
@@ -241,5 +247,5 @@ def _check_option(name: str, check: Callable[[], object]) -> None:
 
 
 def _prompt(data: Any) -> Mapping[str, Any]:
-    """prompt.json holds what was submitted; a bare task list becomes the object that means the same."""
+    """Return the content of prompt.json: what was submitted; a bare task list becomes the equivalent object."""
     return {"tasks": data} if isinstance(data, list) else without_schema(data)

@@ -1,13 +1,11 @@
-"""The queues as they were: the audit log folded up to a moment. For whoever scrubs back and forth through time.
+"""Reconstruct the queues at any past moment from the audit log.
 
-Reading single lines for people is observe.audit_reading; how a job stands now is the store's to say.
-
-The log is read once, and then only what was added: a transition becomes a few numbers, so that a million of them fit
-into memory and are gone through in a fraction of a second. Lines of different writers are out of order by as long as
-they buffer; they are put in order as they come. The times of two tellers may cross as well, and then a job's own
-events are put in the order in which they can have happened (`succession`): each is told after it happened, so one that
-must have come before another counts as no later than that. What the log does not know, because its first files are
-gone, is told as `whole=False`; of a job whose beginning is gone, what it was before its first line stands for it.
+The log is read once, and then only what was added. A transition becomes a few numbers, so that a million of them fit
+into memory and are replayed in a fraction of a second. Lines of different writers are out of order by as long as they
+buffer; they are sorted as they arrive. Times of two writers may cross as well; then a job's own events are put into a
+possible order (`history.in_order`): an event is logged after it happened, so one that must precede another counts as no
+later than that. If the first log files are gone, `whole` is False; for a job whose beginning is gone, the state before
+its first line is used.
 """
 
 from __future__ import annotations
@@ -26,37 +24,38 @@ from farro.host import fs
 from farro.jobs.states import Reason, Status
 from farro.lazy_dataclass import dataclass
 from farro.log.audit import files
-from farro.queue.catalog.changes import in_lots
+from farro.queue.catalog.catalog import in_batches
 from farro.queue.catalog.rows import milliseconds, spelled
-from farro.queue.event_order import Fact, in_order
+from farro.queue.history import Fact, in_order
 from farro.store.fleet import Fleet
 from farro.store.port import Store
 
-MOST = 2_000_000  # transitions that are kept; the oldest are folded into one state
+MOST = 2_000_000  # transitions that are kept; the oldest are folded into a starting state
 BLOCK = 1 << 20
-LOT = 100_000  # transitions that are put in order at once
-WAIT_S = 2.0  # for somebody else who reads
+BATCH = 100_000  # transitions that are sorted at once
+WAIT_S = 2.0  # for another thread that reads the log
 _STATUSES = tuple(Status)
 _NUMBERS = {str(status): number for number, status in enumerate(_STATUSES)}
-_LATE = 20_000  # entries that a late line may have to be put before
-_MOMENT_MS = 5000  # by how much the times of two tellers may cross
-_BEGINS, _UNKNOWN = 254, 255  # in the place of what a job was before: it was made; the line does not say
+_LATE = 20_000  # most entries that a late line may be inserted before
+_MOMENT_MS = 5000  # by how much the times of two writers may cross
+_BEGINS, _UNKNOWN = 254, 255  # instead of the previous status: the job was created; the line does not say
 _NO_ATTEMPT = 65535
 
 
-class Step(NamedTuple):
-    """One transition."""
+class Transition(NamedTuple):
+    """One status change, with names replaced by numbers."""
 
     at_ms: int
     job: int
     role: int
     status: int
     actor: int
-    came: int  # what it was before
+    came: int  # previous status
     attempt: int
 
     @property
     def fact(self) -> Fact:
+        """Return what the change says about the order of events."""
         return Fact(
             attempt=None if self.attempt == _NO_ATTEMPT else self.attempt,
             came=_STATUSES[self.came] if self.came < _BEGINS else None,
@@ -66,7 +65,9 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobThen:
+class PastJob:
+    """A job at a past moment."""
+
     job_id: str
     role: str
     status: Status
@@ -75,23 +76,28 @@ class JobThen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Then:
-    """How everything stood."""
+class QueuesAtMoment:
+    """All queues at a past moment."""
 
     queues: Mapping[str, Mapping[str, int]]
-    jobs: tuple[JobThen, ...]  # those that had not ended first, the newest first
+    jobs: tuple[PastJob, ...]  # unfinished first, then newest first
     more: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
+    """The period that the log covers."""
+
     first: str | None
     last: str | None
     lines: int
 
 
-class Past:
-    """Invariant: the arrays are as long as each other and sorted by time; `_before` has the states at their start."""
+class QueueHistory:
+    """Transitions of all jobs in columns.
+
+    Invariant: the arrays have equal length and are sorted by time; `_before` has the states at their start.
+    """
 
     def __init__(self, store: Store, *, most: int = MOST) -> None:
         self._store = store
@@ -107,12 +113,12 @@ class Past:
         self._names: dict[str, int] = {}
         self._role_names: dict[str, int] = {}
         self._actor_names: dict[str, int] = {}
-        self._before: dict[int, tuple[int, int]] = {}  # job → role and status, of those that the log found there
+        self._before: dict[int, tuple[int, int]] = {}  # job → role and status before the first line
         self._met: set[int] = set()
-        self._lost: dict[int, int] = {}  # jobs whose beginning was not met, and when they were met first
+        self._lost: dict[int, int] = {}  # jobs without a beginning in the log → time of their first line
         self._folded = False
-        self._read: dict[int, int] = {}  # inode → bytes of it that were read
-        self._seen_ms: tuple[int, int] = (0, 0)  # of a common log: the last time, and how many lines of it
+        self._read: dict[int, int] = {}  # inode → bytes already read
+        self._seen_ms: tuple[int, int] = (0, 0)  # shared log: the last time, and how many lines have it
 
     @property
     def whole(self) -> bool:
@@ -120,19 +126,22 @@ class Past:
 
     @property
     def _columns(self) -> tuple[array[int], ...]:
-        """In the order of a step's fields."""
+        """Return the arrays in the order of a transition's fields."""
         return (self._times, self._jobs, self._roles, self._states, self._actors, self._came, self._attempts)
 
     # --- reading ---
 
     def refresh(self) -> None:
-        """What was added to the log since the last look. TryAgain: somebody reads it, and that takes a while: of a log
-        of gigabytes the first time minutes, in which nobody who asks may keep a thread waiting."""
+        """Read what was added to the log.
+
+        Raises TryAgain if another thread is reading it: the first read of a log of gigabytes takes minutes, and must
+        not block other threads that long.
+        """
         if not self._lock.acquire(timeout=WAIT_S):
             raise TryAgain("the audit log is still being read; ask again in a moment")
         try:
             steps = (step for line in self._news() if (step := self._step(line)) is not None)
-            for lot in in_lots(steps, LOT):  # so that a long log is never in memory as a whole
+            for lot in in_batches(steps, BATCH):  # so that a long log is never in memory as a whole
                 self._add(lot)
         finally:
             self._lock.release()
@@ -173,7 +182,7 @@ class Past:
             self._seen_ms = (at_ms, count)
             yield line
 
-    def _step(self, line: Mapping[str, Any]) -> Step | None:
+    def _step(self, line: Mapping[str, Any]) -> Transition | None:
         job_id, status = line.get("job_id"), line.get("status")
         number = _NUMBERS.get(status) if isinstance(status, str) else None
         at_ms = milliseconds(line.get("ts"))
@@ -186,27 +195,27 @@ class Past:
         came = _BEGINS if begins else _NUMBERS.get(str(line.get("from")), _UNKNOWN)
         if job not in self._met:
             self._met.add(job)
-            if came < _BEGINS:  # its beginning is in files that are gone, or is told later
+            if came < _BEGINS:  # its beginning is in deleted files, or is logged later
                 own = line.get("role")
                 self._before[job] = (_number(self._role_names, own if isinstance(own, str) else "-"), came)
                 self._lost[job] = at_ms
         elif begins:
             if job not in self._lost:
-                return None  # it is told twice, or of a job of which all is known
+                return None  # logged twice, or the job's beginning is known
             at_ms = min(at_ms, self._lost.pop(job))
             del self._before[job]
         attempt = line.get("attempt")
         counted = attempt if isinstance(attempt, int) and 0 <= attempt < _NO_ATTEMPT else _NO_ATTEMPT
-        return Step(at_ms, job, of, number, _number(self._actor_names, str(line.get("actor"))), came, counted)
+        return Transition(at_ms, job, of, number, _number(self._actor_names, str(line.get("actor"))), came, counted)
 
-    def _add(self, steps: list[Step]) -> None:
-        """Together with the last ones that are there: what comes may have happened before them."""
+    def _add(self, steps: list[Transition]) -> None:
+        """Insert transitions, sorted together with the last known ones: they may have happened before those."""
         if not steps:
             return
         first_ms = min(step.at_ms for step in steps) - _MOMENT_MS
         begin = max(bisect_left(self._times, first_ms), len(self._times) - _LATE, 0)
         floor_ms = self._times[begin - 1] if begin else 0
-        steps = _as_it_happened([*self._steps(begin, len(self._times)), *steps], floor_ms)
+        steps = _sorted([*self._steps(begin, len(self._times)), *steps], floor_ms)
         for column, values in zip(self._columns, zip(*steps, strict=True), strict=True):
             del column[begin:]
             column.extend(values)
@@ -214,26 +223,28 @@ class Past:
             self._fold(len(self._times) - self._most * 9 // 10)
 
     def _fold(self, count: int) -> None:
-        """The oldest become the state that all begins with."""
+        """Fold the oldest transitions into the starting state."""
         for step in self._steps(0, count):
             self._before[step.job] = (step.role, step.status)
-            self._lost.pop(step.job, None)  # its beginning would come too late
+            self._lost.pop(step.job, None)  # its beginning would be inserted too late
         for column in self._columns:
             del column[:count]
         self._folded = True
 
-    def _steps(self, begin: int, end: int) -> Iterator[Step]:
-        return map(Step._make, zip(*(column[begin:end] for column in self._columns), strict=True))
+    def _steps(self, begin: int, end: int) -> Iterator[Transition]:
+        return map(Transition._make, zip(*(column[begin:end] for column in self._columns), strict=True))
 
     # --- asking ---
 
     def range(self) -> Range:
+        """Return the period that the log covers."""
         with self._lock:
             if not self._times:
                 return Range(first=None, last=None, lines=0)
             return Range(first=spelled(self._times[0]), last=spelled(self._times[-1]), lines=len(self._times))
 
-    def at(self, moment_ms: int, *, limit: int, roles: Collection[str] = ()) -> Then:
+    def at(self, moment_ms: int, *, limit: int, roles: Collection[str] = ()) -> QueuesAtMoment:
+        """Return all queues at that moment."""
         with self._lock:
             states: dict[int, tuple[int, int, int, int]] = {
                 job: (role, status, 0, -1) for job, (role, status) in self._before.items()
@@ -254,7 +265,7 @@ class Past:
             found.append((ended, -at_ms, job, role, status, actor))
         found.sort()
         jobs = tuple(
-            JobThen(
+            PastJob(
                 job_id=job_names[job],
                 role=role_names[role],
                 status=_STATUSES[status],
@@ -263,18 +274,18 @@ class Past:
             )
             for _, at, job, role, status, actor in found[:limit]
         )
-        return Then(queues=dict(sorted(queues.items())), jobs=jobs, more=max(0, len(found) - limit))
+        return QueuesAtMoment(queues=dict(sorted(queues.items())), jobs=jobs, more=max(0, len(found) - limit))
 
     def curve(self, since_ms: int, until_ms: int, points: int, *, role: str | None = None) -> list[dict[str, Any]]:
-        """How many jobs of each status there were at each of so many moments, and what happened up to it."""
+        """Return the jobs of each status at `points` moments, and the number of events before each."""
         moments = [since_ms + (until_ms - since_ms) * (number + 1) // points for number in range(points)]
         with self._lock:
             only = None if role is None else self._role_names.get(role, -1)
             states: dict[int, tuple[int, int]] = dict(self._before)
             counts = [0] * len(_STATUSES)
-            for own, status in states.values():
-                counts[status] += only is None or own == only
-            told: list[dict[str, Any]] = []
+            for of_role, status in states.values():
+                counts[status] += only is None or of_role == only
+            curve_points: list[dict[str, Any]] = []
             at = 0
             for moment in moments:
                 events = 0
@@ -288,13 +299,16 @@ class Past:
                     events += step.at_ms > since_ms and (only is None or step.role == only)
                 at = end
                 numbers = {str(status): counts[number] for number, status in enumerate(_STATUSES)}
-                told.append({"at": spelled(moment), **numbers, "events": events})
-        return told
+                curve_points.append({"at": spelled(moment), **numbers, "events": events})
+        return curve_points
 
 
-def _as_it_happened(steps: list[Step], floor_ms: int) -> list[Step]:
-    """In the order of their times, and each job's own in the order in which they can have happened. What is older than
-    `floor_ms` comes too late to be put where it belongs: it counts from there, and a beginning not at all."""
+def _sorted(steps: list[Transition], floor_ms: int) -> list[Transition]:
+    """Sort by time, and each job's own transitions into a possible order.
+
+    A transition older than `floor_ms` arrives too late to be inserted: it counts from there, and a beginning is
+    dropped.
+    """
     if floor_ms:
         steps = [
             step if step.at_ms >= floor_ms else step._replace(at_ms=floor_ms)
@@ -302,8 +316,8 @@ def _as_it_happened(steps: list[Step], floor_ms: int) -> list[Step]:
             if step.at_ms >= floor_ms or step.came != _BEGINS
         ]
     steps.sort(key=_at_ms)
-    last: dict[int, Step] = {}
-    crossed: dict[int, list[Step]] = {}
+    last: dict[int, Transition] = {}
+    crossed: dict[int, list[Transition]] = {}
     for step in steps:
         before = last.get(step.job)
         if before is not None and (step.came != before.status or step.attempt < before.attempt):
@@ -316,17 +330,17 @@ def _as_it_happened(steps: list[Step], floor_ms: int) -> list[Step]:
             crossed[step.job].append(step)
     straight = [step for step in steps if step.job not in crossed]
     for own in crossed.values():
-        straight += _told_in_time(in_order(own, lambda step: step.fact))
+        straight += _with_possible_times(in_order(own, lambda step: step.fact))
     return sorted(straight, key=_at_ms)
 
 
-def _told_in_time(own: list[Step]) -> Iterator[Step]:
-    """None of them happened later than one that came after it was told."""
+def _with_possible_times(own: list[Transition]) -> Iterator[Transition]:
+    """Move times forward: none happened later than a following event was logged."""
     times = accumulate((step.at_ms for step in reversed(own)), min)
     return (step._replace(at_ms=at_ms) for step, at_ms in zip(own, reversed([*times]), strict=True))
 
 
-def _at_ms(step: Step) -> int:
+def _at_ms(step: Transition) -> int:
     return step.at_ms
 
 
@@ -335,7 +349,7 @@ def _number(known: dict[str, int], name: str) -> int:
 
 
 def _lines(fd: int, offset: int) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """Whole lines from there on, each with where it ends. What is no JSON object is passed over."""
+    """Yield whole lines from `offset` on, each with its end. Lines that are not JSON objects are skipped."""
     rest = b""
     while block := os.pread(fd, BLOCK, offset + len(rest)):
         whole, newline, rest_now = (rest + block).rpartition(b"\n")

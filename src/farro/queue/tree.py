@@ -1,9 +1,6 @@
-"""Where every job of a store lies: for answers about thousands of jobs.
+"""Find where every job of a store is, for queries about thousands of jobs.
 
-One job is looked up with Store.find; what a folder's name means is told by kernel.places.
-
-In the file store the folders say it, and no job.json is opened before somebody asks for one. Elsewhere there are no
-folders to look at: the store lists its jobs.
+In the file store the folders say it, and no job.json is opened unless it is needed. Other stores list their jobs.
 """
 
 from __future__ import annotations
@@ -19,8 +16,8 @@ from farro.host import fs
 from farro.jobs import ids, places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
+from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass
-from farro.queue.times import moment_or_none
 from farro.store.files import FilesStore
 from farro.store.port import JobView, Store
 
@@ -31,19 +28,19 @@ _JOB_LIMIT = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A job's place. What it says may be over by the time it is read."""
+class JobEntry:
+    """A job and its place. It may have moved by the time it is read."""
 
     job_id: str
-    name: str  # of the folder; a quarantined namesake carries a suffix
+    name: str  # of the folder; a second quarantined job of one id has a suffix
     place: str  # relative to the root
-    role: str | None  # None where jobs of every role lie together
+    role: str | None  # None in folders that all roles share
     status: Status
-    path: str  # of its folder; empty where it has none
-    view: JobView | None = None  # where it has none
+    path: str  # of its folder; empty if it has none
+    view: JobView | None = None  # set if it has no folder
 
     def changed_at_s(self) -> float:
-        """When it last changed, in Unix time: of a finished job that is when it finished. 0: it moved on."""
+        """Return when it last changed, in Unix time; for a finished job, when it finished. 0: it has moved."""
         if self.view is not None:
             changed = moment_or_none(self.view.lifecycle.updated_at)
             return 0.0 if changed is None else changed.timestamp()
@@ -53,7 +50,7 @@ class Entry:
             return 0.0
 
     def lifecycle(self) -> Lifecycle | None:
-        """None: it moved on, or cannot be read."""
+        """Read job.json. None: the job has moved, or it cannot be read."""
         if self.view is not None:
             return self.view.lifecycle
         try:
@@ -62,12 +59,12 @@ class Entry:
             return None
 
     def prompt(self, store: Store) -> Mapping[str, Any]:
-        """Empty: it moved on, or cannot be read."""
+        """Read prompt.json. Empty: the job has moved, or it cannot be read."""
         return read_prompt(self.path if self.view is None else store.folder(self.view))
 
 
 def in_folders(store: Store) -> bool:
-    """Whether a job is a folder under the root: then a look there is cheaper than to ask for jobs."""
+    """Return whether jobs are folders under the root: then reading the folder is cheaper than asking the store."""
     return isinstance(store, FilesStore)
 
 
@@ -77,8 +74,8 @@ def entries(
     *,
     roles: Iterable[str] | None = None,
     quarantined: bool = False,
-) -> Iterator[Entry]:
-    """Every job, in the order in which a job passes the places. Jobs in somebody's hands count as in progress."""
+) -> Iterator[JobEntry]:
+    """Yield every job in the order of its places. Jobs held by any agent count as in progress."""
     wanted = None if roles is None else tuple(roles)
     if not in_folders(store):
         yield from _listed(store, statuses, wanted)
@@ -90,15 +87,15 @@ def entries(
         for name in fs.subdirectories(f"{root}/{place}"):
             job_id = name.split(".", 1)[0]
             if ids.is_job_id(job_id):
-                yield Entry(
+                yield JobEntry(
                     job_id=job_id, name=name, place=place, role=role, status=status, path=f"{root}/{place}/{name}"
                 )
 
 
-def _listed(store: Store, statuses: Collection[Status] | None, roles: tuple[str, ...] | None) -> Iterator[Entry]:
+def _listed(store: Store, statuses: Collection[Status] | None, roles: tuple[str, ...] | None) -> Iterator[JobEntry]:
     for view in store.list(roles=roles, statuses=statuses):
         aside = view.place == places.WAITING or view.status is Status.STALE
-        yield Entry(
+        yield JobEntry(
             job_id=view.job_id,
             name=view.job_id,
             place=view.place,
@@ -109,12 +106,14 @@ def _listed(store: Store, statuses: Collection[Status] | None, roles: tuple[str,
         )
 
 
-def waiting(store: Store) -> list[Entry]:
-    """Jobs that wait outside every queue: for others, or for a person."""
+def waiting(store: Store) -> list[JobEntry]:
+    """Return the jobs that wait outside every queue: for other jobs, or for a person."""
     if in_folders(store):
         home = f"{store.root}/{places.WAITING}"
         return [
-            Entry(job_id=name, name=name, place=places.WAITING, role=None, status=Status.QUEUED, path=f"{home}/{name}")
+            JobEntry(
+                job_id=name, name=name, place=places.WAITING, role=None, status=Status.QUEUED, path=f"{home}/{name}"
+            )
             for name in fs.subdirectories(home)
         ]
     return [entry for entry in entries(store, {Status.QUEUED}) if entry.place == places.WAITING]
@@ -139,15 +138,15 @@ def _places(root: str, roles: tuple[str, ...], quarantined: bool) -> Iterator[tu
 
 
 def chosen(store: Store) -> list[str]:
-    """Of a store with folders, the ids that somebody chose, children's among them, from their register. Whoever
-    prunes a job takes it out."""
+    """Return the ids that submitters chose, children's among them, from their register. File store only; pruning
+    removes them."""
     with contextlib.suppress(FileNotFoundError):
         return [name for name in fs.listdir(f"{store.root}/{CHOSEN}") if ids.is_job_id(name)]
     return []
 
 
 def has_work(store: Store) -> bool:
-    """Whether any job is queued or running: the first that is found is enough, however long a queue is."""
+    """Return whether any job is queued or running. Stops at the first."""
     if not in_folders(store):
         return store.load(None) > 0
     for place, _, status in _places(store.root, tuple(store.roles()), False):

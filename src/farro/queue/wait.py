@@ -1,6 +1,6 @@
-"""Waiting for jobs to end: told by the change feed, checked by a bounded rescan. What is printed lives in cli.
+"""Wait for jobs to end, using the change feed and a bounded rescan.
 
-A job has ended when nothing moves it on any more: a failed one that is not final is still waited for.
+A job has ended when nothing will move it any more: a failed job that is not final is still waited for.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from farro.queue import tree
 from farro.queue.explain import facts
 from farro.store.port import Store
 
-RESCAN_S = 2.0  # the feed may lose changes, and tells nothing of a job that somebody removed
-_LOOKED_AT = 8  # jobs of which is told what keeps them
-_FEW = 64  # jobs that are looked up one by one; more are found by listing what is finished
+RESCAN_S = 2.0  # the feed may lose changes, and does not report removed jobs
+_LOOKED_AT = 8  # jobs that are explained
+_FEW = 64  # jobs that are looked up one by one; for more, the unfinished jobs are listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class EndedJob:
+    """A job that has ended or is gone."""
+
     job_id: str
-    lifecycle: Lifecycle | None  # None: it is not there any more
+    lifecycle: Lifecycle | None  # None: it no longer exists
 
     @property
     def good(self) -> bool:
         return self.lifecycle is not None and self.lifecycle.status is Status.SUCCEEDED
 
 
-class Lookout:
-    """Looks out for the ends of jobs, turn by turn. One thread looks; others may add jobs meanwhile, or drop them."""
+class EndWatcher:
+    """Watch for the ends of jobs. One thread calls `look`; others may add or drop jobs meanwhile."""
 
     def __init__(self, store: Store, root: str, *, clock: Clock) -> None:
         self._store, self._root, self._clock = store, root, clock
-        self._cursor = store.changes(None).cursor  # before the first look, so that nothing falls between
+        self._cursor = store.changes(None).cursor  # before the first look, so that no change is missed
         self._left: dict[str, None] = {}
-        self._suspects: dict[str, None] = {}  # which of them may have ended
-        self._missed: set[str] = set()  # not found at the last look; a job on the move can be overlooked once
+        self._suspects: dict[str, None] = {}  # jobs that may have ended
+        self._missed: set[str] = set()  # not found last time; a moving job can be overlooked once
         self._rescan_at_s = 0.0
         self._lock = threading.Lock()
 
@@ -51,17 +53,18 @@ class Lookout:
             return list(self._left)
 
     def add(self, job_ids: Iterable[str]) -> None:
-        """Jobs that may have ended already: the next turn looks. Whoever waits in this one is to be woken."""
+        """Watch more jobs. They may have ended already: the next call checks. Wake a thread that is waiting."""
         with self._lock:
             self._left.update(dict.fromkeys(job_ids))
             self._rescan_at_s = 0.0
 
     def drop(self, job_id: str) -> None:
+        """Stop watching a job."""
         with self._lock:
             self._left.pop(job_id, None)
 
-    def look(self, timeout_s: float | None) -> Iterator[Ended]:
-        """Those that have ended. Then, while some are left, waits for a reason to look again: `timeout_s` at most."""
+    def look(self, timeout_s: float | None) -> Iterator[EndedJob]:
+        """Yield jobs that have ended. While some are left, wait up to `timeout_s` for a change and check again."""
         if self._now_s() >= self._rescan_at_s:
             self._rescan()
         yield from self._ended()
@@ -83,14 +86,14 @@ class Lookout:
             self._rescan_at_s = began_s + RESCAN_S
             left = list(self._left)
         suspects = _suspects(self._store, self._root, left)
-        # A look at everything may be dear; it may not become what this process does all day.
+        # A rescan may be expensive; it must not become most of this process's work.
         longer_s = 20 * (self._now_s() - began_s)
         with self._lock:
             self._suspects.update(dict.fromkeys(suspects))
-            if self._rescan_at_s:  # else some were added meanwhile
+            if self._rescan_at_s:  # 0: jobs were added meanwhile
                 self._rescan_at_s = max(self._rescan_at_s, self._now_s() + longer_s)
 
-    def _ended(self) -> Iterator[Ended]:
+    def _ended(self) -> Iterator[EndedJob]:
         with self._lock:
             suspects, self._suspects = self._suspects, {}
         for job_id in suspects:
@@ -104,7 +107,7 @@ class Lookout:
                 if over:
                     del self._left[job_id]
             if over:
-                yield Ended(job_id=job_id, lifecycle=None if view is None else view.lifecycle)
+                yield EndedJob(job_id=job_id, lifecycle=None if view is None else view.lifecycle)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_s()
@@ -112,21 +115,23 @@ class Lookout:
 
 def ends(
     store: Store, root: str, job_ids: Sequence[str], *, clock: Clock, timeout_s: float | None = None
-) -> Iterator[Ended]:
-    """Each of the jobs as it ends; over when all have ended, or after `timeout_s`."""
+) -> Iterator[EndedJob]:
+    """Yield each job as it ends, until all have, or until `timeout_s` has passed."""
     deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-    lookout = Lookout(store, root, clock=clock)
-    lookout.add(job_ids)
-    while lookout.left:
+    watcher = EndWatcher(store, root, clock=clock)
+    watcher.add(job_ids)
+    while watcher.left:
         left_s = None if deadline_s is None else max(0.0, deadline_s - clock.monotonic_s())
-        yield from lookout.look(left_s)
+        yield from watcher.look(left_s)
         if left_s == 0:
             return
 
 
-def standing(store: Store, root: str, job_ids: Sequence[str], *, now: datetime) -> list[str]:
-    """What keeps jobs from starting until somebody does something, in words, with the command that helps: once for
-    each cause, and of the first few jobs. Whoever waits would else wait for nothing, and not know."""
+def stuck_jobs(store: Store, root: str, job_ids: Sequence[str], *, now: datetime) -> list[str]:
+    """Explain what keeps jobs from starting until a person acts, with the command that helps: once for each cause.
+
+    Only the first few jobs are checked. Without this, a caller could wait forever without knowing why.
+    """
     told: dict[str, str] = {}
     for job_id in job_ids[:_LOOKED_AT]:
         view = store.find(job_id)
@@ -139,7 +144,7 @@ def standing(store: Store, root: str, job_ids: Sequence[str], *, now: datetime) 
 
 
 def _suspects(store: Store, root: str, job_ids: list[str]) -> list[str]:
-    """Which of them may have ended."""
+    """Return the jobs that may have ended."""
     if len(job_ids) <= _FEW:
         return job_ids
     alive = {entry.job_id for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE})}

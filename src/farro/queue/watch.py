@@ -1,7 +1,4 @@
-"""Looking on while work happens: what changed, one thing after the other, and how everything stands now.
-
-How it is drawn lives in cli.
-"""
+"""Observe jobs while they run: the changes one after the other, and an overview of the current state."""
 
 from __future__ import annotations
 
@@ -16,33 +13,33 @@ from farro.host.clock_port import Clock
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
+from farro.jobs.times import moment_or_none, seconds_between
 from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass, field
-from farro.queue import counts as lanes
 from farro.queue import tree
+from farro.queue.counts import QueueCounter
 from farro.queue.listing import titles
-from farro.queue.times import moment_or_none, seconds_between
 from farro.store.port import AgentView, Change, JobView, QueuePause, Store
 
 SHOWN_RUNNING = 20
 SHOWN_ENDED = 8
-_TICK_S = 1.0  # longer than any disk's clock takes to go on
+_TICK_S = 1.0  # longer than the time resolution of any filesystem
 
 
-class Onlooker:
-    """What changed since the last look. The feed tells it; where it lost something, two listings are compared.
+class ChangeWatcher:
+    """Report what changed since the last call: from the change feed, or after a gap by comparing two listings.
 
-    Invariant: `_known` is what was told last of each job that has not ended.
+    Invariant: `_known` is what was last reported of each unfinished job.
     """
 
     def __init__(self, store: Store, root: str) -> None:
         self._store = store
         self._root = root
-        self._cursor = store.changes(None).cursor  # before the first listing, so that nothing falls between
+        self._cursor = store.changes(None).cursor  # before the first listing, so that no change is missed
         self._known = self._listed()
 
     def run_once(self, timeout_s: float) -> list[Change]:
-        """Waits up to `timeout_s` for something."""
+        """Return new changes; wait up to `timeout_s` for one."""
         changes = self._store.changes(self._cursor, timeout_s=timeout_s)
         self._cursor = changes.cursor
         found = list(changes.items)
@@ -54,12 +51,12 @@ class Onlooker:
                 if self._known.get(job_id, (None, None))[1] is not status
             ]
             self._known = now
-        told = []
+        counts_of_role = []
         for change in found:
             if changes.gap or self._known.get(change.job_id, (None, None))[1] is not change.status:
-                told.append(change)
+                counts_of_role.append(change)
             self._known[change.job_id] = (change.role, change.status)
-        return told
+        return counts_of_role
 
     def _listed(self) -> dict[str, tuple[str | None, Status]]:
         found = tree.entries(self._store, quarantined=True)
@@ -67,7 +64,9 @@ class Onlooker:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Running:
+class RunningJob:
+    """A job that a worker holds."""
+
     job_id: str
     role: str
     agent: str
@@ -78,7 +77,9 @@ class Running:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class RecentJob:
+    """A job that ended recently."""
+
     job_id: str
     role: str | None
     status: Status
@@ -87,36 +88,40 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
-    """How everything stands."""
+class JobsOverview:
+    """The state of all queues, jobs and agents."""
 
     at: datetime
-    counts: Mapping[str, Mapping[Status, int]]  # of each role that has or had work; "-" where nobody knows whose
-    running: tuple[Running, ...]
+    counts: Mapping[str, Mapping[Status, int]]  # per role that has or had work; "-" if the role is unknown
+    running: tuple[RunningJob, ...]
     running_total: int
-    ended: tuple[Ended, ...]  # the newest first
-    alive: Mapping[str, int]  # live agents of each role
-    dead: tuple[str, ...]  # agents that died and were not recovered
+    ended: tuple[RecentJob, ...]  # newest first
+    alive: Mapping[str, int]  # live agents per role
+    dead: tuple[str, ...]  # dead agents that were not recovered yet
     asked: tuple[str, ...] = ()  # jobs that wait for a person
-    paused: Mapping[str, QueuePause] = field(default_factory=dict)  # queues that give out no jobs
+    paused: Mapping[str, QueuePause] = field(default_factory=dict)  # paused queues
 
 
 class Viewer:
-    """Looks at everything again and again. A folder of finished jobs that has not changed is not listed again: with a
-    hundred thousand of them, looking on would else be what this machine does all day."""
+    """Build the overview repeatedly.
+
+    A folder of finished jobs that has not changed is not listed again: with a hundred thousand of them, watching would
+    otherwise keep the machine busy.
+    """
 
     def __init__(self, store: Store, root: str, clock: Clock) -> None:
         self._store = store
         self._root = root
-        self._counter = lanes.Counter(store, clock)
-        self._shelves: dict[str, _Shelf] = {}
-        self._ends = None if tree.in_folders(store) else _Ends(store)
+        self._counter = QueueCounter(store, clock)
+        self._finished_folders: dict[str, _FinishedFolder] = {}
+        self._ends = None if tree.in_folders(store) else _LastEnded(store)
 
-    def picture(self, now: datetime) -> Picture:
+    def overview(self, now: datetime) -> JobsOverview:
+        """Return the current state of everything."""
         store = self._store
         counts: dict[str, Counter[Status]] = {}
         agents = store.agents()
-        if self._ends is None:  # counted, as the store has elsewhere: a look each turn at all that is queued is dear
+        if self._ends is None:  # counted, not listed: listing all queued jobs each turn is expensive
             found = self._counter.unfinished(agents)
             apart = {Status.QUEUED: found.waiting, Status.IN_PROGRESS: found.passing, Status.STALE: found.stale}
             for role, of in {**found.roles, "-": apart}.items():
@@ -124,20 +129,20 @@ class Viewer:
                     counts[role] = Counter({status: count for status, count in of.items() if count})
         newest: list[tuple[float, str]] = [] if self._ends is None else self._ends.newest()
         for role in store.roles():
-            told = store.count(roles=[role]) if self._ends is not None else {}
+            counts_of_role = store.count(roles=[role]) if self._ends is not None else {}
             for status in tree.FINISHED if self._ends is None else Status:
                 if self._ends is None:
-                    shelf = self._shelf(role, status, now)
-                    newest += shelf.newest
-                    count = shelf.count
+                    folder = self._finished_folder(role, status, now)
+                    newest += folder.newest
+                    count = folder.count
                 else:
-                    count = told.get(status, 0)
+                    count = counts_of_role.get(status, 0)
                 if count:
                     counts.setdefault(role, Counter())[status] += count
-        working = in_hands(agents)
+        working = held_jobs(agents)
         running = [running_job(store, agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
         last = heapq.nlargest(SHOWN_ENDED, newest, key=lambda pair: pair[0])
-        return Picture(
+        return JobsOverview(
             at=now,
             counts=counts,
             running=tuple(job for job in running if job is not None),
@@ -155,37 +160,37 @@ class Viewer:
         waiting = self._store.list(roles=["Manager"], statuses=[Status.QUEUED])
         return tuple(view.job_id for view in waiting if waits_for_person(view.lifecycle))
 
-    def _shelf(self, role: str, status: Status, now: datetime) -> _Shelf:
+    def _finished_folder(self, role: str, status: Status, now: datetime) -> _FinishedFolder:
         place = places.completed(role, status)
         try:
             changed_ns = fs.lstat(f"{self._root}/{place}").st_mtime_ns
         except FileNotFoundError:
-            return _Shelf(changed_ns=0, count=0, newest=())
-        known = self._shelves.get(place)
+            return _FinishedFolder(changed_ns=0, count=0, newest=())
+        known = self._finished_folders.get(place)
         if known is not None and known.changed_ns == changed_ns:
             return known
         found = list(tree.entries(self._store, {status}, roles=[role]))
         timed = [(entry.changed_at_s(), entry.job_id) for entry in found]
         newest = tuple(heapq.nlargest(SHOWN_ENDED, timed, key=lambda pair: pair[0]))
-        shelf = _Shelf(changed_ns=changed_ns, count=len(found), newest=newest)
-        if now.timestamp() - changed_ns / 1e9 > _TICK_S:  # else another job may still come in the same tick
-            self._shelves[place] = shelf
-        return shelf
+        folder = _FinishedFolder(changed_ns=changed_ns, count=len(found), newest=newest)
+        if now.timestamp() - changed_ns / 1e9 > _TICK_S:  # else another job may arrive in the same tick
+            self._finished_folders[place] = folder
+        return folder
 
 
-def in_hands(agents: Iterable[AgentView]) -> list[tuple[AgentView, str]]:
-    """Every job that a worker has, with who has it."""
+def held_jobs(agents: Iterable[AgentView]) -> list[tuple[AgentView, str]]:
+    """Return every job that a worker holds, with its agent."""
     return [(agent, job_id) for agent in agents if agent.role is not None for job_id in agent.jobs]
 
 
-def running_job(store: Store, agent: AgentView, job_id: str, now: datetime) -> Running | None:
-    """None: it has moved on."""
+def running_job(store: Store, agent: AgentView, job_id: str, now: datetime) -> RunningJob | None:
+    """Describe a held job. None: it has moved on."""
     view = store.find(job_id)
     if view is None or view.status is not Status.IN_PROGRESS:
         return None
     life = view.lifecycle
     began = moment_or_none(life.updated_at)
-    return Running(
+    return RunningJob(
         job_id=job_id,
         role=life.role,
         agent=agent.id,
@@ -197,16 +202,16 @@ def running_job(store: Store, agent: AgentView, job_id: str, now: datetime) -> R
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Shelf:
-    """One folder of finished jobs, as it was listed last."""
+class _FinishedFolder:
+    """One folder of finished jobs as it was last listed."""
 
     changed_ns: int
     count: int
     newest: tuple[tuple[float, str], ...]
 
 
-class _Ends:
-    """The jobs that ended last, of a store without folders: listed once, then as its feed tells."""
+class _LastEnded:
+    """The jobs that ended last in a store without folders: listed once, then updated from the change feed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -235,26 +240,26 @@ def _changed_s(view: JobView) -> float:
     return 0.0 if changed is None else changed.timestamp()
 
 
-def _ended(store: Store, job_ids: list[str]) -> Iterator[Ended]:
+def _ended(store: Store, job_ids: list[str]) -> Iterator[RecentJob]:
     views = [view for job_id in job_ids if (view := store.find(job_id)) is not None]
     named = titles(store, views)
     for view in views:
         life = view.lifecycle
         took_s = seconds_between(life.created_at, life.finalized_at)
         title = named.get(view.job_id, "")
-        yield Ended(job_id=view.job_id, role=life.role, status=view.status, took_s=took_s, title=title)
+        yield RecentJob(job_id=view.job_id, role=life.role, status=view.status, took_s=took_s, title=title)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
-    """One job as it stands, as far as a person who waits for it wants to know."""
+class JobUpdate:
+    """One job as it is now, in the detail that a waiting user needs."""
 
     lifecycle: Lifecycle
     step: str | None
 
 
-def moments(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator[Moment]:
-    """Each time something about the job is another: its status, attempt or step. Over when it has ended, or is gone."""
+def updates(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator[JobUpdate]:
+    """Yield whenever the job's status, attempt or step changes. Ends when the job has ended, or is gone."""
     cursor = store.changes(None).cursor
     last: tuple[object, ...] | None = None
     while (view := store.find(job_id)) is not None:
@@ -263,7 +268,7 @@ def moments(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator
         step = progress.current(store.folder(view), life.attempt) if running else None
         if (now := (life.status, life.attempt, life.role, step, view.place == places.WAITING)) != last:
             last = now
-            yield Moment(lifecycle=life, step=step)
+            yield JobUpdate(lifecycle=life, step=step)
         if life.terminal:
             return
         cursor = store.changes(cursor, timeout_s=every_s).cursor

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from farro.cli.options import common, gate, open_root, person
+from farro.cli.options import common, gate, open_root, operator_name
 from farro.cli.terminal import answer, draws
 from farro.config.settings import Settings
 from farro.errors import InputError
@@ -50,7 +50,7 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
         settings=settings,
         gate=gate(settings, force=False),
         clock=clock,
-        by=person("top"),
+        by=operator_name("top"),
         rouse=lambda: _rouse(store.root),
     )
     TopApp(Looking(store, settings, clock), hands, light=light).run()
@@ -71,7 +71,7 @@ def _standing(store: Store, settings: Settings) -> dict[str, Any]:
     from farro.queue import counts, workers
 
     agents = store.agents()
-    counted = counts.Counter(store, SystemClock()).count(agents)
+    counted = counts.QueueCounter(store, SystemClock()).count(agents)
     return {
         "queues": {role: {str(name): count for name, count in of.items()} for role, of in counted.roles.items()},
         "waiting": counted.waiting,

@@ -24,11 +24,11 @@ from farro.air.service import JobStatus, TaskState, job_status
 from farro.errors import FarroError, UnknownJob
 from farro.execution import progress
 from farro.jobs.states import Status
+from farro.jobs.times import seconds_between
 from farro.lazy_dataclass import dataclass, field
 from farro.queue import jobs, logs
 from farro.queue.jobs import JobDetails
-from farro.queue.logs import Chosen, Follower, Source
-from farro.queue.times import seconds_between
+from farro.queue.logs import LogFile, LogFollower, LogQuery
 from farro.tui import texts
 from farro.tui.queries import Looking
 
@@ -58,7 +58,7 @@ class Seen:
     details: JobDetails
     line: JobStatus
     prompt: str
-    said: list[tuple[Source, str]] = field(default_factory=list)
+    said: list[tuple[LogFile, str]] = field(default_factory=list)
     more: bool = False  # there are logs that this look did not take
     away: str | None = None  # the agent, where its output cannot be seen from here
 
@@ -69,7 +69,7 @@ class Watcher:
     def __init__(self, looking: Looking, job_id: str) -> None:
         self.looking = looking
         self.job_id = job_id
-        self._follower: Follower | None = None
+        self._follower: LogFollower | None = None
         self._decoders: dict[tuple[int, str | None, str], codecs.IncrementalDecoder] = {}
 
     def look(self) -> Seen:
@@ -79,8 +79,8 @@ class Watcher:
         found = json.dumps(progress.read_prompt(store.folder(details.view)), indent=2, ensure_ascii=False)
         seen = Seen(details=details, line=line, prompt=found[:_PROMPT])
         if self._follower is None:
-            self._follower = Follower(store, root, self.job_id, Chosen())
-            told = logs.output(store, root, self.job_id, Chosen())
+            self._follower = LogFollower(store, root, self.job_id, LogQuery())
+            told = logs.output(store, root, self.job_id, LogQuery())
             with contextlib.suppress(OSError):  # it moves on just now: then all of it comes
                 self._follower.skip_to(logs.last_lines(told.sources, TAIL))
         taken = 0
@@ -197,7 +197,7 @@ class JobScreen(Screen[None]):
                 f"it runs on another machine ({texts.plain(seen.away)}); its output comes when the attempt ends"
             )
 
-    def _headline(self, log: Log, source: Source) -> None:
+    def _headline(self, log: Log, source: LogFile) -> None:
         who = (source.attempt, source.step, source.stream)
         if who == self._last:
             return

@@ -19,10 +19,10 @@ from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass, field
 from farro.queue import alerts, listing, tree, watch, workers
 from farro.queue import counts as lanes
-from farro.queue.alerts import Alerts
-from farro.queue.counts import Lanes
-from farro.queue.listing import Asked
-from farro.queue.watch import Running
+from farro.queue.alerts import AlertReport
+from farro.queue.counts import QueueCounts
+from farro.queue.listing import JobQuery
+from farro.queue.watch import RunningJob
 from farro.queue.workers import WorkerLine
 from farro.store.port import AgentView, JobView, QueuePause, Store
 from farro.swarm import files, requests
@@ -36,9 +36,9 @@ _KNOWN_PROMPTS = 5_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    lanes: Lanes
+    lanes: QueueCounts
     workers: dict[str, int]  # live slots of each role
-    running: tuple[Running, ...]
+    running: tuple[RunningJob, ...]
     running_total: int
     dead: tuple[AgentView, ...]
     ended: tuple[JobView, ...]
@@ -49,7 +49,7 @@ class Overview:
 class Attention:
     """What wants a person."""
 
-    alerts: Alerts
+    alerts: AlertReport
     inbox: tuple[InboxItem, ...]
     dead: tuple[AgentView, ...]
 
@@ -106,7 +106,7 @@ class LiveJobs:
     loaded: bool = False
 
     def load(self) -> None:
-        asked = Asked(roles=self.wanted.roles, statuses=self.wanted.statuses, last=self.limit)
+        asked = JobQuery(roles=self.wanted.roles, statuses=self.wanted.statuses, last=self.limit)
         found = listing.ls(self.store, self.store.root, asked)
         self.views = OrderedDict((view.job_id, view) for view in found)
         self.more, self.loaded = len(found) >= self.limit, True
@@ -131,13 +131,13 @@ class Looking:
         self.store = store
         self.settings = settings
         self.clock = clock
-        self._counter = lanes.Counter(store, clock)
+        self._counter = lanes.QueueCounter(store, clock)
         self._about: OrderedDict[str, str] = OrderedDict()
         self.ended = LiveJobs(store, wanted=Filter(statuses=tree.FINISHED), limit=20)
 
     def overview(self) -> Overview:
         agents, now = self.store.agents(), self.clock.now()
-        working = watch.in_hands(agents)
+        working = watch.held_jobs(agents)
         running = [watch.running_job(self.store, agent, job_id, now) for agent, job_id in working[:_RUNNING]]
         alive: dict[str, int] = {}
         for agent in agents:

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from farro.jobs.states import Status
-from farro.jobs.times import span
+from farro.jobs.times import moment_or_none, span
 from farro.log.structured import printable
-from farro.queue.times import moment_or_none
 
 # How a status is coloured: names of component classes of boards.Board.
 TONES: Mapping[Status, str] = {

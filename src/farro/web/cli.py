@@ -21,7 +21,7 @@ import click
 from farro.agq.cli import address_of, is_loopback, listens
 from farro.cli.background import program
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import App, application, asked_store, daemon, gate, person, read_root, starts_strictly
+from farro.cli.options import App, application, asked_store, daemon, gate, operator_name, read_root, starts_strictly
 from farro.cli.terminal import answer, note, say
 from farro.config.settings import Settings
 from farro.doctor import report
@@ -87,7 +87,7 @@ def served(
             '`web.token` in the config to "${NAME}" and the variable NAME to the token, or bind to 127.0.0.1'
         )
     serving, store_url = _library(), asked_store()
-    store = app.open_store(path, settings, log=log, actor=person("web"))
+    store = app.open_store(path, settings, log=log, actor=operator_name("web"))
     admit(app, store, "web", strict=starts_strictly(settings))
     try:
         made = app.web(
@@ -96,7 +96,7 @@ def served(
             log=log,
             token=token,
             beyond=not is_loopback(host),
-            person=person("web"),
+            person=operator_name("web"),
             gate=lambda force: gate(settings, force),
             examine=lambda: _examined(app, path, store_url),
             orchestrate=lambda: _orchestrate(path),

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from farro.errors import FarroError
 from farro.jobs.times import timestamp
-from farro.queue.catalog.changes import Told
+from farro.queue.catalog.catalog import CatalogChange
 from farro.web import errors, overview
 from farro.web.access import SESSION_LEFT
 from farro.web.state import House
@@ -261,7 +261,7 @@ class Follower:
         if self._hub.viewers and now - self._looked >= QUIET_LOOK_S:
             self._look_around(now)
 
-    def _tell(self, told: Sequence[Told]) -> None:
+    def _tell(self, told: Sequence[CatalogChange]) -> None:
         self._counts_due = True
         at = timestamp(self._house.clock.now())
         lots = [told[start : start + BATCH] for start in range(0, len(told), BATCH)]
@@ -282,7 +282,7 @@ class Follower:
             self._hub.tell("workers", {"at": timestamp(self._house.clock.now())})
 
 
-def _change(one: Told) -> Mapping[str, Any]:
+def _change(one: CatalogChange) -> Mapping[str, Any]:
     return {
         "job_id": one.job_id,
         "role": one.role,

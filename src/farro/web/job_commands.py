@@ -26,8 +26,8 @@ from farro.plans.forms import is_agent_prompt
 from farro.plans.priority import PRIORITIES
 from farro.queue import find_job, jobs, prompts, retry, submit
 from farro.queue import plan_check as plans
-from farro.queue.admission import admitted
-from farro.queue.options import Wishes
+from farro.queue.admission import enqueue_admitted
+from farro.queue.options import SubmitOptions
 from farro.web import answers, errors
 from farro.web.endpoints import Asked, Endpoint, get, post
 from farro.web.errors import Wrong
@@ -81,7 +81,7 @@ def run_again(house: House, asked: Asked) -> Any:
     return {"job_id": made.job_id, "retry_of": made.retry_of, "kept_steps": list(made.kept)}
 
 
-def _retry(house: House, job_id: str, how: Again) -> retry.Retried:
+def _retry(house: House, job_id: str, how: Again) -> retry.RetriedJob:
     return retry.retry(
         house.store,
         house.root,
@@ -191,15 +191,15 @@ def enqueue(house: House, asked: Asked) -> Any:
     given = [name for name in ("command", "plan", "plans", "prompt") if getattr(body, name) is not None]
     if len(given) != 1:
         raise InputError("name one of command, plan, plans and prompt: what shall run")
-    wishes = _wishes(house, body)
+    options = _submit_options(house, body)
     if body.command is not None:
         _no_enclosures(body)
         if not body.command[0].strip():
             raise InputError("command: the first word is the program; it is empty")
-        wanted = submit.command(house.store, body.command, role=body.role, job_id=body.id, wishes=wishes)
-        return {"jobs": admitted(house.store, wanted, house.gate(body.force))}
+        wanted = submit.command(house.store, body.command, role=body.role, job_id=body.id, options=options)
+        return {"jobs": enqueue_admitted(house.store, wanted, house.gate(body.force))}
     if body.prompt is not None or (body.plan is not None and is_agent_prompt(body.plan)):
-        return {"jobs": [_prompt(house, document.inside(given[0]), body, wishes)]}
+        return {"jobs": [_prompt(house, document.inside(given[0]), body, options)]}
     _no_enclosures(body)
     found = [document.inside("plan")] if body.plans is None else [_item(document, n) for n in range(len(body.plans))]
     made = submit.enqueue(
@@ -208,7 +208,7 @@ def enqueue(house: House, asked: Asked) -> Any:
         role=body.role,
         job_id=body.id,
         source="body",
-        wishes=wishes,
+        options=options,
         gate=house.gate(body.force),
         contract=house.contract(),
     )
@@ -225,7 +225,7 @@ def _no_enclosures(body: New) -> None:
             raise InputError(f"{name} comes with a prompt")
 
 
-def _prompt(house: House, document: Document, body: New, wishes: Wishes) -> str:
+def _prompt(house: House, document: Document, body: New, options: SubmitOptions) -> str:
     if body.task is not None and _TASK.fullmatch(body.task) is None:
         raise InputError("task: wants the id of a task in tasks/")
     return prompts.enqueue(
@@ -233,18 +233,16 @@ def _prompt(house: House, document: Document, body: New, wishes: Wishes) -> str:
         document,
         role=body.role,
         job_id=body.id,
-        wishes=wishes,
+        options=options,
         gate=house.gate(body.force),
         contract=house.contract(),
         security=house.settings.security,
         root=house.root,
-        folder=None,
-        task=body.task,
-        narrative=body.narrative,
+        attach=prompts.AttachmentOptions(task=body.task, narrative=body.narrative),
     )
 
 
-def _wishes(house: House, body: New) -> Wishes:
+def _submit_options(house: House, body: New) -> SubmitOptions:
     """As the command line reads them. A command that names no folder runs in the root."""
     where = body.cwd
     if where is None and body.command is not None:
@@ -256,7 +254,7 @@ def _wishes(house: House, body: New) -> Wishes:
     for name, value in body.env.items():
         if _VARIABLE.fullmatch(name) is None or "\0" in value:
             raise InputError(f"env: {name[:60]!r} is no name of a variable, or its value holds a NUL")
-    return Wishes(
+    return SubmitOptions(
         tags=body.tags,
         priority=body.priority,
         timeout_s=None if body.timeout is None else _duration("timeout", body.timeout, MAX_TIMEOUT_S),

@@ -26,8 +26,8 @@ from farro.queue import explain as explaining
 from farro.queue import history as histories
 from farro.queue import jobs, plan_check
 from farro.queue.catalog import rows as making
-from farro.queue.catalog.index import Wanted
-from farro.queue.catalog.rows import Row, spelled
+from farro.queue.catalog.index import PageQuery
+from farro.queue.catalog.rows import JobRow, spelled
 from farro.sandbox import paths as physical
 from farro.store.budgets import Spent
 from farro.store.port import JobView
@@ -63,7 +63,7 @@ def listed(house: House, asked: Asked) -> Any:
         if role not in known:
             raise Wrong(422, "unknown_role", f"no role {role[:60]!r} here; there is {', '.join(sorted(known))}")
     page = house.catalog.page(
-        Wanted(
+        PageQuery(
             roles=query.role,
             statuses=tuple(Status(status) for status in query.status),
             tags=query.tag,
@@ -91,8 +91,8 @@ def loaded(house: House) -> None:
         raise Wrong(503, "loading", message)
 
 
-def row_data(row: Row, name: str | None) -> dict[str, Any]:
-    about, standing = row.about or making.NOTHING, row.standing
+def row_data(row: JobRow, name: str | None) -> dict[str, Any]:
+    about, standing = row.summary or making.NO_SUMMARY, row.standing
     created = making.created_ms(row) if standing is None else standing.created_ms
     return {
         "job_id": row.job_id,
@@ -137,7 +137,7 @@ def shown(house: House, asked: Asked) -> Any:
     view, life = details.view, details.view.lifecycle
     folder = house.store.folder(view)
     prompt = read_prompt(folder)
-    about = making.about(prompt)
+    about = making.summarize(prompt)
     return {
         **answers.life(life),
         "place": view.place,

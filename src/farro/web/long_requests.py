@@ -17,7 +17,7 @@ from farro.errors import InputError
 from farro.execution import tool_catalog as tools
 from farro.lazy_dataclass import dataclass
 from farro.queue import wait as waiting
-from farro.queue.wait import Ended
+from farro.queue.wait import EndedJob
 from farro.web import answers
 from farro.web.endpoints import Asked, Endpoint, Nothing, get, post
 from farro.web.state import House
@@ -56,7 +56,7 @@ class Waited:
 def wait(house: House, asked: Asked) -> Any:
     query: WaitQuery = asked.query
     left = dict.fromkeys(house.meant(job) for job in query.job)
-    ended: list[Ended] = []
+    ended: list[EndedJob] = []
     for end in _ends(house, left, query.timeout_s):
         ended.append(end)
         if query.any:
@@ -68,7 +68,7 @@ def wait(house: House, asked: Asked) -> Any:
     }
 
 
-def _ends(house: House, left: dict[str, None], timeout_s: float) -> Iterator[Ended]:
+def _ends(house: House, left: dict[str, None], timeout_s: float) -> Iterator[EndedJob]:
     """Each as it ends, and is taken out of `left`."""
     deadline_s = house.clock.monotonic_s() + timeout_s
     while left:
@@ -80,7 +80,7 @@ def _ends(house: House, left: dict[str, None], timeout_s: float) -> Iterator[End
             return
 
 
-def _told(end: Ended) -> dict[str, Any]:
+def _told(end: EndedJob) -> dict[str, Any]:
     life = None if end.lifecycle is None else answers.life(end.lifecycle)
     return {"job_id": end.job_id, "good": end.good, "life": life}
 

@@ -85,7 +85,7 @@ def pruned(house: House, asked: Asked) -> Any:
         raise InputError("say what may go: older_than, such as 7d, or keep, or both")
     wanted = [Status.parse(one) for one in body.status] or [Status.SUCCEEDED, Status.FAILED, Status.KILLED]
     age_s = None if body.older_than is None else parse_duration(body.older_than)
-    choice = prune.Choice(ages_s=dict.fromkeys(wanted, age_s), keep=body.keep, roles=body.role)
+    choice = prune.PruneFilter(ages_s=dict.fromkeys(wanted, age_s), keep=body.keep, roles=body.role)
     found = prune.candidates(house.store, choice, now=house.clock.now())
     chosen = found[: body.limit]
     if not body.dry_run:

@@ -31,9 +31,9 @@ class SaidQuery:
     stream: Literal["stdout", "stderr"] | None = None
 
     @property
-    def chosen(self) -> logs.Chosen:
+    def chosen(self) -> logs.LogQuery:
         streams = logs.STREAMS if self.stream is None else (self.stream,)
-        return logs.Chosen(step=self.step, streams=streams, attempt=self.attempt)
+        return logs.LogQuery(step=self.step, streams=streams, attempt=self.attempt)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def said(house: House, asked: Asked) -> Any:
         else logs.last_lines(sources, query.tail, LOG_BYTES + 1, end)  # one more: so that it is told as cut
     )
     output: list[dict[str, Any]] = []
-    shown: list[tuple[logs.Source, int]] = []
+    shown: list[tuple[logs.LogFile, int]] = []
     left = LOGS_BYTES
     for source, offset in reversed(begin):  # what was said last matters most
         size = fs.lstat(source.path).st_size if end is None else end
@@ -82,7 +82,7 @@ def said(house: House, asked: Asked) -> Any:
     }
 
 
-def _before(told: logs.Output, mark: str) -> tuple[tuple[logs.Source, ...], int]:
+def _before(told: logs.JobOutput, mark: str) -> tuple[tuple[logs.LogFile, ...], int]:
     """Those of which something lies before that mark, and where the last of them ends there."""
     with contextlib.suppress(ValueError, TypeError):
         stream, offset, step = base64.urlsafe_b64decode(mark + "=" * (-len(mark) % 4)).decode().split(" ", 2)
@@ -92,9 +92,9 @@ def _before(told: logs.Output, mark: str) -> tuple[tuple[logs.Source, ...], int]
     raise InputError("before: this marks no place in what is asked for; begin without it")
 
 
-def earlier_data(begin: Sequence[tuple[logs.Source, int]]) -> dict[str, Any] | None:
+def earlier_data(begin: Sequence[tuple[logs.LogFile, int]]) -> dict[str, Any] | None:
     """What lies before the lines that are told, each from there on."""
-    hidden = logs.earlier(begin)
+    hidden = logs.hidden_lines(begin)
     if hidden is None:
         return None
     mark = base64.urlsafe_b64encode(f"{hidden.source.stream} {hidden.offset} {hidden.source.step or ''}".encode())

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from farro.errors import FarroError
 from farro.jobs.envelope import Lifecycle
 from farro.queue import logs
-from farro.queue.logs import Follower
+from farro.queue.logs import LogFollower
 from farro.web import errors, job_queries, output, query_parameters
 from farro.web.events import BEAT, Hub, Stream, event
 from farro.web.output import FollowQuery, SaidQuery
@@ -75,11 +75,11 @@ class Followers:
     def _left(self) -> None:
         self._count -= 1
 
-    def _open(self, job: str, query: FollowQuery) -> tuple[Follower, dict[str, Any]]:
+    def _open(self, job: str, query: FollowQuery) -> tuple[LogFollower, dict[str, Any]]:
         """Who follows, and what is told first: the attempt, and what lies before the lines that come."""
         view = job_queries.found(self._house, job)
         told = logs.output(self._house.store, self._house.root, view.job_id, query.chosen)
-        follower = Follower(self._house.store, self._house.root, view.job_id, query.chosen)
+        follower = LogFollower(self._house.store, self._house.root, view.job_id, query.chosen)
         earlier = None
         if query.tail is not None:
             begin = logs.last_lines(told.sources, query.tail, output.LOG_BYTES)
@@ -87,7 +87,7 @@ class Followers:
             earlier = output.earlier_data(begin)
         return follower, {"attempt": told.attempt, "earlier": earlier}
 
-    async def _said(self, follower: Follower, begin: dict[str, Any]) -> AsyncIterator[bytes]:
+    async def _said(self, follower: LogFollower, begin: dict[str, Any]) -> AsyncIterator[bytes]:
         state: dict[str, Any] | None = None
         halves: dict[tuple[int, str | None, str], codecs.IncrementalDecoder] = {}
         yield b"retry: 1000\n\n" + event("begin", begin)
@@ -121,7 +121,7 @@ class Followers:
             await asyncio.sleep(pause_s)
 
 
-def _look(follower: Follower) -> tuple[Lifecycle, list[logs.Piece], bool]:
+def _look(follower: LogFollower) -> tuple[Lifecycle, list[logs.Piece], bool]:
     """What came since the last look, at most so much: a reader of gigabytes is given them bit by bit."""
     life, pieces = follower.run_once()
     found: list[logs.Piece] = []

@@ -19,9 +19,9 @@ from farro.queue import alerts as watching
 from farro.queue import schedules, workers
 from farro.queue import stats as statistics
 from farro.queue.catalog.charts import KEPT_S, SLOT_S
-from farro.queue.catalog.index import Counts
+from farro.queue.catalog.index import RoleCounts
 from farro.queue.catalog.rows import spelled
-from farro.queue.stats_math import TOTAL, RoleStats
+from farro.queue.stats import TOTAL, RoleStats
 from farro.web import answers
 from farro.web.endpoints import Asked, Endpoint, get, post
 from farro.web.errors import Wrong
@@ -54,7 +54,7 @@ def queues(house: House, asked: Asked) -> Any:
     loaded(house)
     slots: dict[str | None, list[bool]] = {}
     for agent in house.store.agents():
-        if agent.alive and agent.role not in workers.KEEPERS:  # as /api/workers counts them
+        if agent.alive and agent.role not in workers.SUPPORT_ROLES:  # as /api/workers counts them
             slots.setdefault(agent.role, []).append(bool(agent.jobs))
     lines = queue_lines(house)
     for line in lines:
@@ -68,7 +68,7 @@ def queue_lines(house: House) -> list[dict[str, Any]]:
     counts = house.catalog.counts()
     known = list(house.store.roles())
     names = known + sorted(role for role in counts if role not in known)
-    nothing = Counts()
+    nothing = RoleCounts()
     paused = house.store.paused()
     return [
         {

@@ -18,8 +18,8 @@ from farro.queue import find_job
 from farro.queue.admission import Gate
 from farro.queue.agent_rules import Contract
 from farro.queue.catalog.catalog import Catalog
-from farro.queue.plan_check import Ground
-from farro.queue.time_travel import Past
+from farro.queue.plan_check import PlanContext
+from farro.queue.time_travel import QueueHistory
 from farro.store.ledger import Ledger
 from farro.store.library import Library
 from farro.store.port import Store
@@ -39,13 +39,13 @@ class House:
     gate: Callable[[bool], Gate]  # force → what keeps the caps
     contract: Callable[[], Contract]
     library: Callable[[], Library]  # the plans that are kept
-    ground: Callable[[], Ground]  # what plans are checked against
+    ground: Callable[[], PlanContext]  # what plans are checked against
     examine: Callable[[], Examination]  # doctor
     orchestrate: Callable[[], None]  # sees to it that an orchestrator runs
     settings_of: Callable[[str], Settings]  # of a root: a job's snapshot is one
     lock: Callable[[], Mapping[str, Any]]  # what policy.lock.json would say
     ask_provider: Callable[[str | None, str | None, str], Mapping[str, Any]]  # role, provider, prompt
-    past: Past
+    past: QueueHistory
     store_name: str = "files"
     started_at: str = ""
     read_only: bool = False

@@ -10,7 +10,7 @@ from typing import Any
 
 from farro.agents import service as agents
 from farro.lazy_dataclass import dataclass
-from farro.queue.catalog.rows import Row
+from farro.queue.catalog.rows import JobRow
 from farro.web import answers
 from farro.web.endpoints import Asked, Endpoint, get
 from farro.web.job_queries import loaded, row_data
@@ -45,7 +45,7 @@ def listed(house: House, asked: Asked) -> Any:
     return {"tasks": [_line(house, told, jobs.get(told.id, [])) for told in found]}
 
 
-def _line(house: House, told: agents.TaskSummary, jobs: list[Row]) -> dict[str, Any]:
+def _line(house: House, told: agents.TaskSummary, jobs: list[JobRow]) -> dict[str, Any]:
     return {
         "id": told.id,
         "title": told.title,

@@ -65,7 +65,7 @@ class AuditTold:
 
 def audit(house: House, asked: Asked) -> Any:
     query: AuditQuery = asked.query
-    wanted = audit_pages.Wanted(
+    wanted = audit_pages.AuditPageQuery(
         limit=query.limit,
         cursor=query.before,
         job_id=query.job,

@@ -156,12 +156,12 @@ def test_a_feed_that_was_cut_off_says_so(redis_server: RedisServer, rig: Rig) ->
 def test_to_look_on_costs_the_same_whatever_the_backlog(rig: Rig) -> None:
     store = rig.store()
     viewer = Viewer(store, store.root, rig.clock)
-    viewer.picture(rig.clock.now())
+    viewer.overview(rig.clock.now())
     asked = []
     for count in (1, 1100):
         store.enqueue_many([submission(n) for n in range(count)])
         before = store._context.client.requests
-        picture = viewer.picture(rig.clock.now())
+        overview = viewer.overview(rig.clock.now())
         asked.append(store._context.client.requests - before)
     assert asked[0] == asked[1]
-    assert picture.counts == {"Runner": {Status.QUEUED: 1101}}
+    assert overview.counts == {"Runner": {Status.QUEUED: 1101}}

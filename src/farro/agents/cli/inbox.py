@@ -11,7 +11,7 @@ import click
 from farro.agents import inbox as asking
 from farro.agents.inbox import InboxItem
 from farro.cli.enqueue import contents
-from farro.cli.options import common, open_root, person
+from farro.cli.options import common, open_root, operator_name
 from farro.cli.terminal import answer, at_terminal, say
 from farro.host.clock import SystemClock
 from farro.jobs.diagnosis import in_words
@@ -59,7 +59,7 @@ def inbox(root: str | None, as_json: bool) -> None:
 def approve(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Let a job that waits for a person go on."""
     store, _ = open_root(root)
-    told = asking.approve(store, store.root, find_job.resolve(store, store.root, job), by=person(), note=note)
+    told = asking.approve(store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note)
     _told(told, "approved; the manager takes it on", as_json)
 
 
@@ -71,7 +71,7 @@ def refuse(job: str, note: str, root: str | None, as_json: bool) -> None:
     """Send a job that waits for a person back to the role before, with the reason; behind a review, to
     the role that it reviews. It fails where no role worked before."""
     store, _ = open_root(root)
-    told = asking.refuse(store, store.root, find_job.resolve(store, store.root, job), by=person(), note=note)
+    told = asking.refuse(store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note)
     _told(told, "refused; the manager sends it back", as_json)
 
 
@@ -95,7 +95,7 @@ def edit(job: str, file: str | None, note: str | None, root: str | None, as_json
             say(f"{job_id} was not changed, and waits on; `farro approve {job_id}` takes it as it is")
             return
         text = changed
-    told = asking.edit(store, store.root, job_id, text, by=person(), note=note)
+    told = asking.edit(store, store.root, job_id, text, by=operator_name(), note=note)
     _told(told, "edited; the manager takes it on", as_json)
 
 
@@ -111,7 +111,7 @@ def route(job: str, role: str, note: str | None, root: str | None, as_json: bool
     """
     store, _ = open_root(root)
     job_id = find_job.resolve(store, store.root, job)
-    _told(asking.reroute(store, store.root, job_id, role, by=person(), note=note), f"sent to {role}", as_json)
+    _told(asking.reroute(store, store.root, job_id, role, by=operator_name(), note=note), f"sent to {role}", as_json)
 
 
 def _told(life: Lifecycle, words: str, as_json: bool) -> None:

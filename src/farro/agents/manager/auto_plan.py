@@ -17,7 +17,7 @@ from farro.host.clock_port import Clock
 from farro.jobs.outcomes import Child
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
-from farro.queue.admission import Caps, Gate, admitted
+from farro.queue.admission import Caps, Gate, enqueue_admitted
 from farro.roles import paths, prompt, task
 from farro.roles.task import HUMAN, WorkflowTask
 from farro.roles.workflow import MANAGER, Position
@@ -200,7 +200,9 @@ class AutoPlan:
             "metadata": {"origin": ORIGIN, **({"tags": list(found.metadata.tags)} if found.metadata.tags else {})},
         }
         job_id = job_of(found.id)
-        (made,) = admitted(self.store, [Submission(role=prompt["role"], prompt=prompt, job_id=job_id)], self.gate)
+        (made,) = enqueue_admitted(
+            self.store, [Submission(role=prompt["role"], prompt=prompt, job_id=job_id)], self.gate
+        )
         started_tasks.mark(self.root, found.id, made)
         self.made += 1
         event = {"type": ORIGIN, "task": found.id}

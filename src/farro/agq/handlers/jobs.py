@@ -18,7 +18,7 @@ from farro.jobs.states import Status
 from farro.queue import jobs as verbs
 from farro.queue import listing
 from farro.queue import retry as again
-from farro.queue.listing import Asked
+from farro.queue.listing import JobQuery
 
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
@@ -44,7 +44,7 @@ async def list_(connection: Connection, args: list[bytes]) -> Any:
     words = args[1:]
     if len(words) % 2:
         raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
-    asked = Asked(last=LISTED)
+    asked = JobQuery(last=LISTED)
     for option, value in zip(words[::2], words[1::2], strict=True):
         if option.upper() == b"STATUS":
             asked = replace(asked, statuses=[_status(text(value))])

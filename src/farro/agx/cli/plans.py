@@ -25,7 +25,7 @@ from farro.cli.tables import table
 from farro.cli.terminal import answer, at_terminal, complain, say
 from farro.documents import DEFAULT
 from farro.errors import FarroError, InputError
-from farro.queue.plan_check import Checked
+from farro.queue.plan_check import PlanReport
 
 
 def chosen(place: Place, source: str | None) -> tuple[dict[str, Any], str]:
@@ -37,7 +37,7 @@ def chosen(place: Place, source: str | None) -> tuple[dict[str, Any], str]:
     return dict(place.desk.plan(source)), source
 
 
-def checked(place: Place, plan: Mapping[str, Any], source: str) -> Checked:
+def checked(place: Place, plan: Mapping[str, Any], source: str) -> PlanReport:
     return drafting.check(plan, application().plan_context(place.settings), source)
 
 

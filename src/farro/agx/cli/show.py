@@ -18,7 +18,7 @@ from farro.cli.terminal import say
 from farro.errors import Problem
 from farro.log.structured import printable
 from farro.plans import editing
-from farro.queue.plan_check import Checked
+from farro.queue.plan_check import PlanReport
 
 
 def steps(plan: Mapping[str, Any], *, first: int = 1) -> None:
@@ -61,7 +61,7 @@ def _rest(step: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def heading(plan: Mapping[str, Any], checked: Checked | None, *, what: str) -> str:
+def heading(plan: Mapping[str, Any], checked: PlanReport | None, *, what: str) -> str:
     """`backup: 3 steps, at most 1h30m`"""
     count = len(editing.steps_of(plan))
     parts = [f"{count} step{'s' if count != 1 else ''}"]
@@ -72,7 +72,7 @@ def heading(plan: Mapping[str, Any], checked: Checked | None, *, what: str) -> s
     return f"{plan.get('plan_id') or what}: {', '.join(parts)}"
 
 
-def findings(checked: Checked, *, first: int = 1) -> None:
+def findings(checked: PlanReport, *, first: int = 1) -> None:
     """What is wrong, and what is suspicious; of suspicions about steps those from the `first` on: the others are no
     news to whoever adds one."""
     for problem in checked.problems:
@@ -95,7 +95,7 @@ def _where(problem: Problem) -> str:
     return f"step {int(found[1]) + 1}{f', {rest}' if rest else ''}: "
 
 
-def checked_json(checked: Checked) -> dict[str, Any]:
+def checked_json(checked: PlanReport) -> dict[str, Any]:
     return {
         "ok": not checked.problems,
         **({} if checked.measure is None else asdict(checked.measure)),

@@ -18,7 +18,7 @@ from farro.agx.cli.plans import chosen
 from farro.agx.client import Ticket
 from farro.cli.enqueue import contents
 from farro.cli.options import application
-from farro.cli.submit_options import how_to_run, piped, wishes
+from farro.cli.submit_options import how_to_run, piped, submit_options
 from farro.cli.terminal import answer, note, say
 from farro.queue.submit import STDIN
 
@@ -55,12 +55,12 @@ def ticket(
     job_id: str | None = None,
     payload: dict[str, bytes] | None = None,
 ) -> Ticket:
-    wished = wishes(tags=tags, priority=priority, timeout=timeout, cwd=cwd, env=env, after=after, typed=False)
-    if wished.after:
+    options = submit_options(tags=tags, priority=priority, timeout=timeout, cwd=cwd, env=env, after=after, typed=False)
+    if options.after:
         from dataclasses import replace
 
-        wished = replace(wished, after=tuple(place.desk.job(one).job_id for one in wished.after))
-    return Ticket(role=role, job_id=job_id, wishes=wished, payload=payload or {}, force=force)
+        options = replace(options, after=tuple(place.desk.job(one).job_id for one in options.after))
+    return Ticket(role=role, job_id=job_id, options=options, payload=payload or {}, force=force)
 
 
 @click.command()

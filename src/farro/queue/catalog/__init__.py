@@ -1,4 +1,1 @@
-"""All jobs of a store in memory, for whoever looks at them again and again: lists, pages, counts, curves, events.
-
-What one job says in full is read from the store when it is asked for (operations.jobs); protocols live in fronts.
-"""
+"""An in-memory index of all jobs of a store, for repeated queries: lists, pages, counts, charts and change events."""

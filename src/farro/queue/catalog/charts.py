@@ -1,6 +1,6 @@
-"""How many jobs came and ended in each ten seconds of the last day, and how long they took: what charts are drawn from.
+"""Count jobs enqueued and ended in each ten seconds of the last day, and their durations, for charts.
 
-Who tells of ends lives in `keeping`. Bounded: of each ten seconds a few hundred durations are kept, whatever ended.
+Memory is bounded: for each ten seconds, a few hundred durations are kept, however many jobs ended.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from farro.lazy_dataclass import dataclass, field
-from farro.queue.stats_math import TOTAL, percentile
+from farro.queue.stats import TOTAL, percentile
 
 SLOT_S = 10
 KEPT_S = 86_400
-SAMPLES = 256  # durations of one role that a slot keeps
+SAMPLES = 256  # durations that a slot keeps per role
 
 
 @dataclass(slots=True)
-class Slot:
+class ChartSlot:
+    """What happened to jobs of one role within ten seconds."""
+
     enqueued: int = 0
     succeeded: int = 0
     failed: int = 0
@@ -27,7 +29,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """Each has a number for every point, the oldest first."""
+    """Chart data: one number for every point, oldest first."""
 
     enqueued: tuple[int, ...]
     succeeded: tuple[int, ...]
@@ -40,20 +42,20 @@ class Curve:
 
 
 @dataclass(slots=True)
-class Sums:
-    """All that ended since the beginning: numbers that only grow."""
+class EndedTotals:
+    """Totals since the start; they only grow."""
 
     ended: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     waited: float = 0.0
 
 
-class Curves:
-    """Not locked: whoever uses it from several threads does."""
+class JobCharts:
+    """Chart data of all roles. Not locked: a caller with several threads must lock."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, Sums] = {}
-        self._slots: dict[int, dict[str, Slot]] = {}  # number of the slot → role → what happened
+        self.sums: dict[str, EndedTotals] = {}
+        self._slots: dict[int, dict[str, ChartSlot]] = {}  # slot number → role → slot
 
     def enqueued(self, role: str, at_ms: int) -> None:
         self._slot(role, at_ms).enqueued += 1
@@ -61,7 +63,7 @@ class Curves:
     def ended(self, role: str, status: str, at_ms: int, latency_s: float | None, wait_s: float | None) -> None:
         sums = self.sums.get(role)
         if sums is None:
-            sums = self.sums[role] = Sums()
+            sums = self.sums[role] = EndedTotals()
         sums.ended[status] = sums.ended.get(status, 0) + 1
         sums.seconds += latency_s or 0.0
         sums.waited += wait_s or 0.0
@@ -70,24 +72,24 @@ class Curves:
         _keep(slot.latencies, latency_s, slot.succeeded + slot.failed)
         _keep(slot.waits, wait_s, slot.succeeded + slot.failed)
 
-    def _slot(self, role: str, at_ms: int) -> Slot:
+    def _slot(self, role: str, at_ms: int) -> ChartSlot:
         roles = self._slots.setdefault(at_ms // (SLOT_S * 1000), {})
         found = roles.get(role)
         if found is None:
-            found = roles[role] = Slot()
+            found = roles[role] = ChartSlot()
         return found
 
     def forget(self, now_ms: int) -> None:
-        """What is older than a day."""
+        """Drop what is older than a day."""
         oldest = (now_ms - KEPT_S * 1000) // (SLOT_S * 1000)
         for number in [number for number in self._slots if number < oldest]:
             del self._slots[number]
 
     def drawn(self, end_ms: int, step_s: int, points: int, roles: Collection[str] = ()) -> dict[str, Curve]:
-        """Of each role that has something there, and of all of them together. The last point ends at `end_ms`."""
+        """Return the curves of each role with data, and of all roles together. The last point ends at `end_ms`."""
         step_ms = step_s * 1000
         start_ms = end_ms - step_ms * points
-        gathered: dict[str, list[Slot]] = {TOTAL: [Slot() for _ in range(points)]}
+        gathered: dict[str, list[ChartSlot]] = {TOTAL: [ChartSlot() for _ in range(points)]}
         for number in sorted(self._slots):
             at_ms = number * SLOT_S * 1000
             if not start_ms <= at_ms < end_ms:
@@ -96,14 +98,14 @@ class Curves:
             for role, slot in self._slots[number].items():
                 if not roles or role in roles:
                     own = gathered.setdefault(role, [])
-                    own.extend(Slot() for _ in range(points - len(own)))
+                    own.extend(ChartSlot() for _ in range(points - len(own)))
                     _add(own[point], slot)
                     _add(gathered[TOTAL][point], slot)
         return {role: _curve(slots) for role, slots in gathered.items()}
 
 
 def _keep(durations: list[float], one: float | None, seen: int) -> None:
-    """All of few; of many the later ones take the places of earlier ones, in turn."""
+    """Keep all durations of a few jobs; of many, later ones replace earlier ones in turn."""
     if one is None:
         return
     if len(durations) < SAMPLES:
@@ -112,7 +114,7 @@ def _keep(durations: list[float], one: float | None, seen: int) -> None:
         durations[seen % SAMPLES] = one
 
 
-def _add(to: Slot, slot: Slot) -> None:
+def _add(to: ChartSlot, slot: ChartSlot) -> None:
     to.enqueued += slot.enqueued
     to.succeeded += slot.succeeded
     to.failed += slot.failed
@@ -121,7 +123,7 @@ def _add(to: Slot, slot: Slot) -> None:
     to.waits += slot.waits
 
 
-def _curve(slots: list[Slot]) -> Curve:
+def _curve(slots: list[ChartSlot]) -> Curve:
     return Curve(
         enqueued=tuple(slot.enqueued for slot in slots),
         succeeded=tuple(slot.succeeded for slot in slots),

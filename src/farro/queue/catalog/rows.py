@@ -1,7 +1,6 @@
-"""A job as a list shows it: what it is (from its prompt, which never changes) and how it stands (from its lifecycle).
+"""Describe a job as lists show it: a summary of its prompt, which never changes, and its last known state.
 
-Where rows are kept lives in `book`; who reads them from the store, in `keeping`. Times are kept as milliseconds: the
-texts of a hundred thousand jobs would take a hundred megabytes.
+Times are kept as milliseconds: as text, those of a hundred thousand jobs would take a hundred megabytes.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from sys import intern
 from typing import Any
 
 from farro.jobs.states import Status
+from farro.jobs.times import moment_or_none
 from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
 from farro.plans.priority import DEFAULT, priority
 from farro.plans.tags import required_tags
-from farro.queue.times import moment_or_none
 from farro.store.port import JobView
 
 LONGEST_TITLE = 200
@@ -28,11 +27,11 @@ _MINTED = "job-YYYYMMDD-hhmmss-mmm"
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What a job is, in short."""
+class JobSummary:
+    """What a job does, in short."""
 
     title: str = ""
-    name: str | None = None  # of its plan
+    name: str | None = None  # the plan's name
     plan_id: str | None = None
     task: str | None = None
     tags: tuple[str, ...] = ()
@@ -40,12 +39,12 @@ class About:
     steps: int = 0
 
 
-NOTHING = About()
+NO_SUMMARY = JobSummary()
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a job stood when its job.json was last read. Times in milliseconds of Unix time."""
+    """A job's state when its job.json was last read. Times in milliseconds of Unix time."""
 
     attempt: int
     created_ms: int | None
@@ -58,16 +57,16 @@ class Standing:
     retry_of: str | None
     error: Mapping[str, str] | None
     waits_for: tuple[str, ...]
-    person: bool  # it waits for a person
+    person: bool  # waits for a person
     terminal: bool
 
 
-class Row:
-    """One job. `standing` and `about` are None until somebody has read them; `fresh` says whether `standing` is of the
-    latest change that was heard of."""
+class JobRow:
+    """One job. `standing` and `summary` are None until they were read; `fresh`: `standing` includes the latest known
+    change."""
 
     __slots__ = (
-        *("about", "changed_ms", "claimed_ms", "counted", "fresh", "job_id"),
+        *("summary", "changed_ms", "claimed_ms", "counted", "fresh", "job_id"),
         *("key", "number", "place", "role", "standing", "status", "text"),
     )
 
@@ -78,33 +77,33 @@ class Row:
         self.place = place
         self.key = key
         self.changed_ms = changed_ms
-        self.number = 0  # of its last change, among all changes
+        self.number = 0  # of its last change, counting all changes
         self.fresh = False
-        self.counted = False  # its end is in the curves
+        self.counted = False  # its end is in the charts
         self.claimed_ms: int | None = None  # when it was first seen in progress
         self.standing: Standing | None = None
-        self.about: About | None = None
-        self.text = job_id.casefold()  # all that a search looks at
+        self.summary: JobSummary | None = None
+        self.text = job_id.casefold()  # the text that a search looks at
 
     def describe(self) -> None:
-        """After `about` or `standing` was set: what a search finds it by. Made once, not once for each search."""
+        """Update the search text after `summary` or `standing` was set. Built once, not for each search."""
         parts = [self.job_id]
-        if self.about is not None:
-            parts += [part for part in (self.about.title, self.about.plan_id, self.about.task) if part]
+        if self.summary is not None:
+            parts += [part for part in (self.summary.title, self.summary.plan_id, self.summary.task) if part]
         if self.standing is not None and self.standing.error is not None:
             parts.append(self.standing.error["message"])
         self.text = "\n".join(parts).casefold()
 
 
 def minted_ms(job_id: str) -> int | None:
-    """When farro minted that id; None where a person chose it."""
+    """Return when farro minted the id; None if a submitter chose it."""
     if len(job_id) < len(_MINTED) or not job_id.startswith("job-") or job_id[12] != "-" or job_id[19] != "-":
         return None
     second_ms, rest = _second_ms(job_id[4:19]), job_id[20:23]
     return second_ms + int(rest) if second_ms is not None and rest.isdecimal() and rest.isascii() else None
 
 
-@lru_cache(maxsize=4096)  # jobs that came together share their second
+@lru_cache(maxsize=4096)  # jobs that were enqueued together share their second
 def _second_ms(text: str) -> int | None:
     try:
         return int(datetime.strptime(text, "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()) * 1000
@@ -113,11 +112,12 @@ def _second_ms(text: str) -> int | None:
 
 
 def key_of(job_id: str, created_ms: int) -> str:
-    """What sorts jobs by their creation, each in a place of its own that it keeps for ever: pages stay exact."""
+    """Return a sort key by creation that never changes, so that pages stay exact."""
     return f"{created_ms:013d}{job_id}"
 
 
 def standing_of(view: JobView) -> Standing:
+    """Extract the state from a job's view."""
     life = view.lifecycle
     error = life.error
     if error is not None:
@@ -141,17 +141,17 @@ def standing_of(view: JobView) -> Standing:
     )
 
 
-def about(prompt: Mapping[str, Any]) -> About:
-    """Read without trust: a prompt may be anything that somebody put there."""
+def summarize(prompt: Mapping[str, Any]) -> JobSummary:
+    """Summarize a prompt. Read without trust: it may contain anything."""
     if not prompt:
-        return NOTHING
+        return NO_SUMMARY
     name, plan_id = _text(prompt.get("name")), _text(prompt.get("plan_id"))
     inputs = prompt.get("inputs")
     task = _text(inputs.get("task_id")) if isinstance(inputs, Mapping) else None
     steps = prompt.get("steps", prompt.get("tasks"))
     listed: Sequence[Any] = steps if isinstance(steps, list) else ()
     agent = is_agent_prompt(dict(prompt))
-    return About(
+    return JobSummary(
         title=_line(_title(prompt, name, listed) or plan_id or ""),
         name=name,
         plan_id=None if plan_id is None else intern(plan_id),
@@ -191,18 +191,20 @@ def _text(value: Any) -> str | None:
 
 
 def milliseconds(text: str | None) -> int | None:
+    """Return a timestamp as milliseconds of Unix time; None if it is invalid."""
     moment = moment_or_none(text)
     if moment is None:
         return None
     return int(moment.replace(microsecond=0).timestamp()) * 1000 + moment.microsecond // 1000
 
 
-def created_ms(row: Row) -> int:
+def created_ms(row: JobRow) -> int:
+    """Return when the row's job was created."""
     return int(row.key[:13])
 
 
 def spelled(ms: int | None) -> str | None:
-    """The same as text, as farro spells every time."""
+    """Format milliseconds of Unix time as farro writes every time."""
     if ms is None:
         return None
     seconds, rest = divmod(ms, 1000)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from farro.cli.options import common, person, read_root
+from farro.cli.options import common, operator_name, read_root
 from farro.cli.tables import shortened, table
 from farro.cli.terminal import answer, note, say
 from farro.config.settings import Settings
@@ -94,7 +94,7 @@ def _note(folder: str, verb: Verb, piles: list[Pile]) -> None:
     """Into the swarm's audit trail, as everything that is done to it."""
     from farro.swarm.audit import Trail
 
-    trail = Trail(folder, person(), lambda: timestamp(SystemClock().now()), lambda *_: None)
+    trail = Trail(folder, operator_name(), lambda: timestamp(SystemClock().now()), lambda *_: None)
     what = "letters-sent-again" if verb == "resend" else "letters-dropped"
     for pile in piles:
         if pile.letters:

@@ -15,7 +15,7 @@ import click
 
 from farro.cli.daemon_process import admit, log_to_stdout
 from farro.cli.daemons import GRACE_S
-from farro.cli.options import App, application, common, person, read_root, starts_strictly
+from farro.cli.options import App, application, common, operator_name, read_root, starts_strictly
 from farro.config.settings import Settings
 from farro.errors import SyncFailed
 from farro.host import worker_processes
@@ -119,7 +119,7 @@ def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
     @bee.service(says_ready=True)
     def keep(stop: threading.Event) -> None:
         _forget_surroundings()
-        store = app.open_store(path, settings, log=log, actor=person())
+        store = app.open_store(path, settings, log=log, actor=operator_name())
         try:
             admit(app, store, name, strict=starts_strictly(settings))
             service = make(app, store, settings, log)

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from farro.cli.background import program
-from farro.cli.options import application, asked_store, person, read_root
+from farro.cli.options import application, asked_store, operator_name, read_root
 from farro.cli.tables import span
 from farro.cli.terminal import answer, complain, note, say
 from farro.config import reader
@@ -55,7 +55,7 @@ class Here:
             ensure=lambda: (orchestrator_process.ensure(self.runtime, wanted, self.clock), None)[1],
             tell=(lambda text: None) if quiet else note,
             over=over,
-            origin=person(),
+            origin=operator_name(),
             durable=self.settings.durability == "power",
         )
 

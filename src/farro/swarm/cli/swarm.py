@@ -16,7 +16,7 @@ import click
 from farro import documents
 from farro.cli.background import program
 from farro.cli.groups import Hinting
-from farro.cli.options import common, person, read_root
+from farro.cli.options import common, operator_name, read_root
 from farro.cli.plan_files import read_plans
 from farro.cli.tables import seconds, span
 from farro.cli.terminal import answer, complain, draws, note, say
@@ -221,7 +221,7 @@ class Asking:
             role=role,
             instance=instance,
             idempotency_key=key,
-            origin=person(),
+            origin=operator_name(),
             durable=self._settings.durability == "power",
         )
 

@@ -11,8 +11,8 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from farro.jobs.states import Status
-from farro.queue.times import seconds_between
-from farro.queue.watch import Running
+from farro.jobs.times import seconds_between
+from farro.queue.watch import RunningJob
 from farro.store.port import JobView
 from farro.tui import texts
 from farro.tui.boards import Board, Cell, Column, Row
@@ -91,7 +91,7 @@ def _apart(told: Overview) -> Text:
     return line
 
 
-def _running(job: Running, about: str) -> Row:
+def _running(job: RunningJob, about: str) -> Row:
     cells = (
         Cell(texts.plain(job.job_id), "warn" if job.orphaned else "busy"),
         texts.plain(job.role),
