@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.plans.after import Dependencies, End, dependencies, judge
+from farro.plans.after import Dependencies, DependencyState, dependencies, judge
 from farro.plans.priority import PRIORITIES, head_start_ns, priority
 
-ENDS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(End), min_size=4)
+ENDS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(DependencyState), min_size=4)
 NAMES = st.lists(st.sampled_from("abcd"), unique=True).map(tuple)
 JUNK = st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3))
 
@@ -31,15 +31,17 @@ def test_whatever_stands_in_a_prompt_is_survived(after: Any, after_any: Any, urg
 
 @given(ENDS, NAMES, NAMES, st.booleans())
 def test_a_job_is_ready_hopeless_or_waits(
-    ends: dict[str, End], after: tuple[str, ...], after_any: tuple[str, ...], gone_is_over: bool
+    ends: dict[str, DependencyState], after: tuple[str, ...], after_any: tuple[str, ...], gone_is_over: bool
 ) -> None:
     named = Dependencies(after=after, after_any=after_any)
-    told = judge(named, lambda name: ends.get(name, End.OPEN), gone_is_over=gone_is_over)
-    bad = {End.FAILED, End.GONE} if gone_is_over else {End.FAILED}
-    over = bad | {End.SUCCEEDED}
+    told = judge(named, lambda name: ends.get(name, DependencyState.OPEN), gone_is_over=gone_is_over)
+    bad = {DependencyState.FAILED, DependencyState.GONE} if gone_is_over else {DependencyState.FAILED}
+    over = bad | {DependencyState.SUCCEEDED}
     hopeless = any(ends.get(name) in bad for name in after)
     assert bool(told.hopeless) is hopeless
-    ready = all(ends.get(name) is End.SUCCEEDED for name in after) and all(ends.get(name) in over for name in after_any)
+    ready = all(ends.get(name) is DependencyState.SUCCEEDED for name in after) and all(
+        ends.get(name) in over for name in after_any
+    )
     assert told.ready is (ready and not hopeless)
 
 

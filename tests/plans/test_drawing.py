@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farro.plans.drawing import boxes, levels, mermaid, positions, svg
-from farro.plans.drawing.labels import MARKS, State
+from farro.plans.drawing.labels import MARKS, StepState
 from farro.plans.drawing.layers import edges, layered, ranks
 from farro.plans.drawing.widths import cut, width
 from farro.plans.loading import load_data
@@ -293,8 +293,8 @@ def test_nothing_in_a_plan_becomes_markup_of_an_svg() -> None:
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_a_state_is_told_by_a_mark_and_in_words_not_by_colour_alone(state: State) -> None:
+@pytest.mark.parametrize("state", list(StepState))
+def test_a_state_is_told_by_a_mark_and_in_words_not_by_colour_alone(state: StepState) -> None:
     picture = ET.fromstring(svg.draw(DIAMOND, {"a": state}))
     texts = ["".join(text.itertext()) for text in picture.iter(f"{SVG}text")]
     assert f"{MARKS[state]} a" in texts
@@ -318,7 +318,7 @@ def test_mermaid_has_a_line_for_each_step_and_each_edge(plan: Plan) -> None:
 
 def test_nothing_in_a_plan_becomes_syntax_of_mermaid() -> None:
     plan = load_data({"steps": [{"id": "end", "command": 'x"]; click a "javascript:y" <b> `#`\n%%'}]}, "p")
-    line = mermaid.draw(plan, {"end": State.FAILED}).split("\n")[1]
+    line = mermaid.draw(plan, {"end": StepState.FAILED}).split("\n")[1]
     assert re.fullmatch(r'    s0\["<b>[^"<>`]*</b><br/>[^"<>`]*"\]', line)
 
 

@@ -1,8 +1,6 @@
-"""Actions: one plan for many inputs. `{{input.field}}` in an argument stands for what each input says there.
+"""Apply one plan to many inputs. `{{input.field}}` in an argument is replaced by the field of each input.
 
-Keeping plans and actions, and submitting what they become, lives in operations.library.
-
-    {"action_id": "resize-all", "plan_id": "resize", "inputs": [{"path": "a.png"}, {"path": "b.png"}]}
+{"action_id": "resize-all", "plan_id": "resize", "inputs": [{"path": "a.png"}, {"path": "b.png"}]}
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ PLACEHOLDER = re.compile(r"\{\{\s*input((?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """A plan × its inputs, each of which becomes one job."""
+    """A plan and its inputs; each input becomes one job."""
 
     action_id: Id | None = None  # minted when absent
     plan_id: Id
@@ -33,7 +31,7 @@ class Action:
 
 
 def load(document: Document) -> Action:
-    """The action in a document, or all of its problems at once."""
+    """Load the action in a document, or raise all of its problems at once."""
     checked = shapes.check(Action, without_schema(document.data) if isinstance(document.data, dict) else document.data)
     if checked.value is not None and not checked.faults:
         return checked.value
@@ -43,7 +41,7 @@ def load(document: Document) -> Action:
 
 
 def filled(plan: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """The plan with that input in its arguments. Judge it with `problems` first: what is missing stays as it is."""
+    """Return the plan with the input's values in its arguments. Check `problems` first: missing fields stay."""
 
     def text(match: re.Match[str]) -> str:
         found, there = _look_up(value, match[1])
@@ -63,7 +61,7 @@ def _with_args(step: Any, text: Any) -> Any:
 
 
 def problems(plan: Mapping[str, Any], inputs: tuple[Any, ...], name: str) -> list[Problem]:
-    """What the plan asks of an input and one of them does not have, and placeholders where none are filled in."""
+    """Yield fields that an input lacks, and placeholders in fields that are never filled in."""
     found: list[Problem] = []
     for path, text in _texts(plan):
         for match in PLACEHOLDER.finditer(text):
@@ -78,13 +76,13 @@ def problems(plan: Mapping[str, Any], inputs: tuple[Any, ...], name: str) -> lis
 
 
 def fields(plan: Mapping[str, Any]) -> list[str]:
-    """What the plan's arguments want of an input, in their order: `path`, `size.width`."""
+    """List the input fields that the plan's arguments name, in order: `path`, `size.width`."""
     wanted = (match[1][1:] for _, text in _texts(plan) for match in PLACEHOLDER.finditer(text))
     return list(dict.fromkeys(wanted))
 
 
 def _texts(plan: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Every text of the plan's steps, with its path."""
+    """Yield every text of the plan's steps with its path."""
     steps = plan.get("steps")
     todo: list[tuple[Path, Any]] = [(("steps",), steps)]
     while todo:
@@ -98,7 +96,7 @@ def _texts(plan: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _look_up(value: Any, dotted: str) -> tuple[Any, bool]:
-    """What stands there, and whether anything does. `dotted` begins with a dot, or is empty: the input itself."""
+    """Return the value at `dotted` and whether it exists. An empty `dotted` names the input itself."""
     for part in dotted.split(".")[1:]:
         if isinstance(value, dict) and part in value:
             value = value[part]

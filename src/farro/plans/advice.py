@@ -1,7 +1,4 @@
-"""What to do about a fault in a plan: the shape knows only what it met, not the words people bring from elsewhere.
-
-Finding faults lives in `documents.shapes`, `forms` and `graph`; nothing here makes a plan right or wrong.
-"""
+"""Add advice to the faults of a plan: the words that people bring from other tools. It never decides what is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from farro.plans.model import MAX_STEPS
 _STEP = '{"id": "build", "command": "make", "args": ["all"]}'
 _NO_SHELL = "command, and its words args; farro uses no shell"
 
-_STEP_WORDS = {  # what others call it, in lower case without - and _
+_STEP_WORDS = {  # names in other tools, in lower case without - and _
     **dict.fromkeys(("dependson", "depends", "after", "requires", "require", "deps", "upstream"), "needs"),
     **dict.fromkeys(("run", "script", "shell", "exec", "cmd", "commandline", "program", "entrypoint"), _NO_SHELL),
     **dict.fromkeys(("argv", "arguments", "parameters", "params"), "args"),
@@ -46,7 +43,7 @@ _PLAN_WORDS = {
 
 
 def advised(fault: Fault, shaped: Shaped) -> str:
-    """The fault's message, and what to do about it."""
+    """Return the fault's message with what to do about it."""
     if fault.unknown:
         return _known_as(fault, shaped)
     hint = _hint(fault.path, shaped.value(fault.path))
@@ -60,9 +57,9 @@ def _known_as(fault: Fault, shaped: Shaped) -> str:
     if meant := words.get(name.lower().replace("-", "").replace("_", "")):
         return f"is not a known field; farro calls it {meant}"
     if in_step and shaped.tasks:
-        from difflib import get_close_matches  # here: most plans are right
+        from difflib import get_close_matches  # imported late: most plans are valid
 
-        least = 0.8 if "did you mean" in fault.message else 0.6  # a step has a word that is near enough already
+        least = 0.8 if "did you mean" in fault.message else 0.6  # the message already names a similar field
         if near := get_close_matches(name, (*TASK_STATE, "job_name"), n=1, cutoff=least):
             return f"is not a known field; did you mean {near[0]}?"
     return fault.message
@@ -114,7 +111,7 @@ def _seconds_hint(value: Any) -> str:
 
 
 def _text_hint(value: Any) -> str:
-    """Numbers and true are told back; text never is, for it may be a secret."""
+    """Quote numbers and booleans; never quote text, which may be a secret."""
     if isinstance(value, bool | int | float):
         spelled = json.dumps(value)
         return f'quote it: "{spelled}"' if len(spelled) <= 40 else "quote it"

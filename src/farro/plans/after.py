@@ -1,7 +1,4 @@
-"""Which jobs a job runs after (`metadata.after`, `after_any` of its raw prompt), and what their ends mean to it.
-
-Whether they have ended is a store's business; refusing what is no id, with its place, is operations.submit's.
-"""
+"""Read the dependencies of a job (`metadata.after`, `after_any`) and decide what their ends mean for it."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from farro.plans.metadata import metadata_of
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dependencies:
     after: tuple[str, ...] = ()  # must have succeeded
-    after_any: tuple[str, ...] = ()  # must have ended, however
+    after_any: tuple[str, ...] = ()  # must have ended, with any status
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -31,7 +28,7 @@ _FIELDS = ("after", "after_any")
 
 
 def dependencies(prompt_data: Mapping[str, Any] | list[Any]) -> Dependencies:
-    """What the prompt names; what is not an id is left out, and no path is built from it."""
+    """Return the dependencies that the prompt names. Invalid ids are left out: no path is built from them."""
     metadata = metadata_of(prompt_data)
     if "after" not in metadata and "after_any" not in metadata:
         return _NONE
@@ -39,8 +36,8 @@ def dependencies(prompt_data: Mapping[str, Any] | list[Any]) -> Dependencies:
 
 
 def alone(prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """The prompt of a job that runs again, without the jobs that it ran after: they have ended, may be gone by now, and
-    one that failed would keep it from ever running."""
+    """Return the prompt of a retried job without its dependencies: they have ended, may have been pruned, and a failed
+    one would keep the retry from ever running."""
     rest = dict(prompt)
     metadata = rest.get("metadata")
     if isinstance(metadata, dict) and not metadata.keys().isdisjoint(_FIELDS):
@@ -57,58 +54,63 @@ def _ids(named: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item for item in items if isinstance(item, str) and ids.is_job_id(item)))
 
 
-class End(Enum):
-    """How far a job is, as one that runs after it sees it."""
+class DependencyState(Enum):
+    """The state of a dependency, as the dependent job sees it."""
 
     OPEN = auto()  # it may still succeed
     SUCCEEDED = auto()
     FAILED = auto()  # failed for good, killed, or in quarantine
-    GONE = auto()  # nowhere to be found: pruned, or removed by hand
+    GONE = auto()  # not found: pruned, or removed by hand
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What becomes of a waiting job. Not ready and not hopeless: it waits on."""
+class DependencyVerdict:
+    """What happens to a waiting job. Neither ready nor hopeless: it keeps waiting."""
 
     ready: bool = False
     hopeless: str | None = None  # why it will never run
 
 
-def judge(named: Dependencies, end: Callable[[str], End], *, gone_is_over: bool = False) -> Verdict:
-    """`gone_is_over`: the caller has made sure that what it cannot find is not merely on the move. How it ended nobody
-    knows then: enough for `after_any`, not for `after`."""
+StateOf = Callable[[str], DependencyState]
+
+
+def judge(named: Dependencies, end: StateOf, *, gone_is_over: bool = False) -> DependencyVerdict:
+    """Judge a waiting job. With `gone_is_over` the caller has made sure that a missing dependency is not merely being
+    moved: its end is unknown, which satisfies `after_any` but not `after`."""
     ready = True
     for job_id in named.after:
         match end(job_id):
-            case End.FAILED:
-                return Verdict(hopeless=f"{job_id} did not succeed")
-            case End.GONE if gone_is_over:
-                return Verdict(hopeless=f"{job_id} is gone, and nobody knows whether it succeeded")
-            case End.OPEN | End.GONE:
+            case DependencyState.FAILED:
+                return DependencyVerdict(hopeless=f"{job_id} did not succeed")
+            case DependencyState.GONE if gone_is_over:
+                return DependencyVerdict(hopeless=f"{job_id} is gone, and nobody knows whether it succeeded")
+            case DependencyState.OPEN | DependencyState.GONE:
                 ready = False
     for job_id in named.after_any:
         state = end(job_id)
-        ready &= state in (End.SUCCEEDED, End.FAILED) or (state is End.GONE and gone_is_over)
-    return Verdict(ready=ready)
+        ended = state in (DependencyState.SUCCEEDED, DependencyState.FAILED)
+        ready &= ended or (state is DependencyState.GONE and gone_is_over)
+    return DependencyVerdict(ready=ready)
 
 
-def blocking(named: Dependencies, end: Callable[[str], End], *, earlier: Collection[str], own: str | None) -> list[str]:
-    """What a new job has to wait for; `earlier` are the ids of the same batch, which exist before it does.
+def blocking(named: Dependencies, end: StateOf, *, earlier: Collection[str], own: str | None) -> list[str]:
+    """Return what a new job has to wait for. `earlier` are ids of the same batch, which are submitted before it.
 
-    UnknownJob, InputError or Refused when it could never run: a dependency must exist before, so there are no cycles.
+    Raise UnknownJob, InputError or Refused when it could never run. A dependency must exist first, so there are no
+    cycles.
     """
     found = []
     for job_id in named.all:
         if job_id == own:
             raise InputError(f"{job_id} cannot run after itself")
-        state = End.OPEN if job_id in earlier else end(job_id)
-        if state is End.GONE:
+        state = DependencyState.OPEN if job_id in earlier else end(job_id)
+        if state is DependencyState.GONE:
             raise UnknownJob(f"no job {job_id} to run after; `farro ls` lists what there is")
-        if state is End.FAILED and job_id in named.after:
+        if state is DependencyState.FAILED and job_id in named.after:
             raise Refused(
                 f"{job_id} did not succeed, so a job that runs after its success would never start. "
                 "Nothing was queued. Run it after the end, however it was, with --after-any, or leave it out"
             )
-        if state is End.OPEN:
+        if state is DependencyState.OPEN:
             found.append(job_id)
     return found

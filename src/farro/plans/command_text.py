@@ -1,7 +1,7 @@
-"""A command as somebody types it → the words of one program, or of several that are joined by pipes. Never a shell.
+"""Parse a typed command into one program, or several joined by pipes. No shell is involved.
 
-What a shell would do beyond quotes and pipes (redirections, `&&`, substitutions) is refused with what to do instead;
-words that a shell would fill in and this does not (`*.txt`, `$HOME`) are told by `suspicion`.
+Shell features beyond quotes and pipes (redirections, `&&`, substitutions) are refused with what to do instead; words
+that a shell would expand (`*.txt`, `$HOME`) get a warning from lint.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _ADVICE = {
 }
 _ADVICE[")"] = _ADVICE["("]
 _SIGN = re.compile(r"\|\||\|&|\||&&|&>>?|&|;|<<?<?|>>|>&|>\||>|\(|\)")
-_SIGNS = re.compile(r"(?:\d*(?:>>|>&|>|<<?<?)&?\d*|\|\||\|&|&&|&>>?|&|;)")  # a word of its own that is a sign
+_SIGNS = re.compile(r"(?:\d*(?:>>|>&|>|<<?<?)&?\d*|\|\||\|&|&&|&>>?|&|;)")  # an operator as a separate word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Typed:
-    """Programs with their arguments, each reading what the one before it says."""
+    """Programs with their arguments; each reads the output of the one before it."""
 
     commands: tuple[tuple[str, ...], ...]
-    reads_last: bool = False  # it began with a pipe: the first of them reads the last step so far
+    reads_last: bool = False  # it began with a pipe: the first program reads the last existing step
 
 
 def typed(words: Sequence[str], *, literal: bool = False) -> Typed:
-    """What stood after `--`. One word with spaces in it is a whole line, typed inside quotes; else each word is an
-    argument as it stands, and only a | between them joins. `literal`: the words of one program, whatever they are."""
+    """Parse the words after `--`. One word with spaces is a quoted line; otherwise each word is an argument, and only
+    a | between words joins programs. With `literal` all words belong to one program."""
     if literal:
         return Typed(commands=(tuple(words),))
     if len(words) == 1 and any(space in words[0] for space in _SPACE):
@@ -54,7 +54,7 @@ def typed(words: Sequence[str], *, literal: bool = False) -> Typed:
 
 
 def line(text: str) -> Typed:
-    """A line with quotes and backslashes as a shell reads them."""
+    """Parse a line, with quotes and backslashes as in a shell."""
     return _joined(_tokens(text))
 
 
@@ -80,7 +80,7 @@ def _joined(tokens: Sequence[str | None]) -> Typed:
 
 def _tokens(text: str) -> list[str | None]:
     found: list[str | None] = []
-    word: str | None = None  # what is being read; "" is a word too, when it was quoted
+    word: str | None = None  # the current word; "" is a word when it was quoted
     place = 0
     while place < len(text):
         char = text[place]
@@ -112,7 +112,7 @@ def _tokens(text: str) -> list[str | None]:
 
 
 def _quoted(text: str, place: int) -> tuple[str, int]:
-    """What stands in quotes, and the place behind them."""
+    """Return the quoted text and the position behind it."""
     quote = text[place]
     inside, at = "", place + 1
     while at < len(text) and text[at] != quote:
@@ -129,7 +129,7 @@ def _quoted(text: str, place: int) -> tuple[str, int]:
 
 
 class OpenQuote(InputError):
-    """The line ends inside quotes: more of it may follow."""
+    """The line ends inside quotes; more may follow."""
 
 
 def _refused(sign: str, more: str = "") -> InputError:

@@ -1,16 +1,15 @@
-"""Cron lines: five fields or a nickname, and the moments at which they fall due in a time zone.
+"""Parse cron lines, five fields or a nickname, and compute when they are due in a time zone.
 
 The library cronsim finds the local times, as Vixie cron has them: lists, ranges, steps, names (JAN, MON), 0 and 7 for
 Sunday. When both the day of the month and the day of the week are restricted, either is enough; a field that starts
-with `*` restricts nothing. By hand are here:
+with `*` restricts nothing. By hand:
 - the check of each field, because cronsim says no more than "Bad minute", and accepts seconds, `L` and `#`;
 - nicknames, and ranges that end with Sunday (FRI-SUN), which cronsim does not know;
 - changes of clocks, because cronsim fires a line such as `*/5 * * * *` twice in an hour that occurs twice.
 
-Where a zone changes its clocks (tests with Europe/Berlin and America/New_York):
-- a local time that does not exist falls due once, at the next moment that does: the change itself;
-- a local time that occurs twice falls due once, the first time.
-Without a change of clocks in the zone (UTC) neither happens.
+When clocks change (tests with Europe/Berlin and America/New_York):
+- a local time that does not exist is due once, at the moment of the change;
+- a local time that occurs twice is due once, the first time.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ _ITEM = re.compile(r"(?:(\*)|([A-Za-z]+|[0-9]+)(?:-([A-Za-z]+|[0-9]+))?)(?:/([0-
 
 
 class BadCron(ValueError):
-    """The line is wrong; the message says which field, and what would be right."""
+    """An invalid cron line; the message names the field and what would be right."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cron:
-    """A checked line. It gives local times only; `due` puts them into a zone."""
+    """A valid cron line. It yields local times; `due` converts them."""
 
     text: str
-    fields: str  # the five fields with numbers for names, as cronsim reads them
+    fields: str  # five fields, names replaced by numbers
 
     @classmethod
     def parse(cls, text: str) -> Cron:
@@ -77,7 +76,7 @@ class Cron:
         return made
 
     def next_after(self, local: datetime) -> datetime | None:
-        """The first local time after `local`; None when there is none within 50 years."""
+        """Return the first local time after `local`; None when there is none within 50 years."""
         return next(self.local_times(local), None)
 
     def local_times(self, after: datetime) -> Iterator[datetime]:
@@ -90,7 +89,7 @@ class Cron:
 
 
 def due(cron: Cron, zone: tzinfo, after: datetime) -> Iterator[datetime]:
-    """Every moment (UTC) after `after` at which the line falls due in that zone, in order, each once."""
+    """Yield every UTC time after `after` at which the line is due in that zone, in order, each once."""
     last = after.astimezone(UTC)
     for local in cron.local_times(after.astimezone(zone)):
         try:
@@ -107,7 +106,7 @@ def _in_zone(zone: tzinfo, moment: datetime) -> datetime:
 
 
 def _checked(item: str, field: str, low: int, high: int, names: dict[str, int]) -> str:
-    """One part of a list, with numbers for names."""
+    """Check one part of a list and replace names by numbers."""
     match = _ITEM.fullmatch(item)
     if match is None:
         raise BadCron(f"{field}: {item!a} is not understood; write numbers, 1-5, */10 or lists of these")

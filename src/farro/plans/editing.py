@@ -1,7 +1,4 @@
-"""Changing the steps of a plan that is being written: adding, removing, renumbering. Works on the plan as written.
-
-Whether it is a good plan is told by `loading`; keeping it is the caller's matter.
-"""
+"""Edit the steps of a plan that is being written: append, remove, renumber. Works on the plan as written."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ Raw = Mapping[str, Any]
 
 
 def steps_of(plan: Raw) -> list[dict[str, Any]]:
-    """InputError: it has none that could be edited."""
+    """Return the list of steps. Raise InputError when there is none to edit."""
     if is_agent_prompt(plan):
         raise InputError("this is an agent prompt; a draft is a plan of steps. `farro enqueue --prompt-json` queues it")
     steps = plan.get("steps", [])
@@ -26,12 +23,12 @@ def steps_of(plan: Raw) -> list[dict[str, Any]]:
 
 
 def label(step: Raw, place: int) -> Any:
-    """What other steps call it: its number or its id."""
+    """Return the name that other steps use: its number or its id."""
     return step.get("step_number", step.get("id", place))
 
 
 def named(steps: Sequence[Raw], wanted: str) -> int:
-    """The place in the list of the step that somebody calls `wanted`: its number, its id, or `last`."""
+    """Return the index of the step named `wanted`: its number, its id, or `last`."""
     if wanted == "last" and steps:
         return len(steps) - 1
     for place, step in enumerate(steps):
@@ -51,7 +48,7 @@ def appended(
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The steps with what was typed after them, each of its commands reading the one before."""
+    """Return the steps with the typed pipeline appended; each command reads the one before it."""
     made = [dict(step) for step in steps]
     source: Any = None
     if input_from is not None:
@@ -85,7 +82,7 @@ def _new_label(steps: Sequence[Raw]) -> dict[str, Any]:
 
 
 def without(steps: Sequence[Raw], wanted: str) -> list[dict[str, Any]]:
-    """The steps without that one. What read it now reads what it read, as in a pipe; numbers close the gap."""
+    """Return the steps without one. Its readers now read its input, as in a pipe; numbers close the gap."""
     place = named(steps, wanted)
     gone = steps[place]
     name, source = label(gone, place + 1), gone.get("input_from_step")
@@ -103,7 +100,7 @@ def without(steps: Sequence[Raw], wanted: str) -> list[dict[str, Any]]:
 
 
 def renumbered(steps: Sequence[Raw]) -> list[dict[str, Any]]:
-    """Numbered steps count from 1 without gaps; others stay as they are."""
+    """Renumber numbered steps from 1 without gaps; other steps stay as they are."""
     if not all(isinstance(step.get("step_number"), int) for step in steps):
         return [dict(step) for step in steps]
     numbers = {step["step_number"]: place for place, step in enumerate(steps, start=1)}
@@ -119,7 +116,7 @@ def renumbered(steps: Sequence[Raw]) -> list[dict[str, Any]]:
 
 
 def as_numbered(steps: Sequence[Raw]) -> list[dict[str, Any]]:
-    """The steps as the memo writes them, numbered by their places, whatever they call each other."""
+    """Return the steps in the memo's form, numbered by position."""
     places = {label(step, place): place for place, step in enumerate(steps, start=1)}
     made = []
     for place, raw in enumerate(steps, start=1):
@@ -132,7 +129,7 @@ def as_numbered(steps: Sequence[Raw]) -> list[dict[str, Any]]:
 
 
 def joined(steps: Sequence[Raw], more: Sequence[Raw]) -> list[dict[str, Any]]:
-    """The steps with others after them, which are numbered as if the first ones were."""
+    """Return both lists of steps as one; the second is numbered in the style of the first."""
     made = [dict(step) for step in steps]
     names: dict[Any, Any] = {place: label(step, place) for place, step in enumerate(made, start=1)}
     for raw in more:
@@ -144,7 +141,7 @@ def joined(steps: Sequence[Raw], more: Sequence[Raw]) -> list[dict[str, Any]]:
 
 
 def _translated(step: dict[str, Any], names: Mapping[Any, Any]) -> dict[str, Any]:
-    """With other names for the steps that it refers to. What names none stays, for `loading` to tell."""
+    """Rename the steps that a step refers to. Unknown references stay, so that loading reports them."""
     if _hashable(step.get("input_from_step")):
         step["input_from_step"] = names.get(step["input_from_step"], step["input_from_step"])
     if isinstance(step.get("needs"), list):

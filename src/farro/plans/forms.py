@@ -1,12 +1,12 @@
-"""The forms in which a plan may be written → the one shape of `model`, with the way back for error places.
+"""Convert every input form of a plan into one shape, and map error places back to the text.
 
-No judging of values: what is wrong goes through unchanged, so that `loading` can say where it stands.
+Values are not judged here: a wrong value passes unchanged, so that loading can report its place.
 
     the memo's        {"id", "plan_id", "steps": [{"step_number": 1, …, "input_from_step": 1}]}
     farro's own       {"steps": [{"id": "build", …, "needs": ["fetch"]}]}
     Air-Executor's    [{"id", "job_name", "command", "args", "dependencies", "status", …}], or {"tasks": [ … ]}
-    an agent prompt   {"role", "rubric", "allowed_paths", "success", "routing", …}: one step, `tool: agent`. What it may
-                      say is the contract of roles.prompt, which whoever accepts one asks as well
+    an agent prompt   {"role", "rubric", "allowed_paths", "success", "routing", …}: one step, `tool: agent`. Submission
+                      also checks it against roles.prompt
 """
 
 from __future__ import annotations
@@ -17,47 +17,53 @@ from typing import Any
 from farro.documents import Path, show, without_schema
 from farro.lazy_dataclass import dataclass, field
 
-TASK_STATE = ("status", "created_at", "started_at", "completed_at", "error")  # of an earlier run: no part of a plan
-NO_NUMBER = "0"  # stands for what is no number, which is a fault of its own; steps count from 1
+TASK_STATE = (
+    "status",
+    "created_at",
+    "started_at",
+    "completed_at",
+    "error",
+)  # of an earlier run; not part of a plan
+NO_NUMBER = "0"  # placeholder for an invalid number, which is reported as a fault; steps count from 1
 
 SINGLE_STEP = (
     "this is the old single-step job; a job holds its whole plan: "
     '{"id": …, "plan_id": …, "steps": [{"step_number": 1, "tool": …, "command": …, "args": […]}]}'
 )
 
-_AGENT_FIELDS = ("rubric", "success", "routing")  # what no plan has
-AGENT_STEP = "1"  # the id of an agent prompt's one step
+_AGENT_FIELDS = ("rubric", "success", "routing")  # fields that no plan has
+AGENT_STEP = "1"  # id of the single step of an agent prompt
 _NAME_LIMIT = 80
 
-Fault = tuple[Path, str]  # in the paths of the normal shape
+Fault = tuple[Path, str]  # a path in the normal shape, and a message
 
 
 @dataclass(kw_only=True, slots=True)
 class Shaped:
-    """A plan in the one shape, not yet validated, and what the reshaping itself found wrong."""
+    """A plan in the normal shape, not yet validated, with the faults found while reshaping."""
 
     data: Any
-    prefix: Path  # where the list of steps stands in the text: ("steps",), ("tasks",) or ()
+    prefix: Path  # path of the list of steps in the text: ("steps",), ("tasks",) or ()
     numbered: bool = False  # the memo's form: references are numbers of earlier steps
     tasks: bool = False  # Air-Executor's form
     agent: bool = False  # an agent prompt
     aliases: dict[Path, str] = field(default_factory=dict)  # normal path → the name used in the text
-    named_at: Path | None = None  # where the plan's name stands, when a task gives it
+    named_at: Path | None = None  # path of the plan's name, when a task gives it
     faults: list[Fault] = field(default_factory=list)
 
     def original(self, path: Path) -> Path:
-        """The path in the text of what stands at `path` in the normal shape."""
+        """Return the path in the text for `path` in the normal shape."""
         if path == ("name",) and self.named_at is not None:
             return self.named_at
         if path[:1] != ("steps",):
             return path
         if self.agent:
-            return ("role",)  # all that its step has of the text
+            return ("role",)  # the only part of the text that its step has
         name = self.aliases.get(path[:3])
         return self.prefix + path[1:] if name is None else (*self.prefix, path[1], name, *path[3:])
 
     def value(self, path: Path) -> Any:
-        """What stands at that path of the normal shape; None when nothing does."""
+        """Return the value at that path of the normal shape, or None."""
         value = self.data
         for part in path:
             try:
@@ -68,7 +74,7 @@ class Shaped:
 
 
 def shape(data: Any) -> Shaped:
-    """Recognise the form by what only it has, and bring it into the one shape."""
+    """Recognise the form by its own fields, and convert it to the normal shape."""
     if isinstance(data, list):
         return _with_steps({}, data, (), tasks=True)
     if not isinstance(data, dict):
@@ -90,7 +96,7 @@ def shape(data: Any) -> Shaped:
 
 
 def is_agent_prompt(data: Any) -> bool:
-    """By what only it has."""
+    """Recognise an agent prompt by fields that no plan has."""
     if not isinstance(data, dict) or "steps" in data or "tasks" in data:
         return False
     return any(name in data for name in _AGENT_FIELDS)
@@ -139,7 +145,7 @@ def _step(shaped: Shaped, index: int, raw: dict[str, Any], *, tasks: bool) -> di
 
 
 def _number(shaped: Shaped, at: Path, step: dict[str, Any]) -> None:
-    """Numbers become ids, in the step and in its references; whatever is not a number is named as the fault."""
+    """Turn numbers into ids, in the step and in its references. Anything that is not a number is a fault."""
     if "id" in step:
         shaped.faults.append(((*at, "id"), "a step has either id or step_number, and all steps of a plan the same"))
     number = step.get("step_number")
@@ -165,7 +171,7 @@ def _as_id(value: object) -> str:
 
 
 def references(at: Path, step: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """Each reference of a raw step to another, with its path."""
+    """Yield each reference of a raw step to another step, with its path."""
     needs = step.get("needs")
     for position, need in enumerate(needs if isinstance(needs, list) else ()):
         yield (*at, "needs", position), need
@@ -174,7 +180,7 @@ def references(at: Path, step: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
 
 
 def _take_job_name(shaped: Shaped, plan: dict[str, Any], tasks: list[Any]) -> Iterator[Fault]:
-    """A task list says its job's name in every task; the plan says it once."""
+    """Take the job's name from the tasks: a task list repeats it in every task."""
     first: str | None = None
     for index, task in enumerate(tasks):
         if not isinstance(task, dict) or "job_name" not in task:

@@ -1,7 +1,4 @@
-"""How steps refer to each other: unknown references, cycles named in full, and the order in which steps run.
-
-No fields of a step (`model`) and no state of a run: what may run next is decided where outcomes are known.
-"""
+"""Check the references between steps (unknown ones, cycles) and compute the order of a run."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from farro.plans.model import Plan, Step
 
 
 def order(plan: Plan) -> tuple[Step, ...]:
-    """The order of a run, one step at a time: each after what it depends on, else as the list has them.
+    """Return the order of a sequential run: each step after its dependencies, otherwise in list order.
 
-    Numbered steps refer only to earlier ones, so theirs is the list's order.
+    Numbered steps refer only to earlier ones, so they run in list order.
     """
     if not any(step.depends_on for step in plan.steps):
         return plan.steps
@@ -36,7 +33,7 @@ def order(plan: Plan) -> tuple[Step, ...]:
 
 
 def faults(shaped: Shaped) -> Iterator[Fault]:
-    """What is wrong between the steps, as far as the single steps are well enough formed to tell."""
+    """Yield the faults between steps, as far as the steps themselves are well formed."""
     steps = shaped.data.get("steps") if isinstance(shaped.data, dict) else None
     if not isinstance(steps, list):
         return
@@ -55,13 +52,13 @@ def faults(shaped: Shaped) -> Iterator[Fault]:
             first[name] = index
     told = {path for path, _ in shaped.faults}
     graph: dict[str, list[str]] = {name: [] for name in first}
-    stands: dict[tuple[str, str], Path] = {}  # who needs whom → where it says so
+    stands: dict[tuple[str, str], Path] = {}  # (step, dependency) → path of the reference
     for index, step in enumerate(steps):
         if not isinstance(step, dict):
             continue
         for path, target in references(("steps", index), step):
             if not isinstance(target, str) or path in told:
-                continue  # of a wrong type, which is said elsewhere
+                continue  # a wrong type is reported elsewhere
             known = first.get(target)
             if shaped.numbered and (known is None or known >= index):
                 yield path, f"{target} is not an earlier step{_why_not_earlier(known, index)}"
@@ -79,14 +76,14 @@ def faults(shaped: Shaped) -> Iterator[Fault]:
 
 
 def cycles(graph: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Cycles that share no step, each from its first member in the graph's order back to it."""
+    """Yield cycles that share no step, each from its first member in list order back to it."""
     rest = {name: list(needs) for name, needs in graph.items()}
     place = {name: index for index, name in enumerate(rest)}
     while True:
         try:
             TopologicalSorter(rest).prepare()
         except CycleError as found:
-            ring: list[str] = found.args[1][:0:-1]  # graphlib names predecessors first; farro says who needs whom
+            ring: list[str] = found.args[1][:0:-1]  # graphlib lists predecessors first; messages list dependents first
             start = min(range(len(ring)), key=lambda index: place[ring[index]])
             ring = ring[start:] + ring[:start]
             yield [*ring, ring[0]]
@@ -113,7 +110,7 @@ def _say(name: str, shaped: Shaped) -> str:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches  # here: most plans are right
+    from difflib import get_close_matches  # imported late: most plans are valid
 
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {show(near[0])}?" if near else ""

@@ -1,7 +1,4 @@
-"""How a plan grows while it runs: tasks that a step added, checked as the plan's own steps were, become steps of it.
-
-No files: who added what, and when it is looked at, is execution's business.
-"""
+"""Turn tasks that a running step added into steps of its plan, checked like the plan's own steps."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ MAX_STEPS_GROWN = 1000
 
 
 def grown(steps: Sequence[Step], tasks: Sequence[Any]) -> tuple[tuple[Step, ...], list[str]]:
-    """The steps that these tasks are, in their order, beside the steps that there are; and all that is wrong with them.
+    """Return the new steps in order, and all faults of the tasks.
 
-    A task refers to any step that there is, or to one that came together with it. It is numbered on from the last.
+    A task may refer to any existing step, or to a task of the same group. Numbers continue after the last step.
     """
     if len(steps) + len(tasks) > MAX_STEPS_GROWN:
         whole = f"a plan may grow to {MAX_STEPS_GROWN} steps; with these it would have {len(steps) + len(tasks)}"
@@ -41,10 +38,10 @@ def grown(steps: Sequence[Step], tasks: Sequence[Any]) -> tuple[tuple[Step, ...]
 
 
 def _between(steps: Sequence[Step], raw: Sequence[Any]) -> list[Fault]:
-    """What is wrong between the tasks and the steps that there are, which are right and refer to no task.
+    """Return the faults between the tasks and the existing steps, which are valid and refer to no task.
 
-    Looked at first without the steps that no task names: a plan that grows task by task must not be checked as a whole
-    each time. What is wrong is then told as for the whole."""
+    Steps that no task names are left out at first: a plan that grows task by task must not be checked as a whole each
+    time. A fault is then reported as for the whole plan."""
     named = {name for task in raw if isinstance(task, dict) for name in _names(task) if isinstance(name, str)}
     few = [{"id": step.id} for step in steps if step.id in named]
     if not any(True for _ in graph.faults(Shaped(data={"steps": [*few, *raw]}, prefix=("steps",)))):

@@ -1,7 +1,4 @@
-"""What is legal in a plan and yet hardly meant: told by `farro plan lint` as warnings, never a reason to refuse.
-
-What needs a look at the machine (missing programs, folders) lives in operations.plans; what is wrong, in `loading`.
-"""
+"""Warn about what is valid in a plan but probably not meant. `farro plan lint` prints it; it never refuses a plan."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})(?:/.*
 _PATTERN = re.compile(r"[\w./-]*\*[\w./*-]*")
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 _EMPTIED = re.compile(r"(?<![>&])>\|?\s*/dev/(?:stdout|stderr|fd/[12])\b|\btee\s+/dev/(?:stdout|stderr)\b")
-# What takes such words itself, so that nobody needs to be warned.
+# Programs that interpret such words themselves: no warning is needed.
 _READS_SIGNS = frozenset(
     {"expr", "test", "[", "find", "echo", "printf", "awk", "sed", "grep", "jq", "sh", "bash", "zsh"}
 )
@@ -43,7 +40,7 @@ _SHELL_ONLY = {
 
 
 def suspicions(plan: Plan) -> Iterator[Fault]:
-    """Each with its path in the normal shape, in the plan's order."""
+    """Yield each warning with its path in the normal shape, in plan order."""
     if plan.parallel > 1 and together(plan) == 1:
         alone = "there is but one step" if len(plan.steps) == 1 else "every step waits for the one before it"
         yield ("parallel",), f"{plan.parallel} is of no use: {alone}"
@@ -69,7 +66,7 @@ def suspicions(plan: Plan) -> Iterator[Fault]:
 
 
 def _filled_in_script(step: Step) -> int | None:
-    """Which argument is a script that an action's inputs would be written into."""
+    """Return the argument that is a script with placeholders of an action's inputs."""
     if _SCRIPTED.fullmatch(step.command.rsplit("/", 1)[-1]):
         for place, word in enumerate(step.args[1:], 1):
             if _SCRIPT_FOLLOWS.fullmatch(step.args[place - 1]) and PLACEHOLDER.search(word):
@@ -78,7 +75,7 @@ def _filled_in_script(step: Step) -> int | None:
 
 
 def _shell_word(step: Step, word: str) -> str | None:
-    """Why this argument does not do what it would in a shell: farro hands it over as it stands."""
+    """Say why this argument does not do what it would in a shell: farro passes it unchanged."""
     command = step.command.rsplit("/", 1)[-1]
     if command in _SHELLS and (emptied := _EMPTIED.search(word)):
         instead = "tee -a" if emptied[0].startswith("tee") else ">&1 or >&2"

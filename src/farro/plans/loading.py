@@ -1,7 +1,4 @@
-"""Loading: a document in any of the forms → a `Plan`, or all of its problems at once.
-
-No parsing of text (`farro.documents`) and no files.
-"""
+"""Load a plan from a parsed document in any input form, or report all of its problems at once."""
 
 from __future__ import annotations
 
@@ -17,20 +14,20 @@ from farro.plans.model import Plan
 
 
 def load(document: Document) -> Plan:
-    """The plan in a document; raises `BadDocument` with every problem and its place, in text order."""
+    """Load the plan in a document. Raise `BadDocument` with every problem and its place, in text order."""
     return read(document)[0]
 
 
 def read(document: Document) -> tuple[Plan, Shaped]:
-    """The same, with the way back from the plan's paths to those of the text."""
+    """Load the plan, with the mapping from its paths to those of the text."""
     shaped = shape(document.data)
-    if shaped.data is None and shaped.faults:  # not a plan at all: its fields say nothing
+    if shaped.data is None and shaped.faults:  # not a plan at all; its fields do not matter
         raise refusal(document.source, [document.problem(path, message) for path, message in shaped.faults])
     checked = shapes.check(Plan, shaped.data)
     faults = [*shaped.faults, *graph.faults(shaped)]
     if checked.value is not None and not checked.faults and not faults:
         return checked.value, shaped
-    said = {path for path, _ in faults}  # in better words than the shape has for it
+    said = {path for path, _ in faults}  # reported already, in better words
     problems = [document.problem(shaped.original(path), message, key=path[-1] == "tasks") for path, message in faults]
     problems += [
         document.problem(shaped.original(fault.path), _advised(fault, shaped), key=fault.key)
@@ -41,18 +38,18 @@ def read(document: Document) -> tuple[Plan, Shaped]:
 
 
 def _advised(fault: Fault, shaped: Shaped) -> str:
-    from farro.plans.advice import advised  # here: most plans are right
+    from farro.plans.advice import advised  # imported late: most plans are valid
 
     return advised(fault, shaped)
 
 
 def load_data(data: Any, source: str) -> Plan:
-    """The plan in data that was parsed before, as from a job's prompt; problems have paths but no lines."""
+    """Load the plan in parsed data, such as a job's prompt; problems have paths but no lines."""
     return load(Document(data, source))
 
 
 def load_many(documents: Iterable[Document], source: str) -> list[Plan]:
-    """A plan for each document (the lines of an NDJSON file), or the problems of all of them at once."""
+    """Load a plan from each document (the lines of an NDJSON file), or raise the problems of all of them."""
     plans: list[Plan] = []
     problems: list[Problem] = []
     for document in documents:

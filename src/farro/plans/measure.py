@@ -1,7 +1,4 @@
-"""What can be said of a plan without running it: its longest chain, how many steps can run together, its tools.
-
-What is wrong with a plan is told by `loading`; what is suspicious, by `suspicion`.
-"""
+"""Measure a plan without running it: its longest chain, how many steps can run together, its tools."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from farro.plans.model import Plan
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
     steps: int
-    longest_chain: int  # steps that must come one after the other
-    together: int  # steps that do not wait for each other, at most
-    parallel: int  # how many of them the plan lets run at once
+    longest_chain: int  # steps that must run in sequence
+    together: int  # the most steps that do not wait for each other
+    parallel: int  # how many the plan allows at once
     timeout_s: float
     tools: tuple[str, ...]
 
@@ -39,12 +36,12 @@ def longest_chain(plan: Plan) -> int:
 
 
 def together(plan: Plan) -> int:
-    """The largest set of steps none of which waits for another: by Dilworth, as many as chains that cover all steps,
-    which are the steps less a largest matching of each step with one that comes before it."""
+    """Return the size of the largest set of steps that do not wait for each other. By Dilworth's theorem it equals the
+    number of chains that cover all steps: the steps minus a maximum matching of steps with predecessors."""
     before: dict[str, set[str]] = {}
     for step in order(plan):
         before[step.id] = set(step.depends_on).union(*(before[need] for need in step.depends_on))
-    follower: dict[str, str] = {}  # of each step, in its chain
+    follower: dict[str, str] = {}  # step → next step in its chain
 
     def joins(step_id: str, seen: set[str]) -> bool:
         for earlier in before[step_id]:

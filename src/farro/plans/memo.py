@@ -1,8 +1,4 @@
-"""The memo's job and result as they go over a wire (seed 004): what a pushed job must say, what a popped one says, and
-what a posted result must be.
-
-Which protocol carries them lives in fronts; queueing and committing live in operations.memo.
-"""
+"""Read and write the memo's jobs and results (source document 004): pushed jobs, popped jobs, posted results."""
 
 from __future__ import annotations
 
@@ -28,12 +24,12 @@ _OF_A_STEP = ("step_number", "tool", "command")
 
 
 def missing(document: Document) -> list[Problem]:
-    """What the memo requires and farro's own form could do without; all else is judged by the plan's own rules."""
+    """Return the fields that the memo requires in addition to the rules of a plan."""
     data = document.data
     if not isinstance(data, dict):
         return [document.problem((), 'must be an object: {"id": …, "plan_id": …, "steps": […]}')]
     if "steps" not in data and ("command" in data or "step_number" in data):
-        return []  # the old single-step job: told better elsewhere
+        return []  # the old single-step job has an error message of its own
     found = [document.problem((name,), "is required") for name in _OF_A_JOB if data.get(name) is None]
     steps = data.get("steps")
     for index, step in enumerate(steps if isinstance(steps, list) else ()):
@@ -44,10 +40,10 @@ def missing(document: Document) -> list[Problem]:
 
 
 def as_job(prompt: Mapping[str, Any], job_id: str, plan: Plan | None = None) -> dict[str, Any]:
-    """A job of any form as the memo has it: `id`, `plan_id` and numbered steps that refer to earlier ones only.
+    """Return a job in the memo's form: `id`, `plan_id` and numbered steps that refer to earlier ones only.
 
-    A job that was pushed comes out as it went in. Names of steps become numbers, in the order in which they run; of an
-    agent prompt, whose one step is the agent, the whole is told under `prompt`. `plan`: of this prompt, if it is known.
+    A pushed job comes out as it went in. Step names become numbers in the order of the run; an agent prompt is carried
+    whole under `prompt`. `plan` is the plan of this prompt, if the caller has it.
     """
     plan = plan or load_data(prompt, "prompt.json")
     named = {"id": job_id, "plan_id": plan.plan_id or job_id}
@@ -63,7 +59,7 @@ def as_job(prompt: Mapping[str, Any], job_id: str, plan: Plan | None = None) -> 
 
 
 def step_ids(plan: Plan) -> dict[int, str]:
-    """The step that each number means to whoever read the job from `as_job`."""
+    """Return the step id of each number that `as_job` assigned."""
     ordered = order(plan)
     if all(step.id == str(step.step_number) for step in ordered):
         return {step.step_number: step.id for step in ordered}
@@ -98,7 +94,7 @@ def _numbered(step: Step, numbers: Mapping[str, int]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PostedStep:
-    """What a worker says of one step that it ran."""
+    """The result of one step, as a worker posts it."""
 
     takes_more: ClassVar[bool] = True
 
@@ -111,7 +107,7 @@ class PostedStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PostedResult:
-    """The memo's result."""
+    """The result of a job, as a worker posts it."""
 
     takes_more: ClassVar[bool] = True
 
@@ -122,7 +118,7 @@ class PostedResult:
 
 
 def result(document: Document, job_id: str) -> PostedResult:
-    """The result in a document, or all of its problems at once."""
+    """Load a posted result, or raise all of its problems at once."""
     if (plain := _plain(document.data, job_id)) is not None:
         return plain
     checked = shapes.check(PostedResult, document.data)
@@ -135,7 +131,7 @@ def result(document: Document, job_id: str) -> PostedResult:
 
 
 def _plain(data: Any, job_id: str) -> PostedResult | None:
-    """What nearly every worker posts: a success of whole steps. None: look at it by the rules."""
+    """Load the usual result, a success with complete steps, quickly. None: check it by the rules."""
     if type(data) is not dict or data.get("success") is not True or data.get("job_id") != job_id:
         return None
     plan_id, said = data.get("plan_id"), data.get("step_results")

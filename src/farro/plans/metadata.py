@@ -1,8 +1,4 @@
-"""The `metadata` of a raw prompt, whatever it is: where tags, priority and dependencies stand.
-
-What each of them means lives in tags, priority and after. No validation and no pydantic: a store asks this of every
-job.
-"""
+"""Read the `metadata` of a raw prompt, which holds tags, priority and dependencies. Stores do this for every job."""
 
 from __future__ import annotations
 
@@ -10,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-MAPPING = (dict, Mapping)  # nearly always a dict, and to ask an ABC takes ten times as long
+MAPPING = (dict, Mapping)  # dict first: isinstance on an ABC takes ten times as long
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def metadata_of(prompt_data: object) -> Mapping[str, Any]:
-    """Empty where there is none: an Air-Executor task list has none, and what is no object counts as none."""
+    """Return the metadata; empty for a task list, which has none, and for anything that is no object."""
     found = prompt_data.get("metadata") if isinstance(prompt_data, MAPPING) else None
     return found if found is not None and isinstance(found, MAPPING) else _NONE

@@ -1,7 +1,4 @@
-"""The one shape of a plan: `Plan` and `Step`, frozen, with the rules of each field.
-
-No input forms (`forms` turns them into this shape), no rules between steps (`graph`). `loading.load` makes a plan.
-"""
+"""Define `Plan` and `Step` with the rules of each field. `loading.load` makes a plan."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ MAX_STEPS = 100
 MAX_PARALLEL = 64
 MAX_RETRIES = 100
 MAX_RETRY_DELAY_S = 3600.0
-MAX_TIMEOUT_S = 365 * 86_400  # a hundred of these still fit what the operating system can wait
+MAX_TIMEOUT_S = 365 * 86_400  # a hundred of these still fit into an operating system timeout
 DEFAULT_TIMEOUT_S = 1800.0
-AHEAD_BYTES = 1 << 30  # what a step may have said before the one that reads it is started beside it
+AHEAD_BYTES = 1 << 30  # output of a step after which its reader starts while it still runs
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 
@@ -38,41 +35,41 @@ class Step:
     """One command or agent call."""
 
     id: Id  # the memo's step_number as text, where steps are numbered
-    step_number: Annotated[int, Bounds(at_least=1, at_most=1_000_000)]  # else the place in the list: results carry it
+    step_number: Annotated[int, Bounds(at_least=1, at_most=1_000_000)]  # or the position in the list; results carry it
     tool: ToolName = "unix"
     command: FilledText
     args: tuple[Text, ...] = ()
     needs: tuple[Id, ...] = ()
     input_from_step: Id | None = None  # its stdout becomes this step's stdin; a need as well
-    timeout: Seconds | None = None  # as asked; `timeout_s` is what holds
+    timeout: Seconds | None = None  # as submitted; `timeout_s` is the effective one
     cwd: FilledText | None = None
     env: dict[VariableName, Text] = field(default_factory=dict)
     ok_exit_codes: Annotated[tuple[ExitCode, ...], Size(at_least=1)] = (0,)
     retries: Annotated[int, Bounds(at_least=0, at_most=MAX_RETRIES)] = 0
     retry_delay: Annotated[float, Bounds(at_least=0, at_most=MAX_RETRY_DELAY_S)] = 0.0  # seconds before the second try
-    retry_backoff: Annotated[float, Bounds(at_least=1, at_most=10)] = 1.0  # by how much it grows from try to try
-    tags: tuple[Tag, ...] = ()  # a plan runs on one worker: it offers what any of the steps needs
+    retry_backoff: Annotated[float, Bounds(at_least=1, at_most=10)] = 1.0  # growth factor from try to try
+    tags: tuple[Tag, ...] = ()  # a plan runs on one worker, which must offer the tags of all steps
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """Ids of the steps that must have succeeded before this one starts."""
+        """Return the ids of the steps that must succeed before this one starts."""
         source = () if self.input_from_step is None else (self.input_from_step,)
         return tuple(dict.fromkeys(self.needs + source))
 
     def pause_s(self, tried: int) -> float:
-        """How long it rests when it was tried so often, and failed."""
+        """Return the delay after that many failed tries."""
         if not self.retry_delay:
             return 0.0
         return min(self.retry_delay * self.retry_backoff ** (tried - 1), MAX_RETRY_DELAY_S)
 
     def timeout_s(self, default_s: float = DEFAULT_TIMEOUT_S) -> float:
-        """The step's own timeout, else the root's."""
+        """Return the step's timeout, or the root's default."""
         return default_s if self.timeout is None else self.timeout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metadata:
-    """The caller's own words about a plan: anything; only `tags` means something to farro."""
+    """Free data of the caller; farro reads only the fields named here."""
 
     takes_more: ClassVar[bool] = True
 
@@ -83,7 +80,7 @@ class Metadata:
 class Plan:
     """The steps of one job.
 
-    Invariant: step ids are unique, every reference names a step of the plan, no steps wait for each other.
+    Invariant: step ids are unique, every reference names a step of the plan, no steps form a cycle.
     """
 
     id: Id | None = None  # the job's id, chosen by the caller; minted when absent
@@ -91,23 +88,23 @@ class Plan:
     name: FilledText | None = None
     role: Id | None = None
     steps: Annotated[tuple[Step, ...], Size(at_least=1, at_most=MAX_STEPS)]
-    timeout: Seconds | None = None  # as asked; `timeout_s` is what holds
+    timeout: Seconds | None = None  # as submitted; `timeout_s` is the effective one
     parallel: Annotated[int, Bounds(at_least=1, at_most=MAX_PARALLEL)] = 1
     allowed_paths: Annotated[tuple[FilledText, ...], Size(at_least=1)] | None = None
-    input: FileName | None = None  # a file of the job's payload: what `reader` finds on its stdin
+    input: FileName | None = None  # a payload file: the standard input of `reader`
     metadata: Metadata = field(default_factory=Metadata)
 
     def timeout_s(self, step_timeout_s: float = DEFAULT_TIMEOUT_S) -> float:
-        """The plan's own timeout, else the sum of its steps'."""
+        """Return the plan's timeout, or the sum of its steps' timeouts."""
         return sum(step.timeout_s(step_timeout_s) for step in self.steps) if self.timeout is None else self.timeout
 
     @property
     def reader(self) -> Step:
-        """The step that reads the plan's `input`: the first of the list that reads no other step."""
+        """Return the step that reads `input`: the first one that reads no other step."""
         return next(step for step in self.steps if step.input_from_step is None)
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it."""
+        """Return the plan as a table for notebooks."""
         from farro.plans.table import plan_table
 
         return plan_table(self)

@@ -1,7 +1,6 @@
-"""How urgent a job is, read from its raw prompt: P0 (first) to P3 (last), P2 when it says nothing.
+"""Read the priority of a job from its raw prompt: P0 (first) to P3 (last), P2 by default.
 
-No validation (operations.submit refuses what is no priority) and no pydantic: a store asks this at every entry into a
-queue. What a store makes of it is its own.
+Stores do this at every entry into a queue, so nothing is validated here; submission refuses invalid priorities.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ _HEAD_START_NS = {"P0": 2 * _DECADE_NS, "P1": _DECADE_NS, "P2": 0, "P3": -_DECAD
 
 
 def priority(prompt_data: Mapping[str, Any] | list[Any] | None) -> str:
-    """`metadata.priority` of a prompt; what is no priority counts as none."""
+    """Return `metadata.priority` of a prompt; an invalid one counts as absent."""
     asked = metadata_of(prompt_data).get("priority")
     return asked if isinstance(asked, str) and asked in PRIORITIES else DEFAULT
 
 
 def head_start_ns(prompt_data: Mapping[str, Any] | list[Any] | None) -> int:
-    """How much earlier than its entry a job counts as entered: decades, so that no wait in a queue outweighs one."""
+    """Return how much earlier than its entry a job is sorted: decades, so that no waiting time outweighs a priority."""
     return _HEAD_START_NS[priority(prompt_data)]

@@ -1,7 +1,4 @@
-"""Which steps a repeated plan need not run again.
-
-What they have done, and whether it is still there, is execution's to know.
-"""
+"""Decide which steps a repeated plan does not run again."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from farro.plans.model import Step
 def kept(
     steps: Sequence[Step], succeeded: Collection[str], *, parallel: int, from_step: str | None = None
 ) -> frozenset[str]:
-    """Of the steps that succeeded, those that stand. With `from_step`: not that one, nor what came after it.
+    """Return the succeeded steps that are kept. With `from_step`, that step and all after it run again.
 
-    One at a time, every later step came after it: it may rest on what that step did to the folder, said or not. Where
-    steps run together only what they say they need counts.
+    In a sequential plan every later step comes after it: it may depend on the step's effects without saying so. In a
+    parallel plan only declared needs count.
     """
     if from_step is None:
         return frozenset(succeeded)

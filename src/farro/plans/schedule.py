@@ -1,7 +1,4 @@
-"""A schedule: when a plan shall run, and what becomes of runs that were missed. Read from schedules/*.json or .yaml.
-
-Cron lines live in plans.cron; files, zones and firing live in operations.schedules.
-"""
+"""Define a schedule (schedules/*.json or .yaml): when a plan runs, and what happens to missed runs."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from farro.plans.loading import load as load_plan
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 NAME_RULE = "1 to 32 of A-Z a-z 0-9 _ -, the first a letter or digit"
-MOST_MISSED = 100  # runs that `run_all` makes up for: the latest of them
-ON_TIME = timedelta(seconds=60)  # a run that comes so soon after its time was not missed
+MOST_MISSED = 100  # the most missed runs that `run_all` makes up for: the latest
+ON_TIME = timedelta(seconds=60)  # a run this soon after its time was not missed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +24,12 @@ class Schedule:
     """One file of schedules/."""
 
     cron: str
-    name: str | None = None  # else the file's name without its ending
+    name: str | None = None  # default: the file name without its extension
     zone: str = "UTC"
     missed: Literal["skip", "run_once", "run_all"] = "run_once"
     plan: Any = None  # an object or a task list; `load` checks it as a plan
     plan_file: str | None = None  # beside the schedule's file
-    role: str | None = None  # else the plan's, else Runner
+    role: str | None = None  # default: the plan's role, else Runner
     enabled: bool = True
 
     def parsed(self) -> Cron:
@@ -40,8 +37,8 @@ class Schedule:
 
 
 def load(document: Document, more: Callable[[Document, dict[str, Any]], Iterable[Problem]] = lambda *_: ()) -> Schedule:
-    """The schedule in a document; BadDocument with every problem and its place. `more` finds those that only the
-    machine knows of: zones, roles, files."""
+    """Load the schedule in a document, or raise BadDocument with every problem and its place. `more` adds problems that
+    depend on the machine: zones, roles, files."""
     checked = shapes.check(Schedule, document.data)
     problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
     data = document.data if isinstance(document.data, dict) else {}
@@ -70,7 +67,7 @@ def _own_problems(document: Document, data: dict[str, Any]) -> Iterable[Problem]
 
 
 def plan_problems(document: Document, prefix: str = "") -> Iterable[Problem]:
-    """What is wrong with the plan of a schedule."""
+    """Yield the problems of the plan of a schedule."""
     dot = f"{prefix}." if prefix else ""
     try:
         plan = load_plan(document)
@@ -85,7 +82,7 @@ def plan_problems(document: Document, prefix: str = "") -> Iterable[Problem]:
 
 
 def to_run(missed: str, dues: Sequence[datetime], now: datetime) -> Sequence[datetime]:
-    """Which of the times that fell due since the last one (in order) shall run now."""
+    """Return which of the due times (in order) run now."""
     if missed == "run_all":
         return dues[-MOST_MISSED:]
     if missed == "skip":
@@ -94,5 +91,5 @@ def to_run(missed: str, dues: Sequence[datetime], now: datetime) -> Sequence[dat
 
 
 def run_id(name: str, due: datetime) -> str:
-    """The job's id: the same for every process that fires this time, which makes firing safe to repeat."""
+    """Return the job id of one due time: the same in every process, so firing can be repeated safely."""
     return f"sched-{name}-{due:%Y%m%dT%H%M%SZ}"

@@ -1,7 +1,4 @@
-"""A plan as a table of its steps, for a notebook. Everything that a plan says is escaped.
-
-Plans as text for a terminal live in cli.
-"""
+"""Render a plan as an HTML table of its steps, for notebooks. All text is escaped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The tags that a worker must offer to claim a job, read from its raw prompt.
-
-No validation (`model` does it when a plan is loaded): a worker asks this of every job it walks past.
-"""
+"""Read from a raw prompt the tags that a worker must offer. Not validated: workers do this for every job they pass."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 def required_tags(prompt_data: Mapping[str, Any] | list[Any]) -> frozenset[str]:
-    """`metadata.tags` of a prompt and the `tags` of its steps: a plan runs on one worker. What is not text cannot be
-    offered and is left out."""
+    """Return `metadata.tags` and the `tags` of all steps: a plan runs on one worker. Anything but text is left out."""
     if not isinstance(prompt_data, MAPPING):
         return _of_steps(prompt_data)  # an Air-Executor task list
     tags = metadata_of(prompt_data).get("tags")

@@ -16,7 +16,7 @@ from farro.execution.progress import read_result
 from farro.execution.tools import Tools
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
-from farro.plans.drawing.labels import State
+from farro.plans.drawing.labels import StepState
 from farro.plans.forms import Fault
 from farro.plans.graph import order
 from farro.plans.growth import grown
@@ -124,7 +124,7 @@ class JobPlan:
     """A job's plan with the state of each step."""
 
     plan: Plan
-    states: Mapping[str, State]
+    states: Mapping[str, StepState]
     added: int  # how many steps were added while it ran
 
 
@@ -141,10 +141,10 @@ def of_job(store: Store, view: JobView) -> JobPlan:
     plan, own = with_added(plan, lines), len(plan.steps)
     ended = _ended(lines) | (_ended(_results(read_result(folder, attempt))) if attempt else {})
     if view.status is Status.QUEUED:  # it continues after the steps that succeeded
-        ended = {name: state for name, state in ended.items() if state is State.SUCCEEDED}
+        ended = {name: state for name, state in ended.items() if state is StepState.SUCCEEDED}
     begun = set(progress.begun(folder, attempt)) if view.status is Status.IN_PROGRESS else set()
-    rest = State.WAITING if view.status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE) else State.SKIPPED
-    states = {step.id: ended.get(step.id) or (State.RUNNING if step.id in begun else rest) for step in plan.steps}
+    rest = StepState.WAITING if view.status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE) else StepState.SKIPPED
+    states = {step.id: ended.get(step.id) or (StepState.RUNNING if step.id in begun else rest) for step in plan.steps}
     return JobPlan(plan=plan, states=states, added=len(plan.steps) - own)
 
 
@@ -189,9 +189,11 @@ def _results(result: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
-def _ended(results: Sequence[Mapping[str, object]]) -> dict[str, State]:
+def _ended(results: Sequence[Mapping[str, object]]) -> dict[str, StepState]:
     return {
-        str(one.get("id") or one.get("step_number")): State.SUCCEEDED if one.get("success") is True else State.FAILED
+        str(one.get("id") or one.get("step_number")): StepState.SUCCEEDED
+        if one.get("success") is True
+        else StepState.FAILED
         for one in results
         if "success" in one
     }

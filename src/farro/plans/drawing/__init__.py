@@ -1,5 +1,4 @@
-"""Pictures of a plan, pure: layers and their order (`layers`), positions (`placing`), and what is drawn from them.
+"""Draw a plan as text: `boxes` and `levels` for a terminal, `svg` and `mermaid` for pages.
 
-`boxes` and `levels` draw for a terminal, `svg` and `mermaid` for everything else. No files and no terminal here: text
-comes out, and who reads it is the caller's business. Nothing is imported here.
+`layers` orders the graph, `positions` places its members, `edges` routes the lines.
 """

@@ -1,9 +1,8 @@
-"""A plan as boxes and lines of characters, from the top down or from left to right, whichever takes fewer lines.
+"""Draw a plan with boxes and lines of characters, top-down or left-to-right, whichever takes fewer lines.
 
-Who stands where comes from `placing`, which way lines go from `channels`. What does not fit is for `levels`.
-
-All is reckoned on two axes, along a layer (`cross`) and from layer to layer (`main`), and turned at the last moment.
-Where a line crosses another the one across is interrupted; only lines of the same step and kind ever join.
+A plan that does not fit is drawn by `levels`. Coordinates have two axes, along a layer (`cross`) and from layer to
+layer (`main`), and are rotated at the end. Where two lines cross, one is interrupted; only lines of the same step and
+kind join.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.drawing import positions
-from farro.plans.drawing.edges import Bundle, Channel, NoRoom, route
+from farro.plans.drawing.edges import Bundle, NoRoom, Routing, route
 from farro.plans.drawing.labels import command_line
 from farro.plans.drawing.layers import Layers, layered
 from farro.plans.drawing.widths import char_width, cut, width
 from farro.plans.model import Plan
 
 _WIDEST = 30  # columns of a box's text
-_MOST = 60  # steps: beyond that nobody follows lines
+_MOST = 60  # steps: beyond that, lines cannot be followed
 _MOST_LINKS = 400
 _TALLEST = 120
 
@@ -53,13 +52,13 @@ ASCII = Glyphs(
 
 
 def draw(plan: Plan, *, columns: int, glyphs: Glyphs = UNICODE, marks: Mapping[str, str] | None = None) -> str | None:
-    """The picture; None when the plan is too large for so many columns. `marks` stand before the steps' ids."""
+    """Return the picture; None when the plan is too large for that width. `marks` precede the step ids."""
     if len(plan.steps) > _MOST:
         return None
     graph = layered(plan)
     if len(graph.links) > _MOST_LINKS:
         return None
-    for depth in (2, 1):  # with the command of each step; else the ids alone
+    for depth in (2, 1):  # with each step's command, or with ids alone
         texts = _texts(plan, depth, glyphs, marks or {})
         drawn = [_drawn(graph, texts, glyphs, downwards, columns) for downwards in (True, False)]
         fitting = [(len(lines), lines) for lines in drawn if lines is not None and len(lines) <= _TALLEST]
@@ -106,7 +105,7 @@ class _Sheet:
         self.size = self._sizes()
         gap = self._gap
         self.at = positions.whole(graph, positions.place(graph, self.size, gap), self.size, gap)
-        for bundles in self.bundles.values():  # lines leave a box in the order of where they go
+        for bundles in self.bundles.values():  # lines leave a box in the order of their targets
             bundles.sort(key=self._aim)
         self.deep = [self._depth(layer) for layer in graph.layers]
         self.passes: dict[int, int] = {}  # waypoint → its column
@@ -135,7 +134,7 @@ class _Sheet:
                     x, y = (cross, end) if self.downwards else (end, cross)
                     grid[y][x] = self.glyphs.down if self.downwards else self.glyphs.right
         lines = ["".join(row).rstrip() for row in grid]
-        while not lines[-1]:  # a waypoint's room to step aside
+        while not lines[-1]:  # room for a waypoint to move aside
             lines.pop()
         return lines
 
@@ -147,10 +146,10 @@ class _Sheet:
         return [self._across(spot, coming.get(spot, 0)) for spot in range(len(self.graph.steps))]
 
     def _across(self, spot: int, coming: int) -> int:
-        """The size along the layer, its border included."""
+        """Return the size along the layer, including the border."""
         step = self.graph.steps[spot]
         if step is None:
-            return 3  # a line, and room to step aside
+            return 3  # a line, and room to move aside
         leaving = len(self.bundles.get(spot, ()))
         if not self.downwards:
             return max(len(self.texts[step]), coming, leaving) + 2
@@ -164,16 +163,16 @@ class _Sheet:
         return 2 if self.downwards else 0
 
     def _depth(self, layer: Sequence[int]) -> int:
-        """The size on the main axis: boxes of one layer are equally deep."""
+        """Return the size on the main axis: boxes of one layer are equally deep."""
         texts = [self.texts[step] for spot in layer if (step := self.graph.steps[spot]) is not None]
         if self.downwards:
             return max((len(lines) for lines in texts), default=-1) + 2
         return max((max(map(width, lines)) for lines in texts), default=-3) + 4
 
-    def _channel_depth(self, channel: Channel) -> int:
+    def _channel_depth(self, channel: Routing) -> int:
         return channel.tracks + (1 if self.downwards else 2)
 
-    def _channel(self, upper: Sequence[int]) -> Channel:
+    def _channel(self, upper: Sequence[int]) -> Routing:
         leaves = {}
         for spot in upper:
             for index, bundle in enumerate(self.bundles.get(spot, ())):
@@ -262,7 +261,7 @@ class _Sheet:
 
 
 def _write(row: list[str], x: int, text: str) -> None:
-    """A wide character stands in one cell and empties the next; one of no width joins the cell before."""
+    """Write text into cells. A wide character takes two cells; a zero-width one joins the cell before it."""
     for char in text:
         taken = char_width(char)
         if taken == 0:

@@ -1,10 +1,7 @@
-"""The lines between two layers on a grid: which column each enters a box by, and which track it turns on.
+"""Route the lines between two layers on a grid: the column by which each enters a box, and the track it turns on.
 
-Glyphs live in `boxes`; who stands where comes from `placing`.
-
-No two lines ever share a cell except by crossing straight: every edge enters by a column of its own, none of which is
-the column by which another leaves the layer above, and lines that turn have tracks on which their spans are apart. So
-a reader can follow each line, whatever the graph.
+Two lines share a cell only where they cross straight: every edge enters by its own column, which no other edge uses to
+leave the layer above, and the spans of lines on one track do not overlap. So a reader can follow every line.
 """
 
 from __future__ import annotations
@@ -15,23 +12,23 @@ from typing import NamedTuple
 from farro.lazy_dataclass import dataclass
 
 _FAR = 1 << 30
-_DETOUR = 8  # columns from its ideal place that a line accepts to be straight
+_DETOUR = 8  # columns that a line may be moved to become straight
 
 
 class Bundle(NamedTuple):
-    """The edges of one step and one kind: they leave it as one line."""
+    """The edges of one step and one kind; they leave it as one line."""
 
     spot: int
     data: bool
 
 
 class NoRoom(Exception):
-    """The lines cannot be kept apart in this much space."""
+    """The lines cannot be kept apart in this space."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Channel:
-    """`track` is None for a line that goes straight on."""
+class Routing:
+    """The columns and tracks of all lines; a straight line has no track."""
 
     leaves: Mapping[Bundle, int]  # column
     enters: Mapping[tuple[Bundle, int], int]  # bundle and lower spot → column
@@ -41,8 +38,8 @@ class Channel:
 
 def route(
     leaves: Mapping[Bundle, int], targets: Mapping[Bundle, Sequence[int]], inside: Mapping[int, tuple[int, int]]
-) -> Channel:
-    """`inside` is the first and last column by which each lower spot may be entered. NoRoom when there are too few."""
+) -> Routing:
+    """Route the lines. `inside` holds the first and last entry column of each lower spot. Raise NoRoom if too few."""
     coming: dict[int, list[Bundle]] = {}
     for bundle, spots in targets.items():
         for spot in spots:
@@ -59,7 +56,7 @@ def route(
         if (ends := [enters[bundle, spot] for spot in spots]) and any(end != leaves[bundle] for end in ends)
     }
     track, tracks = _best_tracks(spans, leaves, enters)
-    return Channel(
+    return Routing(
         leaves=leaves,
         enters=enters,
         track={bundle: track.get(bundle) for bundle in targets},
@@ -70,9 +67,9 @@ def route(
 def _ports(
     bundles: Sequence[Bundle], leaves: Mapping[Bundle, int], taken: Collection[int], first: int, last: int
 ) -> list[int]:
-    """A column for each, from left to right as they come, straight where that is near; none that another leaves by."""
+    """Assign an entry column to each line from left to right, straight where possible."""
     count = last - first + 1
-    cost = [0] * (count + 1)  # of the lines so far, the last of them before that column
+    cost = [0] * (count + 1)  # column → cost of the lines so far
     choices: list[list[int]] = []
     for index, bundle in enumerate(bundles):
         own = leaves[bundle]
@@ -106,7 +103,7 @@ def _best_tracks(
     leaves: Mapping[Bundle, int],
     enters: Mapping[tuple[Bundle, int], int],
 ) -> tuple[dict[Bundle, int], int]:
-    """Of a few orders the one with the fewest tracks and crossings."""
+    """Return the order with the fewest tracks and crossings, of a few tried."""
     orders = (
         sorted(spans, key=lambda bundle: leaves[bundle]),
         sorted(spans, key=lambda bundle: -leaves[bundle]),
@@ -132,7 +129,7 @@ def _best_tracks(
 
 
 def _tracks(order: Iterable[Bundle], spans: Mapping[Bundle, tuple[int, int]]) -> dict[Bundle, int]:
-    """Each on the first track where its span is apart from those that are there."""
+    """Put each line on the first track where its span does not overlap another."""
     used: list[list[tuple[int, int]]] = []
     found: dict[Bundle, int] = {}
     for bundle in order:

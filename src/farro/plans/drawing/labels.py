@@ -1,4 +1,4 @@
-"""What a picture says of each step: its id, its command, the mark of its state. How it is drawn lives beside this."""
+"""Label the steps of a picture: id, command, mark of the state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from farro.plans.drawing.widths import plain
 from farro.plans.model import Step
 
 
-class State(StrEnum):
-    """How far a step is."""
+class StepState(StrEnum):
+    """The state of a step."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -19,23 +19,23 @@ class State(StrEnum):
 
 
 MARKS = {
-    State.WAITING: "○",
-    State.RUNNING: "◐",
-    State.SUCCEEDED: "✓",
-    State.FAILED: "✗",
-    State.SKIPPED: "–",
+    StepState.WAITING: "○",
+    StepState.RUNNING: "◐",
+    StepState.SUCCEEDED: "✓",
+    StepState.FAILED: "✗",
+    StepState.SKIPPED: "–",
 }
 ASCII_MARKS = {
-    State.WAITING: "[ ]",
-    State.RUNNING: "[~]",
-    State.SUCCEEDED: "[ok]",
-    State.FAILED: "[x]",
-    State.SKIPPED: "[-]",
+    StepState.WAITING: "[ ]",
+    StepState.RUNNING: "[~]",
+    StepState.SUCCEEDED: "[ok]",
+    StepState.FAILED: "[x]",
+    StepState.SKIPPED: "[-]",
 }
 
 
 def command_line(step: Step) -> str:
-    """What it runs, as a person would type it, more or less; on one line."""
+    """Return the command of a step on one line, about as a person would type it."""
     tool = () if step.tool == "unix" else (step.tool,)
     return " ".join(_quoted(plain(word)) for word in (*tool, step.command, *step.args))
 

@@ -1,8 +1,6 @@
-"""The layers of a plan's graph: each step below all it depends on, long edges through waypoints, few crossings.
+"""Arrange a plan's graph in layers: each step below its dependencies, long edges through waypoints, few crossings.
 
-Where a layer's members stand is decided in `placing`; glyphs and pixels are decided by who draws.
-
-As Sugiyama, Tagawa and Toda: longest path, waypoints, sweeps by barycentre; the best of the orders seen is kept.
+The method of Sugiyama, Tagawa and Toda: longest path, waypoints, barycentre sweeps; the best order seen is kept.
 """
 
 from __future__ import annotations
@@ -16,19 +14,19 @@ from farro.plans.graph import order
 from farro.plans.model import Plan
 
 _SWEEPS = 8
-_MANY = 3000  # links beyond which counting crossings again and again would be felt
+_MANY = 3000  # links beyond which counting crossings takes noticeable time
 
 
 class Edge(NamedTuple):
-    """`target` runs after `source`; with `data` it also reads what the source said."""
+    """`target` runs after `source`; with `data` it also reads the output of the source."""
 
     source: str
     target: str
     data: bool
 
 
-class Link(NamedTuple):
-    """A piece of an edge, from one layer to the next; `data` and the source are those of the edge."""
+class LayerLink(NamedTuple):
+    """A part of an edge, from one layer to the next; `data` and the source are those of the edge."""
 
     upper: int
     lower: int
@@ -37,24 +35,24 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers:
-    """Spots are steps, or waypoints: the place where the edges of one step and one kind pass a layer.
+    """Spots are steps or waypoints: points where the edges of one step and one kind pass a layer.
 
     Invariant: every link leads from a layer to the next one; every spot is in one layer, once.
     """
 
     steps: tuple[str | None, ...]  # of each spot; None is a waypoint
     layers: tuple[tuple[int, ...], ...]  # spots, from left to right
-    links: tuple[Link, ...]
+    links: tuple[LayerLink, ...]
     paths: dict[Edge, tuple[int, ...]]  # the spots that an edge passes, its ends included
 
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
-    """Every dependency once, in the plan's order."""
+    """Return every dependency once, in plan order."""
     return tuple(Edge(need, step.id, need == step.input_from_step) for step in plan.steps for need in step.depends_on)
 
 
 def ranks(plan: Plan) -> dict[str, int]:
-    """How many steps must come before each, at least: the length of its longest chain of needs."""
+    """Return the length of the longest dependency chain of each step."""
     found: dict[str, int] = {}
     for step in order(plan):
         found[step.id] = max((found[need] + 1 for need in step.depends_on), default=0)
@@ -68,7 +66,7 @@ def layered(plan: Plan) -> Layers:
     spot_of = {step.id: spot for spot, step in enumerate(plan.steps)}
     level = [rank[step.id] for step in plan.steps]
     waypoints: dict[tuple[str, bool, int], int] = {}
-    links: dict[Link, None] = {}
+    links: dict[LayerLink, None] = {}
     paths: dict[Edge, tuple[int, ...]] = {}
     for edge in all_edges:
         path = [spot_of[edge.source]]
@@ -81,7 +79,7 @@ def layered(plan: Plan) -> Layers:
             path.append(waypoints[key])
         path.append(spot_of[edge.target])
         paths[edge] = tuple(path)
-        links.update((Link(upper, lower, edge.data), None) for upper, lower in pairwise(path))
+        links.update((LayerLink(upper, lower, edge.data), None) for upper, lower in pairwise(path))
     members: list[list[int]] = [[] for _ in range(max(level) + 1)]
     for spot, at in enumerate(level):
         members[at].append(spot)
@@ -89,7 +87,7 @@ def layered(plan: Plan) -> Layers:
 
 
 def _pulled_down(plan: Plan, all_edges: Sequence[Edge]) -> dict[str, int]:
-    """A step that waits for nobody stands right above the first that needs it: its edge would cross all between."""
+    """Move a step without dependencies right above the first step that needs it, so that its edge crosses nothing."""
     rank = ranks(plan)
     first: dict[str, int] = {}
     for edge in all_edges:
@@ -100,13 +98,13 @@ def _pulled_down(plan: Plan, all_edges: Sequence[Edge]) -> dict[str, int]:
     }
 
 
-def _ordered(members: list[list[int]], links: Sequence[Link], level: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _ordered(members: list[list[int]], links: Sequence[LayerLink], level: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     above: dict[int, list[int]] = {}
     below: dict[int, list[int]] = {}
     for link in links:
         above.setdefault(link.lower, []).append(link.upper)
         below.setdefault(link.upper, []).append(link.lower)
-    by_layer: list[list[Link]] = [[] for _ in members]
+    by_layer: list[list[LayerLink]] = [[] for _ in members]
     for link in links:
         by_layer[level[link.upper]].append(link)
     best, fewest = [list(layer) for layer in members], -1
@@ -124,7 +122,7 @@ def _ordered(members: list[list[int]], links: Sequence[Link], level: Sequence[in
 
 
 def _sort(layer: list[int], neighbours: dict[int, list[int]], fixed: dict[int, int]) -> None:
-    """By the mean of the neighbours' places; who has none keeps about its place among the others."""
+    """Sort by the mean position of the neighbours; a member without neighbours roughly keeps its place."""
     scale = max(1, len(fixed) - 1) / max(1, len(layer) - 1)
     wanted: dict[int, float] = {}
     for place, spot in enumerate(layer):
@@ -133,12 +131,12 @@ def _sort(layer: list[int], neighbours: dict[int, list[int]], fixed: dict[int, i
     layer.sort(key=wanted.__getitem__)
 
 
-def _crossings(members: Sequence[Sequence[int]], at: int, links: Iterable[Link]) -> int:
-    """Pairs of links that cross between this layer and the next, counted as inversions."""
+def _crossings(members: Sequence[Sequence[int]], at: int, links: Iterable[LayerLink]) -> int:
+    """Count the pairs of links that cross between this layer and the next, as inversions."""
     upper = {spot: place for place, spot in enumerate(members[at])}
     lower = {spot: place for place, spot in enumerate(members[at + 1])}
     ends = [end for _, end in sorted((upper[link.upper], lower[link.lower]) for link in links)]
-    tree = [0] * (len(lower) + 1)  # of counts, as Fenwick's
+    tree = [0] * (len(lower) + 1)  # a Fenwick tree of counts
     total = 0
     for seen, end in enumerate(ends):
         index, smaller = end + 1, 0

@@ -1,6 +1,6 @@
-"""A plan as a list of levels: for graphs too large for boxes. Every step with its command and what it waits for.
+"""Draw a plan as a list of levels, for graphs that are too large for boxes: every step, its command, its needs.
 
-A step stands on the level that its longest chain of needs gives it: those of one level never wait for each other.
+The level of a step is the length of its longest dependency chain: steps of one level never wait for each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEAST_COMMAND = 12
 
 
 def draw(plan: Plan, *, columns: int, ascii_only: bool = False, marks: Mapping[str, str] | None = None) -> str:
-    """Lines of at most `columns`, as far as names allow; none is left out."""
+    """Return lines of at most `columns` where names allow it; no step is left out."""
     rank = ranks(plan)
     marks = marks or {}
     ellipsis = ".." if ascii_only else "…"
@@ -37,7 +37,7 @@ def draw(plan: Plan, *, columns: int, ascii_only: bool = False, marks: Mapping[s
 
 
 def _with_needs(head: str, step: Step, columns: int, ascii_only: bool) -> Iterator[str]:
-    """The step's line, and as many more as its needs take."""
+    """Return the lines of a step and its needs."""
     data, after = ("<=", "<-") if ascii_only else ("⇐", "←")
     words = [] if step.input_from_step is None else [f"{data} {step.input_from_step}"]
     plain = [need for need in step.depends_on if need != step.input_from_step]

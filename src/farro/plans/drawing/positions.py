@@ -1,9 +1,7 @@
-"""Where the members of each layer stand: as near to their neighbours as the order and the sizes allow.
+"""Place the members of each layer as near to their neighbours as order and sizes allow, on one axis.
 
-Layers and orders come from `layers`; one axis only: how deep a layer is, is for who draws to say.
-
-Each layer in turn wants every member at the mean of its neighbours; the nearest positions in the least squares that
-keep the order and the gaps are found by pooling adjacent violators.
+Each layer in turn wants every member at the mean of its neighbours; pooling adjacent violators finds the least-squares
+positions that keep the order and the gaps.
 """
 
 from __future__ import annotations
@@ -13,14 +11,14 @@ from itertools import pairwise
 
 from farro.plans.drawing.layers import Layers
 
-_SWEEPS = 4  # by one side; then as many by both
-_STRAIGHT = 4.0  # how much more a waypoint holds to its line than a step: bends cost more than a box off the middle
+_SWEEPS = 4  # sweeps by one side, then as many by both
+_STRAIGHT = 4.0  # weight of a waypoint against a step: a bend is worse than a box off its middle
 
 Gap = Callable[[int, int], float]  # between two neighbours of a layer
 
 
 def place(graph: Layers, sizes: Sequence[float], gap: Gap) -> list[float]:
-    """The lower end of each spot on the axis of its layer, none below 0. Members of a layer keep their gaps."""
+    """Return the lower end of each spot on its layer's axis, none below 0; members keep their gaps."""
     at = [0.0] * len(sizes)
     for layer in graph.layers:
         for before, spot in pairwise(layer):
@@ -41,7 +39,7 @@ def place(graph: Layers, sizes: Sequence[float], gap: Gap) -> list[float]:
 
 
 def whole(graph: Layers, at: Sequence[float], sizes: Sequence[int], gap: Gap) -> list[int]:
-    """The same on a grid: what is taken off before rounding is whole, so that the gaps are kept."""
+    """Return the positions on an integer grid; whole sizes are subtracted before rounding, so gaps are kept."""
     found = [0] * len(at)
     for layer in graph.layers:
         offset = 0
@@ -61,7 +59,7 @@ def _settle(
     neighbours: Sequence[Sequence[int]],
     graph: Layers,
 ) -> None:
-    blocks: list[tuple[float, float, int]] = []  # mean of the wishes, weight, how many members
+    blocks: list[tuple[float, float, int]] = []  # mean wanted position, weight, number of members
     offsets: list[float] = []
     offset = 0.0
     for index, spot in enumerate(layer):
@@ -86,7 +84,7 @@ def _settle(
 
 
 def _mean(near: Sequence[int], at: Sequence[float], sizes: Sequence[float], graph: Layers | None) -> float:
-    """The middle of the neighbours; a waypoint (for whom the graph is given) looks to other waypoints above all."""
+    """Return the mean of the neighbours; for a waypoint other waypoints count most."""
     weights = [_STRAIGHT if graph is not None and graph.steps[other] is None else 1.0 for other in near]
     middles = (weight * (at[other] + sizes[other] / 2) for weight, other in zip(weights, near, strict=True))
     return sum(middles) / sum(weights)

@@ -1,6 +1,6 @@
-"""A plan as one SVG: no scripts, nothing loaded, readable in light and dark, and by those who do not see it.
+"""Draw a plan as one SVG: no scripts, nothing loaded, readable in light and dark mode and by screen readers.
 
-Who stands where comes from `placing`. States are told by a mark and a border as well as by a colour.
+States are shown by a mark and a border as well as by a colour.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from html import escape
 from itertools import pairwise
 
 from farro.plans.drawing import positions
-from farro.plans.drawing.labels import MARKS, State, command_line
+from farro.plans.drawing.labels import MARKS, StepState, command_line
 from farro.plans.drawing.layers import Edge, Layers, layered
 from farro.plans.drawing.widths import cut, plain, width
 from farro.plans.model import Plan, Step
@@ -54,11 +54,11 @@ _STYLE = """
 
 
 def draw(
-    plan: Plan, states: Mapping[str, State] | None = None, *, title: str | None = None, name: str = "farro-plan"
+    plan: Plan, states: Mapping[str, StepState] | None = None, *, title: str | None = None, name: str = "farro-plan"
 ) -> str:
-    """The whole picture. `states` says how far each step is; steps that it does not name have no mark.
+    """Return the picture. `states` holds the states of steps; a step without one has no mark.
 
-    `name` is what the ids of this picture begin with: two in one page need two names.
+    `name` prefixes the ids in this picture: two pictures on one page need two names.
     """
     graph = layered(plan)
     by_id = {step.id: step for step in plan.steps}
@@ -106,8 +106,8 @@ def draw(
     )
 
 
-def describe(plan: Plan, states: Mapping[str, State] | None = None) -> str:
-    """The picture in words."""
+def describe(plan: Plan, states: Mapping[str, StepState] | None = None) -> str:
+    """Describe the picture in words."""
     said = []
     for step in plan.steps:
         state = (states or {}).get(step.id)
@@ -118,13 +118,13 @@ def describe(plan: Plan, states: Mapping[str, State] | None = None) -> str:
     return f"A plan of {len(plan.steps)} step{'s' if len(plan.steps) != 1 else ''}: " + "; ".join(said) + "."
 
 
-def _wide(step: Step, states: Mapping[str, State]) -> float:
+def _wide(step: Step, states: Mapping[str, StepState]) -> float:
     head = cut(step.id, _LONGEST)
     mark = 2 if step.id in states else 0
     return max(_NARROWEST, (width(head) + mark) * _LETTER + 24, width(cut(command_line(step), _LONGEST)) * _SMALL + 24)
 
 
-def _box(step: Step, state: State | None, x: float, y: float, wide: float) -> str:
+def _box(step: Step, state: StepState | None, x: float, y: float, wide: float) -> str:
     head, middle = cut(step.id, _LONGEST), x + wide / 2
     mark = f"{MARKS[state]} " if state else ""
     told = f"{step.id}{f', {state}' if state else ''}: {command_line(step)}"
@@ -137,7 +137,7 @@ def _box(step: Step, state: State | None, x: float, y: float, wide: float) -> st
 
 
 def _lines(graph: Layers, x: Sequence[float], y: Sequence[float], sizes: Sequence[float], name: str) -> list[str]:
-    """A curve for each edge; those that enter one box do so side by side."""
+    """Draw a curve for each edge; edges into one box enter side by side."""
     coming: dict[str, list[tuple[float, Edge]]] = {}
     for edge, path in graph.paths.items():
         before = path[-2]
@@ -168,13 +168,13 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
     return d
 
 
-def _key(graph: Layers, states: Mapping[str, State]) -> list[tuple[str, str, float]]:
-    """What the lines and marks mean: kind, words, length."""
+def _key(graph: Layers, states: Mapping[str, StepState]) -> list[tuple[str, str, float]]:
+    """Return the legend: kind, text, length."""
     kinds = {edge.data for edge in graph.paths}
     items = [("data", "output becomes input")] if True in kinds else []
     items += [("needs", "runs after")] if False in kinds else []
     found = set(states.values())
-    items += [("state", f"{MARKS[state]} {state}") for state in State if state in found]
+    items += [("state", f"{MARKS[state]} {state}") for state in StepState if state in found]
     return [(kind, words, len(words) * _SMALL + (52 if kind != "state" else 20)) for kind, words in items]
 
 
@@ -192,7 +192,11 @@ def _drawn_key(key: Sequence[tuple[str, str, float]], y: float, name: str) -> li
 
 
 def _text(text: str) -> str:
-    return escape(plain(text).translate(_UNSPEAKABLE), quote=True)
+    return escape(plain(text).translate(_NOT_XML), quote=True)
 
 
-_UNSPEAKABLE = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD, **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)}  # no XML can hold them
+_NOT_XML = {
+    0xFFFE: 0xFFFD,
+    0xFFFF: 0xFFFD,
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+}  # not XML

@@ -1,7 +1,4 @@
-"""How many columns text takes in a terminal, and cutting it to so many. No other property of text.
-
-An ambiguous character counts as one column, as terminals outside East Asia have it.
-"""
+"""Measure and cut text by terminal columns. An ambiguous character counts as one column."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ def char_width(char: str) -> int:
 
 
 def cut(text: str, columns: int, ellipsis: str = "…") -> str:
-    """The text in at most so many columns; what is cut off is shown by the ellipsis."""
+    """Cut text to at most that many columns, with an ellipsis."""
     text = plain(text)
     if width(text) <= columns:
         return text
@@ -33,7 +30,7 @@ def cut(text: str, columns: int, ellipsis: str = "…") -> str:
 
 
 def plain(text: str) -> str:
-    """On one line, with nothing in it that a terminal would obey or a picture cannot hold."""
+    """Return text on one line, without control characters."""
     if text.isprintable():
         return text
     return "".join(

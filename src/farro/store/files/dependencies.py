@@ -22,7 +22,7 @@ from farro.host import fs
 from farro.jobs import ids, places, transitions
 from farro.jobs.states import Status
 from farro.plans import after
-from farro.plans.after import Dependencies, End
+from farro.plans.after import Dependencies, DependencyState
 from farro.store.files import folder as folders
 from farro.store.files import views
 from farro.store.files.context import Ground
@@ -39,23 +39,23 @@ def waits(submission: Submission) -> bool:
     return bool(after.dependencies(submission.prompt).all)
 
 
-def end_of(ground: Ground, job_id: str) -> End:
+def end_of(ground: Ground, job_id: str) -> DependencyState:
     """How far a job is. The path says it (R1), but for a failure that is not final."""
     if fs.exists(ground.path(places.WAITING, job_id)):
-        return End.OPEN
+        return DependencyState.OPEN
     found = views.locate(ground, job_id)
     if found is None:
-        return End.GONE
+        return DependencyState.GONE
     if found.place == places.QUARANTINE or found.status is Status.KILLED:
-        return End.FAILED
+        return DependencyState.FAILED
     if found.status is Status.SUCCEEDED:
-        return End.SUCCEEDED
+        return DependencyState.SUCCEEDED
     if found.status is Status.FAILED:
         try:
-            return End.FAILED if views.view(ground, found).lifecycle.terminal else End.OPEN
+            return DependencyState.FAILED if views.view(ground, found).lifecycle.terminal else DependencyState.OPEN
         except FileNotFoundError:
-            return End.OPEN  # on the move: not final
-    return End.OPEN
+            return DependencyState.OPEN  # on the move: not final
+    return DependencyState.OPEN
 
 
 def blocking(ground: Ground, submissions: Sequence[Submission]) -> list[list[str]]:
@@ -168,7 +168,7 @@ def coming(ground: Ground, role: str) -> int:
         if (
             found is None
             or found.status is Status.STALE
-            or (found.status is Status.FAILED and end_of(ground, name) is End.OPEN)
+            or (found.status is Status.FAILED and end_of(ground, name) is DependencyState.OPEN)
         ):
             stuck.add(name)
     dependents: dict[str, list[str]] = {}

@@ -16,7 +16,7 @@ from farro.jobs import places, transitions
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.plans import after
-from farro.plans.after import End
+from farro.plans.after import DependencyState, DependencyVerdict
 from farro.store.files import agents, commit, dependencies, draft, hold, views
 from farro.store.files import folder as folders
 from farro.store.files.context import Ground, Held
@@ -46,7 +46,7 @@ def after_end(ground: Ground, ended: Iterable[Lifecycle]) -> None:
 def look_again(ground: Ground, job_ids: list[str]) -> None:
     """After publishing: what ended between the submitter's look and its entry in the index told nobody."""
     with _left_to_recovery(ground, ", ".join(job_ids[:3])):
-        left = [job_id for job_id in job_ids if _verdict(ground, job_id) not in (None, after.Verdict())]
+        left = [job_id for job_id in job_ids if _verdict(ground, job_id) not in (None, DependencyVerdict())]
         if not left:
             return
         with _holder(ground) as held:
@@ -105,14 +105,14 @@ def tend(ground: Ground, held: Held, dependency: str, *, gone_is_over: bool = Fa
 def _is_over(ground: Ground, job_id: str, gone_is_over: bool) -> bool:
     end = dependencies.end_of(ground, job_id)
     for _ in range(_LOOKS if gone_is_over else 0):
-        if end is not End.GONE:
+        if end is not DependencyState.GONE:
             break
         ground.clock.sleep(_PAUSE_S)
         end = dependencies.end_of(ground, job_id)
-    return end is not End.OPEN and (gone_is_over or end is not End.GONE)
+    return end is not DependencyState.OPEN and (gone_is_over or end is not DependencyState.GONE)
 
 
-def _verdict(ground: Ground, job_id: str, gone_is_over: bool = False) -> after.Verdict | None:
+def _verdict(ground: Ground, job_id: str, gone_is_over: bool = False) -> DependencyVerdict | None:
     """What shall become of a waiting job; None when it waits no more, or cannot be read."""
     try:
         named = after.dependencies(folders.read_prompt(ground, ground.path(places.WAITING, job_id)))
@@ -122,7 +122,7 @@ def _verdict(ground: Ground, job_id: str, gone_is_over: bool = False) -> after.V
         ground.log("error", "waiting job cannot be read", {"job_id": job_id, "why": str(error)})
         return None
     if not named.all or _waits_for_person(ground, job_id):
-        return after.Verdict()  # not ours: it waits for a person
+        return DependencyVerdict()  # not ours: it waits for a person
     return after.judge(named, lambda name: dependencies.end_of(ground, name), gone_is_over=gone_is_over)
 
 

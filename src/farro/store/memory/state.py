@@ -19,7 +19,7 @@ from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass, field
 from farro.log.audit import Audit, no_audit
 from farro.plans import after
-from farro.plans.after import End
+from farro.plans.after import DependencyState
 from farro.store.feed import ChangeFeed
 from farro.store.port import Agent, Changes, JobView, QueuePause, StorePolicy
 
@@ -182,13 +182,13 @@ class State:
                 return True
         return False
 
-    def _end_of(self, job_id: str) -> End:
+    def _end_of(self, job_id: str) -> DependencyState:
         job = self._jobs.get(job_id)
         if job is None:
-            return End.GONE
+            return DependencyState.GONE
         if not job.lifecycle.terminal:
-            return End.OPEN
-        return End.SUCCEEDED if job.lifecycle.status is Status.SUCCEEDED else End.FAILED
+            return DependencyState.OPEN
+        return DependencyState.SUCCEEDED if job.lifecycle.status is Status.SUCCEEDED else DependencyState.FAILED
 
     def close(self) -> None:
         for feed in self._feeds.values():

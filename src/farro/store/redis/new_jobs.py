@@ -10,7 +10,7 @@ from farro.host import fs
 from farro.jobs import ids, transitions
 from farro.jobs.outcomes import Child
 from farro.plans import after
-from farro.plans.after import End
+from farro.plans.after import DependencyState
 from farro.store.port import CARRIED_BYTES, CarriedFiles, Submission
 from farro.store.redis.context import RedisContext
 from farro.store.redis.records import MINTED, JobRecord, NewJob, digest
@@ -112,26 +112,29 @@ def _blocks(
     blocks: dict[int, list[str]] = {}
     earlier: set[str] = set()
     for index, submission in enumerate(submissions):
-        if index in named and seen.get(submission.job_id or "", End.GONE) is End.GONE:
+        if index in named and seen.get(submission.job_id or "", DependencyState.GONE) is DependencyState.GONE:
             blocks[index] = after.blocking(
-                named[index], lambda job_id: seen.get(job_id, End.GONE), earlier=earlier, own=submission.job_id
+                named[index],
+                lambda job_id: seen.get(job_id, DependencyState.GONE),
+                earlier=earlier,
+                own=submission.job_id,
             )
         earlier.update({submission.job_id} if submission.job_id else ())
     return blocks
 
 
-def ends(context: RedisContext, job_ids: Collection[str]) -> dict[str, End]:
+def ends(context: RedisContext, job_ids: Collection[str]) -> dict[str, DependencyState]:
     """Return how far these jobs are, as their dependents see it."""
     order = sorted(job_ids)
     return {job_id: end(seen) for job_id, seen in zip(order, context.read_jobs(order), strict=True)}
 
 
-def end(seen: JobRecord | None) -> End:
+def end(seen: JobRecord | None) -> DependencyState:
     if seen is None:
-        return End.GONE
+        return DependencyState.GONE
     if seen.place == "succeeded":
-        return End.SUCCEEDED
-    return End.FAILED if seen.place in ("failed", "killed") else End.OPEN
+        return DependencyState.SUCCEEDED
+    return DependencyState.FAILED if seen.place in ("failed", "killed") else DependencyState.OPEN
 
 
 def conflict(job_id: str) -> IdConflict:

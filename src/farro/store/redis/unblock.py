@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from farro.errors import Damaged
 from farro.jobs import transitions
 from farro.plans import after
-from farro.plans.after import End
+from farro.plans.after import DependencyState
 from farro.store.redis import decisions, new_jobs
 from farro.store.redis.client import Arg
 from farro.store.redis.context import RedisContext
@@ -52,7 +52,7 @@ def unblock(context: RedisContext, by: str, job_ids: Sequence[str]) -> list[tupl
 
 
 def _decide(
-    context: RedisContext, by: str, record: JobRecord, named: after.Dependencies, ends: Mapping[str, End]
+    context: RedisContext, by: str, record: JobRecord, named: after.Dependencies, ends: Mapping[str, DependencyState]
 ) -> tuple[str, list[str]]:
     try:
         before = record.lifecycle
@@ -60,7 +60,7 @@ def _decide(
         return "", []
     if transitions.waits_for_person(before):
         return "", []
-    verdict = after.judge(named, lambda job_id: ends.get(job_id, End.GONE), gone_is_over=True)
+    verdict = after.judge(named, lambda job_id: ends.get(job_id, DependencyState.GONE), gone_is_over=True)
     now = context.now()
     if verdict.hopeless:
         move = transitions.dependency_failed(before.role, verdict.hopeless)
