@@ -164,7 +164,7 @@ def test_a_time_may_be_local_or_name_its_zone(farro: Program) -> None:
         (("--delay", "999w"), "more than ten years"),
         (("--delay", "1m", "--at", "tomorrow 09:00"), "--delay and --at both say when it starts"),
         (("--priority", "P4"), "'P4' is not one of 'P0', 'P1', 'P2', 'P3'"),
-        (("--timeout", "0s"), "--timeout: 0s is not between an instant and a year"),
+        (("--timeout", "0s"), "--timeout: 0s must be positive and at most a year"),
         (("--after", "nobody"), "--after: no job nobody in "),
         (("--after-any", "no body"), "--after-any: no job no in "),
         (("--after", "../x"), "--after: '../x' is not a job id"),

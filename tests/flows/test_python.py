@@ -498,7 +498,7 @@ def test_a_command_runs_where_it_was_queued(queue: Queue, tmp_path: Path, monkey
         (["true"], {"delay": 1, "at": "09:00"}, "delay and at both say when it starts"),
         (["true"], {"at": "2001-01-01T09:00"}, "at: '2001-01-01T09:00' is in the past"),
         (["true"], {"at": datetime(2001, 1, 1, tzinfo=UTC)}, "at: 2001-01-01 00:00:00+00:00 is in the past"),
-        (["true"], {"timeout": 0}, "timeout: 0 is not between an instant and a year"),
+        (["true"], {"timeout": 0}, "timeout: 0 must be positive and at most a year"),
         (["true"], {"cwd": "/no/such"}, "cwd: /no/such is not a folder"),
     ],
 )

@@ -233,7 +233,7 @@ def test_a_reader_that_leaves_ends_the_command(farro: Program) -> None:
     )
     assert done.stdout == b"y\n141\n"
     assert only_job(farro)["status"] == "killed"
-    assert "nobody reads its output any more" in farro.call("show", str(only_job(farro)["job_id"]), code=0).out
+    assert "its output has no reader any more" in farro.call("show", str(only_job(farro)["job_id"]), code=0).out
 
 
 def test_a_command_that_was_done_when_its_reader_left_has_succeeded(farro: Program) -> None:

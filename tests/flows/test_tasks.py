@@ -139,7 +139,7 @@ def test_the_answer_is_the_id_or_json(empty: Program) -> None:
         (["--id", "a", "--id", "b", "--", "x"], "--id was given twice; keep one"),
         (["--id", "a b", "--", "x"], "id: 'a b' is not an id"),
         (["--timeout", "soon", "--", "x"], "--timeout: 'soon' is not a duration such as 90s"),
-        (["--timeout", "0", "--", "x"], "--timeout: 0 is not between an instant and a year"),
+        (["--timeout", "0", "--", "x"], "--timeout: 0 must be positive and at most a year"),
         (["--env", "A", "--", "x"], "--env: 'A' is not NAME=VALUE"),
         (["--retries", "many", "--", "x"], "--retries: 'many' is not a whole number from 0 to 100"),
         (["--retries", "10000000", "--", "x"], "--retries: '10000000' is not a whole number from 0 to 100"),

@@ -76,7 +76,7 @@ class Options:
             return None
         seconds = duration_s("timeout", self.timeout)
         if not 0 < seconds <= MAX_TIMEOUT_S:
-            raise InputError(f"timeout: {self.timeout!r} is not between an instant and a year")
+            raise InputError(f"timeout: {self.timeout!r} must be positive and at most a year")
         return seconds
 
     def submit_options(self, clock: Clock, *, cwd: str | None = None) -> SubmitOptions:

@@ -1,4 +1,4 @@
-"""`farro enqueue`: commands, or plans from files or standard input. Checking and queueing live in operations.submit."""
+"""`farro enqueue`: queue a command, or plans and agent prompts from files or standard input."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import re
 import shlex
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from farro import documents
-from farro.cli.options import common, gate, open_root
-from farro.cli.submit_options import AT_HELP, COMMAND, WithCommand, how_to_run, start_time, submit_options
+from farro.cli.options import common, gate, open_root, option_group
+from farro.cli.submit_options import COMMAND, JobOptions, StartOptions, WithCommand, job_options, start_options
 from farro.cli.terminal import answer, note, say
 from farro.documents import Document
 from farro.errors import InputError
 from farro.host import fs
-from farro.host.clock import SystemClock
 from farro.jobs import ids
+from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
 from farro.queue import submit
 from farro.queue.admission import enqueue_admitted
@@ -26,131 +27,191 @@ from farro.queue.agent_rules import contract_of
 from farro.queue.options import SubmitOptions
 from farro.store.port import JobView, Store
 
+if TYPE_CHECKING:
+    from farro.config.settings import Settings
+
 MANY_LIMIT = 256 << 20
 # How YAML begins, after comments: with a key or an item. JSON begins with a brace or a bracket.
 _YAML = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\r?\n|---[^\n]*\n)*[ \t]*(?:[A-Za-z_][\w-]*[ \t]*:(?=\s|$)|-[ \t])")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sources:
+    """What is queued: a plan, many plans, a prompt, or plan files. A command after `--` is none of these."""
+
+    plan_file: str | None
+    many: str | None
+    prompt_json: str | None
+    source: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.plan_file, self.many, self.prompt_json, *self.source) if name is not None]
+
+    @property
+    def several(self) -> bool:
+        """Whether these are several plan files, each of which becomes a job."""
+        return len(self.source) > 1 and self.names == list(self.source) and all(map(os.path.isfile, self.source))
+
+    def check(self, command: tuple[str, ...] | None) -> None:
+        """Refuse nothing at all, two things, and a command without its `--`."""
+        if (len(self.names) == 1 or self.several) if command is None else not self.names:
+            return
+        if command is None and len(self.source) > 1:
+            raise click.UsageError(f"to queue a command write: farro enqueue -- {shlex.join(self.source)}")
+        raise click.UsageError(
+            "name one thing to queue: -- COMMAND, --plan FILE, --prompt-json FILE, --many FILE.ndjson, or - for stdin"
+        )
+
+    def check_existence(self) -> None:
+        if self.source and self.source[0] != "-" and not os.path.lexists(self.source[0]):
+            raise InputError(
+                f"{self.source[0]}: no such file. To queue a command write: farro enqueue -- {shlex.join(self.source)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptFiles:
+    """Files that come with an agent prompt."""
+
+    context_md: str | None
+    task: str | None
+    payload: tuple[str, ...]
+
+    def refuse(self) -> None:
+        given = {"--context-md": self.context_md, "--task": self.task, "--payload": self.payload}
+        for name in (name for name, value in given.items() if value):
+            raise click.UsageError(f"{name} comes with an agent prompt, --prompt-json FILE")
+
+
 @click.command(cls=WithCommand)
-@click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input.")
-@click.option("--many", metavar="FILE.ndjson", help="A JSON plan a line; - reads standard input.")
-@click.option("--prompt-json", metavar="FILE", help="An agent prompt, JSON or YAML; - reads standard input.")
-@click.option("--context-md", metavar="FILE", help="The narrative of an agent prompt; it becomes prompt.md of the job.")
-@click.option("--task", metavar="TASK", help="The task of an agent prompt: an id in tasks/, or its file.")
-@click.option("--payload", multiple=True, metavar="FILE", help="A file for an agent prompt; repeatable.")
-@click.option(
-    "--id", "job_id", metavar="ID", help="The job's id, chosen by you. The same id and plan again: the same job."
+@option_group(
+    "sources",
+    Sources,
+    click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input."),
+    click.option("--many", metavar="FILE.ndjson", help="One JSON plan per line; - reads standard input."),
+    click.option("--prompt-json", metavar="FILE", help="An agent prompt in JSON or YAML; - reads standard input."),
+    click.argument("source", nargs=-1, metavar="[FILE... | -- COMMAND [ARGS]...]"),
 )
-@click.option("--force", is_flag=True, help="Queue it though a cap is reached, if the config permits it to you.")
-@how_to_run
-@click.option("--delay", metavar="DURATION", help="Not before so long from now, such as 10m, 2h or 1d.")
-@click.option("--at", metavar="TIME", help=AT_HELP)
-@click.option("--after", multiple=True, metavar="JOB", help="Only when that job has succeeded; repeatable.")
-@click.option("--after-any", multiple=True, metavar="JOB", help="When that job has ended, however; repeatable.")
-@click.argument("source", nargs=-1, metavar="[FILE... | -- COMMAND [ARGS]...]")
+@option_group(
+    "attachments",
+    PromptFiles,
+    click.option("--context-md", metavar="FILE", help="The narrative of an agent prompt; becomes the job's prompt.md."),
+    click.option("--task", metavar="TASK", help="The task of an agent prompt: an id in tasks/, or a file."),
+    click.option("--payload", multiple=True, metavar="FILE", help="A file for an agent prompt; repeatable."),
+)
+@click.option("--id", "job_id", metavar="ID", help="Choose the job's id. The same id and plan again: the same job.")
+@click.option("--force", is_flag=True, help="Queue it beyond a cap, if the config permits it to you.")
+@job_options
+@start_options
 @common
 @click.pass_context
 def enqueue(
     context: click.Context,
-    plan_file: str | None,
-    many: str | None,
-    prompt_json: str | None,
-    context_md: str | None,
-    task: str | None,
-    payload: tuple[str, ...],
+    sources: Sources,
+    attachments: PromptFiles,
     job_id: str | None,
-    role: str | None,
     force: bool,
-    tags: tuple[str, ...],
-    priority: str | None,
-    timeout: str | None,
-    cwd: str | None,
-    env: tuple[str, ...],
-    delay: str | None,
-    at: str | None,
-    after: tuple[str, ...],
-    after_any: tuple[str, ...],
-    source: tuple[str, ...],
+    job: JobOptions,
+    start: StartOptions,
     root: str | None,
     as_json: bool,
 ) -> None:
-    """Queue a command, or plans, and print their ids, one a line. Everything is checked before anything is queued.
+    """Queue a command, or plans, and print the ids of the jobs, one per line. Everything is checked before anything is
+    queued.
 
-    What stands after -- is a command, which will run in this folder. FILE is a plan file, or - for standard input; the
-    same as --plan. Of several files each is a job. A delay counts from now, also for a job that runs after others.
+    The words after -- are a command, which will run in this folder. FILE is a plan file, or - for standard input; the
+    same as --plan. Each of several files becomes a job. A delay counts from now, also for a job that runs after others.
     """
     command: tuple[str, ...] | None = context.meta[COMMAND]
-    given = [name for name in (plan_file, many, prompt_json, *source) if name is not None]
-    several = len(source) > 1 and given == list(source) and all(map(os.path.isfile, source))
-    if (len(given) != 1 and not several) if command is None else given:
-        _say_what_to_name(source, command)
-    options = submit_options(
-        tags=tags,
-        priority=priority,
-        timeout=timeout,
-        cwd=cwd,
-        env=env,
-        after=after,
-        after_any=after_any,
-        not_before=start_time(delay, at, SystemClock()),
-        typed=command is not None,
+    sources.check(command)
+    options = job.parsed(
+        typed=command is not None, after=start.after, after_any=start.after_any, not_before=start.not_before()
     )
-    if source and source[0] != "-" and not os.path.lexists(source[0]):
-        raise InputError(f"{source[0]}: no such file. To queue a command write: farro enqueue -- {shlex.join(source)}")
+    sources.check_existence()
     store, settings = open_root(root, make=command is not None)
-    options = _resolved(store, options, job_id)
+    submitter = _Submitter(store, settings, force, job.role, job_id, _resolved(store, options, job_id))
     if command is not None:
-        _refuse_enclosures(context_md, task, payload)
+        attachments.refuse()
         before = _before(store, job_id)
-        wanted = submit.command(store, command, role=role, job_id=job_id, options=options)
-        made = enqueue_admitted(store, wanted, gate(settings, force))
+        made = submitter.command(command)
     else:
-        found = _read_many(many) if many is not None else [read_plan(name) for name in given]
+        many = sources.many
+        found = _read_many(many) if many is not None else [read_plan(name) for name in sources.names]
         before = None if len(found) > 1 else _before(store, job_id or _own_id(found[0]))
-        contract = contract_of(store.root, settings)
-        if several:
-            _refuse_enclosures(context_md, task, payload)
-            if job_id is not None:
-                raise click.UsageError(
-                    "--id names one job, and each of these files is one; give each plan its own `id`"
-                )
-            wanted = submit.of_files(store, found, role=role, options=options, contract=contract)
-            made = enqueue_admitted(store, wanted, gate(settings, force))
-        elif prompt_json is not None or (many is None and is_agent_prompt(found[0].data)):
-            from farro.queue import prompts
-
-            folder = None if given[0] == "-" else os.path.dirname(os.path.abspath(given[0]))
-            job = prompts.enqueue(
-                store,
-                found[0],
-                role=role,
-                job_id=job_id,
-                options=options,
-                gate=gate(settings, force),
-                contract=contract,
-                security=settings.security,
-                root=store.root,
-                attach=prompts.AttachmentOptions(folder=folder, context_md=context_md, payload=payload, task=task),
-            )
-            made = [job]
-        else:
-            _refuse_enclosures(context_md, task, payload)
-            made = submit.enqueue(
-                store,
-                found,
-                role=role,
-                job_id=job_id,
-                source=name_of(given[0]),
-                options=options,
-                gate=gate(settings, force),
-                contract=contract,
-            )
+        made = submitter.documents(sources, found, attachments)
     if as_json:
         answer({"jobs": made})
     else:
         say("\n".join(made))
     if before is not None:
         _say_it_was_there(before, not_before=options.not_before is not None)
+
+
+class _Submitter:
+    """Queue what the command line named, each kind in its own way."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        force: bool,
+        role: str | None,
+        job_id: str | None,
+        options: SubmitOptions,
+    ) -> None:
+        self._store, self._settings = store, settings
+        self._gate = gate(settings, force)
+        self._role, self._job_id, self._options = role, job_id, options
+
+    def command(self, words: tuple[str, ...]) -> list[str]:
+        wanted = submit.command(self._store, words, role=self._role, job_id=self._job_id, options=self._options)
+        return enqueue_admitted(self._store, wanted, self._gate)
+
+    def documents(self, sources: Sources, found: list[Document], attachments: PromptFiles) -> list[str]:
+        agent_prompt = sources.prompt_json is not None or (sources.many is None and is_agent_prompt(found[0].data))
+        if agent_prompt and not sources.several:
+            return [self._prompt(sources.names[0], found[0], attachments)]
+        attachments.refuse()
+        contract = contract_of(self._store.root, self._settings)
+        if sources.several:
+            if self._job_id is not None:
+                raise click.UsageError(
+                    "--id names one job, and each of these files is one; give each plan its own `id`"
+                )
+            wanted = submit.of_files(self._store, found, role=self._role, options=self._options, contract=contract)
+            return enqueue_admitted(self._store, wanted, self._gate)
+        return submit.enqueue(
+            self._store,
+            found,
+            role=self._role,
+            job_id=self._job_id,
+            source=name_of(sources.names[0]),
+            options=self._options,
+            gate=self._gate,
+            contract=contract,
+        )
+
+    def _prompt(self, name: str, document: Document, attachments: PromptFiles) -> str:
+        from farro.queue import prompts
+
+        return prompts.enqueue(
+            self._store,
+            document,
+            role=self._role,
+            job_id=self._job_id,
+            options=self._options,
+            gate=self._gate,
+            contract=contract_of(self._store.root, self._settings),
+            security=self._settings.security,
+            root=self._store.root,
+            attach=prompts.AttachmentOptions(
+                folder=None if name == "-" else os.path.dirname(os.path.abspath(name)),
+                context_md=attachments.context_md,
+                payload=attachments.payload,
+                task=attachments.task,
+            ),
+        )
 
 
 def _own_id(document: Document) -> str | None:
@@ -163,7 +224,7 @@ def _before(store: Store, job_id: str | None) -> JobView | None:
 
 
 def _say_it_was_there(view: JobView, *, not_before: bool) -> None:
-    """Submitting again is safe to repeat; whoever meant a second job, or another time, must not take it for that."""
+    """Say that nothing was queued: submitting twice is safe, but a person who meant a second job must notice."""
     life = view.lifecycle
     what = f"{life.status}, and that is final" if life.terminal else str(life.status)
     ignored = "; the time that you gave is not its own, which stays as it was" if not_before else ""
@@ -171,14 +232,8 @@ def _say_it_was_there(view: JobView, *, not_before: bool) -> None:
     note(f"{view.job_id} exists already and is {what}; nothing was queued{ignored}.{again}")
 
 
-def _refuse_enclosures(context_md: str | None, task: str | None, payload: tuple[str, ...]) -> None:
-    given = {"--context-md": context_md, "--task": task, "--payload": payload}
-    for name in (name for name, value in given.items() if value):
-        raise click.UsageError(f"{name} comes with an agent prompt, --prompt-json FILE")
-
-
 def _resolved(store: Store, options: SubmitOptions, own: str | None) -> SubmitOptions:
-    """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
+    """Replace beginnings of ids in --after and --after-any by whole ids: prompts keep whole ones."""
     if not options.after and not options.after_any:
         return options
     from farro.queue import find_job
@@ -188,23 +243,15 @@ def _resolved(store: Store, options: SubmitOptions, own: str | None) -> SubmitOp
             return tuple(job if job == own else find_job.resolve(store, store.root, job) for job in named)
         except InputError as error:
             if own is not None and store.find(own) is not None:
-                return named  # submitted before: it answers what it is, whatever became of what it ran after
+                return named  # submitted before: the answer is that job, also when the jobs it ran after are pruned
             raise type(error)(f"{option}: {error}") from error
 
     return replace(options, after=whole("--after", options.after), after_any=whole("--after-any", options.after_any))
 
 
-def _say_what_to_name(source: tuple[str, ...], command: tuple[str, ...] | None) -> None:
-    if command is None and len(source) > 1:
-        raise click.UsageError(f"to queue a command write: farro enqueue -- {shlex.join(source)}")
-    raise click.UsageError(
-        "name one thing to queue: -- COMMAND, --plan FILE, --prompt-json FILE, --many FILE.ndjson, or - for stdin"
-    )
-
-
 def read_plan(path: str) -> Document:
     text = contents(path, documents.DEFAULT.size)
-    if path == "-" and _YAML.match(text):  # no name that would say what it is
+    if path == "-" and _YAML.match(text):  # stdin has no file name that tells YAML from JSON
         return documents.parse_yaml(text, source=name_of(path))
     return documents.parse(text, name_of(path))
 
@@ -221,7 +268,7 @@ def name_of(path: str) -> str:
 
 
 def contents(path: str, limit: int) -> bytes:
-    """The whole of a file or of standard input, which is never read much beyond the limit."""
+    """Read a whole file or standard input; refuse one that is larger than the limit, without reading it whole."""
     try:
         data = _stdin(limit) if path == "-" else fs.read_regular(path, limit)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name

@@ -1,7 +1,7 @@
-"""`farro logs`: what a job's steps said, now or while it runs. Finding and following it lives in operations.logs.
+"""`farro logs`: print the output of a job's steps, once or while it runs.
 
-Into a pipe or a file go the bytes as the steps wrote them, and nothing else. At a terminal, each step has a headline,
-colours are kept and everything else that steers a terminal is shown escaped.
+A pipe or a file gets the bytes as the steps wrote them, and nothing else. At a terminal each step has a headline,
+colours are kept, and every other control sequence is shown escaped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from farro.cli.options import common, open_root
+from farro.cli.options import common, open_root, option_group
 from farro.cli.terminal import answer, at_terminal, note, raw, say
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
@@ -32,36 +32,54 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _HALF_COLOUR = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Which part of a job's output is printed."""
+
+    step: str | None
+    only_stdout: bool
+    only_stderr: bool
+    attempt: int | None
+
+    def parsed(self) -> LogQuery:
+        if self.only_stdout and self.only_stderr:
+            raise click.UsageError("--stdout and --stderr exclude each other; leave both out to see both")
+        streams = ("stdout",) if self.only_stdout else ("stderr",) if self.only_stderr else outputs.STREAMS
+        return LogQuery(step=self.step, streams=streams, attempt=self.attempt)
+
+
 @click.command()
 @click.argument("job", required=False)
-@click.option("--job", "name", metavar="NAME", help="The job, by its name; its last 50 lines unless --tail says more.")
-@click.option("--follow", "-f", is_flag=True, help="Go on while the job runs, through its moves and attempts.")
+@click.option("--job", "name", metavar="NAME", help="The job's name; prints its last 50 lines unless --tail says more.")
+@click.option("--follow", "-f", is_flag=True, help="Go on while the job runs, also through further attempts.")
 @click.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@click.option("--step", metavar="ID", help="Only this step.")
-@click.option("--stdout", "only_stdout", is_flag=True, help="Only what the steps said on stdout.")
-@click.option("--stderr", "only_stderr", is_flag=True, help="Only what the steps said on stderr.")
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt; else the last that has output.")
+@option_group(
+    "selection",
+    Selection,
+    click.option("--step", metavar="ID", help="Only this step."),
+    click.option("--stdout", "only_stdout", is_flag=True, help="Only the steps' stdout."),
+    click.option("--stderr", "only_stderr", is_flag=True, help="Only the steps' stderr."),
+    click.option(
+        "--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt; default: the last with output."
+    ),
+)
 @common
 def logs(
     job: str | None,
     name: str | None,
     follow: bool,
     tail: int | None,
-    step: str | None,
-    only_stdout: bool,
-    only_stderr: bool,
-    attempt: int | None,
+    selection: Selection,
     root: str | None,
     as_json: bool,
 ) -> None:
-    """Print what a job's steps said, step after step, stdout before stderr; then what its runner said itself, if it had
-    one of its own.
+    """Print the output of a job's steps, step after step, stdout before stderr; then its runner's own, if it had a
+    process of its own.
 
     JOB is an id, a name, or the beginning of an id that no other job shares. With --follow it ends when the job has
-    ended; with --json too it prints a JSON object a line.
+    ended; with --json too it prints a JSON object per line.
     """
-    if only_stdout and only_stderr:
-        raise click.UsageError("--stdout and --stderr exclude each other; leave both out to see both")
+    chosen = selection.parsed()
     if (job is None) == (name is None):
         raise click.UsageError("name one job: `farro logs JOB`, or `farro logs --job NAME` for its last lines")
     store, _ = open_root(root)
@@ -69,14 +87,12 @@ def logs(
         job_id, tail = find_job.by_name(store, store.root, name), NAMED_TAIL if tail is None else tail
     else:
         job_id = find_job.resolve(store, store.root, job or "")
-    streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else outputs.STREAMS
-    chosen = LogQuery(step=step, streams=streams, attempt=attempt)
     told = outputs.output(store, store.root, job_id, chosen)
-    if step is not None and not (follow and not told.view.lifecycle.terminal):
-        outputs.check_step(store, told, step)
+    if chosen.step is not None and not (follow and not told.view.lifecycle.terminal):
+        outputs.check_step(store, told, chosen.step)
     begin = [(source, 0) for source in told.sources] if tail is None else outputs.last_lines(told.sources, tail)
     if (agent := outputs.away(store, told.view)) is not None:
-        note(f"{job_id} runs on another machine ({agent}); what its steps say is seen here when the attempt ends")
+        note(f"{job_id} runs on another machine ({agent}); its output is seen here when the attempt ends")
     if follow:
         _follow(LogFollower(store, store.root, job_id, chosen), told, begin, as_json)
         _tell_cuts(outputs.truncated_streams(store, outputs.output(store, store.root, job_id, chosen)))
@@ -88,11 +104,15 @@ def logs(
             note(
                 f"{job_id} is {told.view.status} and has not run yet; `farro explain {job_id}` says why, --follow waits"
             )
-        screen = _Screen()
-        for source, offset in begin:
-            screen.show(source, outputs.read(source.path, offset))
-        screen.end()
+        _print(begin)
         _tell_cuts(outputs.truncated_streams(store, told))
+
+
+def _print(begin: list[tuple[LogFile, int]]) -> None:
+    screen = _Screen()
+    for source, offset in begin:
+        screen.show(source, outputs.read(source.path, offset))
+    screen.end()
 
 
 def _tell_cuts(cuts: Iterable[outputs.TruncatedStream]) -> None:
@@ -124,7 +144,7 @@ def _follow(follower: LogFollower, told: JobOutput, begin: list[tuple[LogFile, i
 
 @dataclass
 class _Screen:
-    """stdout as it is now: whose output was written last, and what of it must wait for more to be understood."""
+    """Write to stdout: remembers whose output came last, and keeps the half of a character until the rest comes."""
 
     safe: bool = field(default_factory=at_terminal)
     last: LogFile | None = None
@@ -170,7 +190,7 @@ class _Screen:
 
 @dataclass
 class _Lines:
-    """A JSON object for each piece, as it comes; a character that came in halves waits for its second one."""
+    """Write a JSON object for each piece of output; half a character waits for its second half."""
 
     halves: dict[tuple[int, str | None, str], bytes] = field(default_factory=dict)
 
@@ -210,7 +230,7 @@ def _document(told: JobOutput, begin: list[tuple[LogFile, int]]) -> dict[str, An
 
 
 def _text(data: bytes) -> dict[str, str]:
-    """Text where it is text; else its bytes in base64, so that nothing is lost."""
+    """Return output as text, or in base64 where it is no UTF-8, so that no byte is lost."""
     try:
         return {"text": data.decode()}
     except UnicodeDecodeError:

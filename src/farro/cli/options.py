@@ -5,6 +5,7 @@ What the commands do lives in their own files.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -34,6 +35,7 @@ __all__ = [
     "json_option",
     "open_root",
     "operator_name",
+    "option_group",
     "own_root",
     "read_root",
     "root_option",
@@ -43,6 +45,7 @@ __all__ = [
 
 _STRICT, _STORE = "farro.strict", "farro.store"  # in the context of a command
 F = TypeVar("F", bound=Callable[..., Any])
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]  # made by click.option or click.argument
 
 ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here, else your own."
 
@@ -62,6 +65,27 @@ def daemon(command: F) -> F:
         help="Refuse to start where doctor's quick checks find something, warnings too.",
     )
     return strict(root_option(ROOT_HELP)(store_option(json_option("JSON, also at a terminal.")(command))))
+
+
+def option_group(name: str, group: type[Any], *options: Option) -> Callable[[F], F]:
+    """Add options whose values the command gets together: as one argument `name`, an instance of the dataclass `group`.
+
+    The dataclass has a field for each option.
+    """
+    fields = tuple(group.__annotations__)
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def with_group(*args: Any, **values: Any) -> Any:
+            grouped = group(**{field: values.pop(field) for field in fields})
+            return command(*args, **{**values, name: grouped})
+
+        decorated: Callable[..., Any] = with_group
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[return-value]
+
+    return decorate
 
 
 def starts_strictly(settings: Settings, *, once: bool = False) -> bool:

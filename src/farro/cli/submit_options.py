@@ -1,7 +1,4 @@
-"""What `farro run` and `farro enqueue` share: a command after `--`, and the options that say how a job shall be run.
-
-And what is piped in. What the options mean lives in operations.submit.
-"""
+"""Options that `farro run`, `farro enqueue` and `agx submit` share: how and when a job runs, its command, its input."""
 
 from __future__ import annotations
 
@@ -16,24 +13,27 @@ from typing import Any, TypeVar
 
 import click
 
+from farro.cli.options import option_group
 from farro.cli.terminal import note
 from farro.errors import InputError
-from farro.host.clock_port import Clock
+from farro.host.clock import SystemClock
 from farro.jobs.start_times import FORMS, parse_start
 from farro.jobs.times import parse_duration
+from farro.lazy_dataclass import dataclass
 from farro.plans.priority import PRIORITIES
 from farro.queue.options import SubmitOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-COMMAND = "farro.command"  # in click's meta: what stood after `--`, None without one
+COMMAND = "farro.command"  # in click's meta: the words after `--`; None without `--`
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 MAX_DELAY_S = 3650 * 86_400.0
-_PATIENCE_S = 2.0  # before it is said that standard input has not ended
+MAX_TIMEOUT_S = 365 * 86_400.0
+_NOTICE_AFTER_S = 2.0  # of waiting for standard input, before the person is told
 
 
 class WithCommand(click.Command):
-    """A command that takes another after `--`. Click drops the `--`, and then a file cannot be told from a command."""
+    """A command that takes another after `--`. Click drops the `--`, and then a file looks like a command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[COMMAND] = None
@@ -45,69 +45,93 @@ class WithCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def how_to_run(command: F) -> F:
-    """The options of a job that starts now or later."""
-    for option in reversed(
-        [
-            click.option("--role", metavar="ROLE", help="The queue; else the plan's `role`, else Runner."),
-            click.option(
-                "--tag", "tags", multiple=True, metavar="TAG", help="Only a worker that offers it; repeatable."
-            ),
-            click.option("--priority", type=click.Choice(PRIORITIES), help="P0 first, P3 last; else P2."),
-            click.option("--timeout", metavar="DURATION", help="End it after so long, such as 90s, 10m or 2h."),
-            click.option("--cwd", metavar="DIR", help="Where the command runs; else this folder."),
-            click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="For its environment; repeatable."),
-        ]
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOptions:
+    """How a job runs: where, with which environment, for how long, and which workers may take it."""
+
+    role: str | None
+    tags: tuple[str, ...]
+    priority: str | None
+    timeout: str | None
+    cwd: str | None
+    env: tuple[str, ...]
+
+    def parsed(
+        self,
+        *,
+        typed: bool,
+        after: tuple[str, ...] = (),
+        after_any: tuple[str, ...] = (),
+        not_before: datetime | None = None,
+    ) -> SubmitOptions:
+        """Check the values. `typed`: a command typed at a prompt runs in the folder it was typed in."""
+        folder = os.path.abspath(self.cwd) if self.cwd is not None else os.getcwd() if typed else None
+        if folder is not None and not os.path.isdir(folder):
+            raise InputError(f"--cwd: {self.cwd} is not a folder")
+        return SubmitOptions(
+            tags=self.tags,
+            priority=self.priority,
+            timeout_s=None if self.timeout is None else _timeout_s(self.timeout),
+            cwd=folder,
+            env=pairs(self.env),
+            after=named_jobs("--after", after),
+            after_any=named_jobs("--after-any", after_any),
+            not_before=not_before,
+        )
 
 
-def submit_options(
-    *,
-    tags: tuple[str, ...],
-    priority: str | None,
-    timeout: str | None,
-    cwd: str | None,
-    env: tuple[str, ...],
-    after: tuple[str, ...] = (),
-    after_any: tuple[str, ...] = (),
-    not_before: datetime | None = None,
-    typed: bool,
-) -> SubmitOptions:
-    """What the options ask for. A command that was typed at a prompt runs where it was typed."""
-    where = os.path.abspath(cwd) if cwd is not None else os.getcwd() if typed else None
-    if where is not None and not os.path.isdir(where):
-        raise InputError(f"--cwd: {cwd} is not a folder")
-    return SubmitOptions(
-        tags=tags,
-        priority=priority,
-        timeout_s=None if timeout is None else _timeout_s(timeout),
-        cwd=where,
-        env=pairs(env),
-        after=named_jobs("--after", after),
-        after_any=named_jobs("--after-any", after_any),
-        not_before=not_before,
-    )
+def job_options(command: F) -> F:
+    """Add the options of `JobOptions`; the command gets them as `job`."""
+    return option_group(
+        "job",
+        JobOptions,
+        click.option("--role", metavar="ROLE", help="The queue; default: the plan's `role`, else Runner."),
+        click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only a worker that offers it; repeatable."),
+        click.option("--priority", type=click.Choice(PRIORITIES), help="P0 runs first, P3 last; default: P2."),
+        click.option("--timeout", metavar="DURATION", help="End it after this time, such as 90s, 10m or 2h."),
+        click.option("--cwd", metavar="DIR", help="Where the command runs; default: this folder."),
+        click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for it; repeatable."),
+    )(command)
 
 
-def start_time(delay: str | None, at: str | None, clock: Clock) -> datetime | None:
-    if delay is not None and at is not None:
-        raise click.UsageError("--delay and --at both say when it starts; keep one of them")
-    try:
-        if delay is not None:
-            delay_s = parse_duration(delay)
-            if delay_s > MAX_DELAY_S:
-                raise ValueError(f"{delay} is more than ten years, the longest delay that farro takes")
-            return clock.now() + timedelta(seconds=delay_s)
-        if at is not None:
-            return parse_start(at, clock.now(), lambda moment: moment.astimezone())
-    except ValueError as error:
-        raise InputError(f"{'--at' if delay is None else '--delay'}: {error}") from error
-    return None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartOptions:
+    """When a job starts: at a time, after a delay, after other jobs."""
+
+    delay: str | None
+    at: str | None
+    after: tuple[str, ...]
+    after_any: tuple[str, ...]
+
+    def not_before(self) -> datetime | None:
+        if self.delay is not None and self.at is not None:
+            raise click.UsageError("--delay and --at both say when it starts; keep one of them")
+        now = SystemClock().now()
+        try:
+            if self.delay is not None:
+                delay_s = parse_duration(self.delay)
+                if delay_s > MAX_DELAY_S:
+                    raise ValueError(f"{self.delay} is more than ten years, the longest delay that farro takes")
+                return now + timedelta(seconds=delay_s)
+            if self.at is not None:
+                return parse_start(self.at, now, lambda moment: moment.astimezone())
+        except ValueError as error:
+            raise InputError(f"{'--at' if self.delay is None else '--delay'}: {error}") from error
+        return None
 
 
-AT_HELP = f"Not before that time: {FORMS}. Local unless it names a zone."
+def start_options(command: F) -> F:
+    """Add the options of `StartOptions`; the command gets them as `start`."""
+    return option_group(
+        "start",
+        StartOptions,
+        click.option("--delay", metavar="DURATION", help="Start no sooner than this from now, such as 10m, 2h or 1d."),
+        click.option("--at", metavar="TIME", help=f"Start no sooner than this: {FORMS}. Local unless it names a zone."),
+        click.option("--after", multiple=True, metavar="JOB", help="Start when that job has succeeded; repeatable."),
+        click.option(
+            "--after-any", multiple=True, metavar="JOB", help="Start when that job has ended, well or not; repeatable."
+        ),
+    )(command)
 
 
 def _timeout_s(text: str) -> float:
@@ -115,8 +139,8 @@ def _timeout_s(text: str) -> float:
         seconds = parse_duration(text)
     except ValueError as error:
         raise InputError(f"--timeout: {error}") from error
-    if not 0 < seconds <= 365 * 86_400:
-        raise InputError(f"--timeout: {text} is not between an instant and a year")
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise InputError(f"--timeout: {text} must be positive and at most a year")
     return seconds
 
 
@@ -127,13 +151,15 @@ def pairs(env: tuple[str, ...]) -> dict[str, str]:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or _VARIABLE.fullmatch(name) is None:
-        raise InputError(f"--env: {text!r} is not NAME=VALUE, where a NAME is of letters, digits and _")
+        raise InputError(f"--env: {text!r} is not NAME=VALUE, where NAME consists of letters, digits and _")
     return name, value
 
 
 def named_jobs(option: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Ids, however they were given: `--after A --after B`, `--after A,B`, or the lines that a shell put into one. A
-    place without a name is a variable that was empty: to go on without it would be to start too early."""
+    """Split job ids given as `--after A --after B`, `--after A,B`, or as lines that a shell put into one word.
+
+    Refuse an empty name: it comes from an empty variable, and ignoring it would start the job too early.
+    """
     found: dict[str, None] = {}
     for item in given:
         for part in item.split(","):
@@ -146,16 +172,16 @@ def named_jobs(option: str, given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def piped(limit: int) -> bytes | None:
-    """What was piped or redirected into the program; None: nothing was. A terminal, and what is no stream of bytes that
-    ends (a socket, /dev/null), is left alone."""
+def piped_input(limit: int) -> bytes | None:
+    """Read what is piped or redirected into the program; None where nothing is. A terminal is left alone, and so is a
+    stdin that is no finite stream of bytes (a socket, /dev/null)."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # there is none
+    except (AttributeError, OSError, ValueError):  # there is no stdin
         return None
     if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind)):
         return None
-    if not select.select([sys.stdin], [], [], _PATIENCE_S)[0]:
+    if not select.select([sys.stdin], [], [], _NOTICE_AFTER_S)[0]:
         note("waiting for the end of standard input; --no-input leaves it alone")
     data = sys.stdin.buffer.read(limit + 1)
     if len(data) > limit:

@@ -154,7 +154,7 @@ def _seconds(name: str, text: str) -> float:
 def _timeout_s(text: str) -> float:
     seconds = _seconds("--timeout", text)
     if not 0 < seconds <= 365 * 86_400:
-        raise _Mistake(f"--timeout: {text} is not between an instant and a year")
+        raise _Mistake(f"--timeout: {text} must be positive and at most a year")
     return seconds
 
 
@@ -178,7 +178,7 @@ def _factor(text: str) -> float:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.isascii() or not name.isidentifier():
-        raise _Mistake(f"--env: {text!r} is not NAME=VALUE, where a NAME is of letters, digits and _")
+        raise _Mistake(f"--env: {text!r} is not NAME=VALUE, where NAME consists of letters, digits and _")
     return name, value
 
 

@@ -84,7 +84,7 @@ def add_task(
         task["input_from_step"] = _id("input_from", input_from)
     if timeout is not None:
         if not _is_number(timeout) or not 0 < timeout <= 365 * 86_400:
-            raise _wrong(f"timeout: {timeout!r} is not between an instant and a year, in seconds")
+            raise _wrong(f"timeout: {timeout!r} must be positive and at most a year, in seconds")
         task["timeout"] = timeout
     if env:
         task["env"] = {_text("env", name): _text(f"env.{name}", value) for name, value in env.items()}

@@ -1,4 +1,4 @@
-"""`agx action …`: one plan for many inputs. What an action is lives in plans.actions; the desk keeps them."""
+"""`agx action …`: run one plan for many inputs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import click
 
 from farro import documents
 from farro.agx.cli.context import Place, common
-from farro.agx.cli.submit import rehearsed, ticket, ticketed
+from farro.agx.cli.submit import PlanSubmitOptions, rehearsed, submit_options, ticket
 from farro.cli.enqueue import contents, name_of
 from farro.cli.groups import Hinting
+from farro.cli.submit_options import JobOptions
 from farro.cli.tables import table
 from farro.cli.terminal import answer, say
 from farro.errors import InputError
@@ -47,39 +48,21 @@ def new(plan: str, inputs_file: str, name: str | None, place: Place) -> None:
 @click.argument("action", metavar="ACTION|PLAN")
 @click.option("--inputs", "inputs_file", metavar="FILE", help=f"With a PLAN. {INPUTS_HELP}")
 @click.option("--name", metavar="NAME", help="With a PLAN: what the action is called; else a name is made.")
-@ticketed
+@submit_options
 @common
 def submit(
     action: str,
     inputs_file: str | None,
     name: str | None,
-    role: str | None,
-    tags: tuple[str, ...],
-    priority: str | None,
-    timeout: str | None,
-    cwd: str | None,
-    env: tuple[str, ...],
-    after: tuple[str, ...],
-    force: bool,
-    wait: bool,
-    dry_run: bool,
+    job: JobOptions,
+    options: PlanSubmitOptions,
     place: Place,
 ) -> int:
-    """Hand in a job for every input of an ACTION, or of a PLAN with --inputs. All of them are good, or none is queued.
+    """Submit a job for every input of an ACTION, or of a PLAN with --inputs. All inputs are valid, or no job is queued.
 
-    An action that was handed in before makes no second job: the same ones are told.
+    Submitting an action again queues nothing: it prints the same jobs.
     """
-    asked = ticket(
-        place,
-        role=role,
-        tags=tags,
-        priority=priority,
-        timeout=timeout,
-        cwd=cwd,
-        env=env,
-        after=after,
-        force=force,
-    )
+    asked = ticket(place, job, options)
     if inputs_file is None:
         if name is not None:
             raise click.UsageError("--name comes with a PLAN and --inputs")
@@ -87,14 +70,14 @@ def submit(
         plan_id, inputs = str(kept["plan_id"]), list(kept["inputs"])
     else:
         plan_id, inputs = action, read_inputs(inputs_file)
-    if dry_run:
+    if options.dry_run:
         return _rehearsed(place, plan_id, inputs, asked)
     if inputs_file is None:
         action_id, made = action, place.desk.submit_action(action, asked)
     else:
         action_id, made = place.desk.submit_inputs(plan_id, inputs, name=name, ticket=asked)
     told: dict[str, Any] = {"action_id": action_id, "plan_id": plan_id, "jobs": made}
-    if wait:
+    if options.wait:
         from farro.agx.cli.wait import wait_for_all
 
         return wait_for_all(place, made, told)

@@ -13,12 +13,13 @@ from farro.agx import drafting
 from farro.agx.cli import show
 from farro.agx.cli.context import Place, common
 from farro.agx.draft_files import Draft
-from farro.cli.options import application
+from farro.cli.options import application, option_group
 from farro.cli.submit_options import COMMAND, WithCommand, pairs
 from farro.cli.tables import seconds
 from farro.cli.terminal import answer, at_terminal, note, say
 from farro.errors import InputError
 from farro.host.clock import SystemClock
+from farro.lazy_dataclass import dataclass
 
 
 @click.command()
@@ -49,38 +50,55 @@ class Adding(WithCommand):
             ) from None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOptions:
+    """How each added command runs."""
+
+    input_from: str | None
+    timeout: float | None
+    tool: str | None
+    cwd: str | None
+    env: tuple[str, ...]
+    literal: bool
+
+    def refuse(self) -> None:
+        given = {
+            "--input-from": self.input_from,
+            "--timeout": self.timeout,
+            "--tool": self.tool,
+            "--cwd": self.cwd,
+            "--env": self.env,
+            "--literal": self.literal,
+        }
+        for name in (name for name, value in given.items() if value):
+            raise click.UsageError(f"{name} is for commands, after --; in words, say it: 'with a timeout of a minute'")
+
+
 @click.command(cls=Adding)
 @click.argument("words", nargs=-1, metavar="['WORDS' | -- COMMAND [ARGS]...]")
-@click.option("--input-from", metavar="STEP", help="The first command reads what that step says; `last` is the last.")
-@click.option("--timeout", callback=seconds, metavar="DURATION", help="Of each added command, such as 90s or 10m.")
-@click.option("--tool", metavar="TOOL", help="Run the command with this tool; `farro tools` lists them.")
-@click.option("--cwd", metavar="DIR", help="Where each added command runs; else where `submit` is typed.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="For the environment of each; repeatable.")
-@click.option("--literal", is_flag=True, help="Take the words after -- as they are: no pipes, no quotes.")
-@click.option("--no-review", is_flag=True, help="Ask the model once, and nobody to look at its plan again.")
+@option_group(
+    "step",
+    StepOptions,
+    click.option("--input-from", metavar="STEP", help="Feed that step's output to the first command; or `last`."),
+    click.option("--timeout", callback=seconds, metavar="DURATION", help="Of each command, such as 90s or 10m."),
+    click.option("--tool", metavar="TOOL", help="Run the command with this tool; `farro tools` lists them."),
+    click.option("--cwd", metavar="DIR", help="Where each command runs; default: where `submit` is typed."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for each command; repeatable."),
+    click.option("--literal", is_flag=True, help="Take the words after -- as they are: no pipes, no quotes."),
+)
+@click.option("--no-review", is_flag=True, help="Ask the model once, without a second call that reviews its plan.")
 @common
 @click.pass_context
-def add(
-    context: click.Context,
-    words: tuple[str, ...],
-    input_from: str | None,
-    timeout: float | None,
-    tool: str | None,
-    cwd: str | None,
-    env: tuple[str, ...],
-    literal: bool,
-    no_review: bool,
-    place: Place,
-) -> None:
+def add(context: click.Context, words: tuple[str, ...], step: StepOptions, no_review: bool, place: Place) -> None:
     """Add steps to the draft: a command as you would type it, or words that a model turns into steps.
 
     \b
     agx add -- sort names.txt              a command: one step
     agx add -- 'sort names.txt | uniq -c'  a pipe: a step each, joined
     agx add -- '| head -3'                 reads the step before it
-    agx add 'count the lines of each log'  words: the provider of the config is asked
+    agx add 'count the lines of each log'  words: the config's provider is asked
 
-    No shell runs a step: redirections, && and $(…) are refused, with what to do instead. Nothing is run by adding.
+    No shell runs a step: redirections, && and $(…) are refused, with what to do instead. Adding runs nothing.
     """
     command: tuple[str, ...] | None = context.meta[COMMAND]
     if command is not None:
@@ -89,21 +107,19 @@ def add(
         draft, count = drafting.add(
             place.drafts,
             command,
-            literal=literal,
-            input_from=input_from,
-            tool=tool,
-            timeout_s=timeout,
-            cwd=cwd if cwd is None or place.remote else os.path.abspath(cwd),  # of that machine, not of this
-            env=pairs(env),
+            literal=step.literal,
+            input_from=step.input_from,
+            tool=step.tool,
+            timeout_s=step.timeout,
+            # On a remote machine the folder is one of that machine.
+            cwd=step.cwd if step.cwd is None or place.remote else os.path.abspath(step.cwd),
+            env=pairs(step.env),
         )
         _say_added(place, draft, count, {})
         return
     if not words:
         raise click.UsageError("say what to add: words in quotes, or -- COMMAND")
-    given = {"--input-from": input_from, "--timeout": timeout, "--tool": tool, "--cwd": cwd, "--env": env}
-    given["--literal"] = literal
-    for name in (name for name, value in given.items() if value):
-        raise click.UsageError(f"{name} is for commands, after --; in words, say it: 'with a timeout of a minute'")
+    step.refuse()
     _add_words(place, " ".join(words), review=not no_review)
 
 
