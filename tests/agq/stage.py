@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from farro.agq.server import Options, Server
+from farro.agq.server import AgqServer, ServerOptions
 from farro.app import App
 from farro.config import reader
 from farro.config.settings import Settings
@@ -42,10 +42,10 @@ class Front:
         roots.init(str(root), self.settings)
         self.log: list[tuple[str, str, Mapping[str, Any]]] = []
         self.store = App().open_store(str(root), self.settings)
-        self.server = Server(
+        self.server = AgqServer(
             store=self.store,
             library=App().library(str(root), self.settings),
-            options=Options(port=0, version="test", **{"beat_s": 0.2, "waits": False, **options}),
+            options=ServerOptions(port=0, version="test", **{"beat_s": 0.2, "remote_store": False, **options}),
             log=lambda level, message, fields: self.log.append((level, message, fields)),
             mint=IdMint(SystemClock().now, random.SystemRandom().getrandbits).mint,
             gate=Gate.of(self.settings, user="tester", force=False),

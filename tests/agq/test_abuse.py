@@ -68,7 +68,7 @@ def test_garbage_words_are_unknown_commands_and_are_not_repeated_raw(front: Fron
 def test_a_stranger_may_say_little_and_not_for_long(
     make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "STRANGER_S", 0.3)
+    monkeypatch.setattr(server, "AUTH_S", 0.3)
     front = make_front(key="secret")
     for data in (
         command("LPUSH", "queue:ready", "x" * 5000),
@@ -89,7 +89,7 @@ def test_a_stranger_may_say_little_and_not_for_long(
 
 
 def test_a_command_that_drips_is_given_up(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "WHOLE_S", 0.3)
+    monkeypatch.setattr(server, "COMMAND_S", 0.3)
     raw = front.raw()
     raw.send(b"*2\r\n$3\r\nGET\r\n$50\r\n")
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -116,7 +116,7 @@ def test_more_connections_than_allowed_are_told_so(make_front: Callable[..., Fro
 
 
 def test_a_pipeline_larger_than_memory_should_hold_is_answered_piece_by_piece(front: Front) -> None:
-    """It waits in the sender's hands while a command runs: nothing of it is lost, and little of it is kept."""
+    """It waits in the sender's calls while a command runs: nothing of it is lost, and little of it is kept."""
     raw = front.raw()
     raw.socket.settimeout(0.2)
     piece = command("LLEN", "queue:ready") * 200
@@ -153,7 +153,7 @@ def test_who_does_not_read_is_not_served_and_at_last_let_go(front: Front, monkey
 
 
 def test_a_subscriber_that_does_not_read_is_let_go(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "UNREAD_NEWS", 100_000)
+    monkeypatch.setattr(connection, "UNREAD_MESSAGES", 100_000)
     raw = front.raw()
     raw.send(command("SUBSCRIBE", "job:updates"))
     raw.rest_until(b":1\r\n")

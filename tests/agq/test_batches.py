@@ -17,7 +17,7 @@ import redis
 from agq.stage import Front, command, job, result
 from farro.agq import memo_jobs
 from farro.agq.client import AgqStore
-from farro.agq.client.connection import Address
+from farro.agq.client.connection import AgqAddress
 from farro.errors import AgentLost, Lost, StorageTrouble
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Report, Succeeded
@@ -29,7 +29,7 @@ from support import eventually
 @pytest.fixture(params=[False, True], ids=["one desk", "two desks"])
 def front(request: pytest.FixtureRequest, make_front: Callable[..., Front]) -> Front:
     """As in front of files, and as in front of a server."""
-    return make_front(waits=request.param)
+    return make_front(remote_store=request.param)
 
 
 def taken(client: redis.Redis, count: int = 16, *seconds: float) -> dict[str, int]:
@@ -76,7 +76,7 @@ def test_trouble_with_one_of_several_results_is_that_ones_alone(front: Front, mo
     client = front.client()
     push(client, "a", "b", "c")
     assert len(taken(client)) == 3
-    hands = front.server.workers._hands
+    calls = front.server.workers._calls
     alone, together = front.store.commit, front.store.commit_batch  # type: ignore[attr-defined]
 
     def torn(ended: Any) -> Any:
@@ -88,8 +88,8 @@ def test_trouble_with_one_of_several_results_is_that_ones_alone(front: Front, mo
             raise StorageTrouble("no room on the disk")
         return alone(claim, outcome, move)
 
-    monkeypatch.setattr(hands._bulk, "commit_batch", torn)
-    monkeypatch.setattr(hands._store, "commit", full)
+    monkeypatch.setattr(calls._batch_store, "commit_batch", torn)
+    monkeypatch.setattr(calls._store, "commit", full)
     words = ["JOB.DONE", "a", result("a"), "b", result("b"), "c", result("c")]
     said = client.execute_command(*words)
     assert (said[0], said[2]) == ("OK", "OK")
@@ -237,13 +237,13 @@ def test_a_bad_job_between_good_ones_is_refused_alone(front: Front) -> None:
 def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     client = front.client()
     checked: list[Any] = []
-    whole = memo_jobs._wanted
+    whole = memo_jobs._submissions
 
     def counted(store: Any, document: Any, *rest: Any) -> Any:
         checked.append(document.data["id"])
         return whole(store, document, *rest)
 
-    monkeypatch.setattr(memo_jobs, "_wanted", counted)
+    monkeypatch.setattr(memo_jobs, "_submissions", counted)
     same = '{"plan_id": "alike", "id": "%s", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}]}'
     same = same.replace("alike", f"alike-{front.server.port}")  # what was checked for another test is known here
     inner = '{"steps": [{"id": "%s", "command": "true", "step_number": 1, "tool": "unix"}], "id": "%s", "plan_id": "p"}'
@@ -306,11 +306,11 @@ def test_a_job_that_was_killed_and_then_said_to_be_over_leaves_its_neighbours_wi
     client, person = front.client(), front.client()
     push(client, "a", "b")
     assert taken(client) == {"a": 1, "b": 1}
-    seat = front.server.workers.held["a"].seat
+    claimer = front.server.workers.held["a"].claimer
     person.execute_command("JOB.CANCEL", "a")
     client.set("job:a:status", "completed")
     eventually(lambda: "a" not in front.server.workers.held, "its time after a status is over")
-    assert seat.held == 1
+    assert claimer.held == 1
     assert client.execute_command("JOB.DONE", "b", result("b")) == ["OK"]
     assert front.status("b") == "succeeded"
 
@@ -321,7 +321,7 @@ def test_a_job_that_was_killed_and_then_said_to_be_over_leaves_its_neighbours_wi
 @pytest.fixture
 def slots(front: Front, shm: Path) -> Iterator[AgqStore]:
     store = AgqStore(
-        Address.of(f"agq://127.0.0.1:{front.port}", None),
+        AgqAddress.of(f"agq://127.0.0.1:{front.port}", None),
         workspace=LocalWorkspace(str(shm), name="agq", clock=SystemClock()),
         clock=SystemClock(),
     )

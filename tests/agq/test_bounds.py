@@ -13,8 +13,8 @@ import redis
 
 from agq.stage import Front, command, job
 from farro.agq import connection, wire
-from farro.agq.glob import Pattern
 from farro.agq.handlers import queues
+from farro.agq.keys import GlobPattern
 from farro.agq.server import IN_FLIGHT
 from support import eventually
 
@@ -26,7 +26,7 @@ def test_many_small_arguments_count_as_one_large_one() -> None:
         asked.append(size)
         return sum(asked) <= 1 << 20
 
-    parser = wire.Parser(wire.KNOWN, reserve)
+    parser = wire.Parser(wire.AUTHENTICATED, reserve)
     parser.feed(b"*100\r\n" + 100 * (b"$60000\r\n" + b"x" * 60_000 + b"\r\n"))
     with pytest.raises(wire.Malformed, match="too much input"):
         parser.next()
@@ -97,13 +97,13 @@ def test_no_answer_tells_more_jobs_than_a_client_should_have_to_take(
 
 def test_patterns_are_matched_where_nobody_waits_for_it(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     where: list[threading.Thread] = []
-    fits = Pattern.fits
+    fits = GlobPattern.fits
 
-    def seen(self: Pattern, name: bytes) -> bool:
+    def seen(self: GlobPattern, name: bytes) -> bool:
         where.append(threading.current_thread())
         return fits(self, name)
 
-    monkeypatch.setattr(Pattern, "fits", seen)
+    monkeypatch.setattr(GlobPattern, "fits", seen)
     client = front.client()
     client.lpush("queue:ready", job("a"))
     assert client.keys("job:*") == ["job:a", "job:a:status"]

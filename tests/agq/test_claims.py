@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from agq.stage import PATIENCE_S, Front, command, connected, job, result
-from farro.agq.feeds import Own
+from farro.agq.feeds import OwnPushes
 from farro.agq.memo_jobs import _RELEASES
 from farro.jobs.states import Status
 from farro.store.port import Change, Changes, QueuePause, Submission
@@ -62,7 +62,7 @@ def test_a_worker_that_stays_away_loses_its_jobs(make_front: Callable[..., Front
     first.lpush("queue:ready", job("a"))
     first.rpop("queue:ready")
     later_s = front.server.now_s() + 1000
-    assert front.server.workers.named["worker-7"].left_s(later_s) > 0, "with a connection it may be silent"
+    assert front.server.workers.named["worker-7"].remaining_s(later_s) > 0, "with a connection it may be silent"
     first.close()
     assert json.loads(second.brpop("queue:ready", 20)[1])["id"] == "a"
     late = front.client()
@@ -139,15 +139,15 @@ def test_who_waits_is_woken_by_others_in_the_midst_of_own_pushes(front: Front) -
 
 
 def test_an_entry_is_own_once_and_news_after_that() -> None:
-    own = Own()
-    own.coming(["a", "b"])
-    assert own.all_of(told("a"))
-    assert not own.all_of(told("a")), "it came back: somebody sent it"
-    assert not own.all_of(told("b", "another's"))
-    assert not own.all_of(told("b"))
-    own.coming(["a"])
-    assert not own.all_of(told("a", gap=True)), "whatever was lost may be another's"
-    assert not own.all_of(told()), "nothing came for long: look all the same"
+    own = OwnPushes()
+    own.expect(["a", "b"])
+    assert own.covers(told("a"))
+    assert not own.covers(told("a")), "it came back: somebody sent it"
+    assert not own.covers(told("b", "another's"))
+    assert not own.covers(told("b"))
+    own.expect(["a"])
+    assert not own.covers(told("a", gap=True)), "whatever was lost may be another's"
+    assert not own.covers(told()), "nothing came for long: look all the same"
 
 
 def told(*job_ids: str, gap: bool = False) -> Changes:
@@ -227,11 +227,11 @@ def test_a_delayed_job_wakes_who_waits_when_it_is_due(front: Front) -> None:
 @pytest.mark.parametrize("waits", [False, True], ids=["one desk", "two desks"])
 def test_a_client_that_waits_for_two_queues_costs_nothing(make_front: Callable[..., Front], waits: bool) -> None:
     """Neither queue has anything: none of them sends the other one looking again."""
-    front = make_front(waits=waits)
+    front = make_front(remote_store=waits)
     claims: list[Any] = []
-    hands = front.server.workers._hands
-    take = hands._take
-    hands._take = lambda asked: (claims.append(asked), take(asked))[1]  # type: ignore[method-assign]
+    calls = front.server.workers._calls
+    take = calls._take
+    calls._take = lambda asked: (claims.append(asked), take(asked))[1]  # type: ignore[method-assign]
     client = front.client()
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(client.blpop(["queue:ready", "queue:CodeReviewer"], 0)))

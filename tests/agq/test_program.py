@@ -123,7 +123,7 @@ def test_a_free_port_may_be_chosen_and_is_told(farro: Program) -> None:
 
 
 def test_it_may_open_as_many_files_as_its_clients_need(farro: Program) -> None:
-    """Each connection is one, and each job in a client's hands another: a usual limit of 1024 ends in the middle."""
+    """Each connection is one, and each job in a client's calls another: a usual limit of 1024 ends in the middle."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
     try:

@@ -51,7 +51,7 @@ def test_jobs_of_an_answer_that_was_never_written_go_back_at_once(
     make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the worker has an id and may come back: it never learned of them."""
-    front = make_front(worker_ttl_s=3600.0, waits=True)
+    front = make_front(worker_ttl_s=3600.0, remote_store=True)
     front.client().lpush("queue:ready", job("a"), job("b"))
     claims, go_on, claim = [], threading.Event(), front.store.claim
 
@@ -106,7 +106,7 @@ def test_a_worker_that_pops_on_and_speaks_of_its_last_job_keeps_it(make_front: C
 def test_a_result_under_way_is_taken_when_the_front_stops(
     make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    front = make_front(waits=waits)
+    front = make_front(remote_store=waits)
     began, go_on, commit = threading.Event(), threading.Event(), front.store.commit
 
     def slow(*args: Any) -> Any:

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from agq.stage import command
 from farro.agq import wire
-from farro.agq.glob import Pattern
-from farro.agq.replies import NO_ARRAY, CommandError, Push, Simple, encode
-from farro.agq.wire import KNOWN, STRANGER, Malformed, Parser
+from farro.agq.keys import GlobPattern
+from farro.agq.replies import NO_ARRAY, CommandError, PushMessage, SimpleString, encode
+from farro.agq.wire import AUTHENTICATED, UNAUTHENTICATED, Malformed, Parser
 from support import torture
 
 SMALL = wire.Limits(args=8, bulk=64, command=128, inline=32)
 FUZZ_S = 20.0 if torture() else 3.0
 
 
-def parsed(pieces: list[bytes], limits: wire.Limits = KNOWN) -> list[list[bytes]]:
+def parsed(pieces: list[bytes], limits: wire.Limits = AUTHENTICATED) -> list[list[bytes]]:
     parser = Parser(limits)
     found = []
     for piece in pieces:
@@ -108,12 +108,12 @@ def test_what_is_no_command_is_malformed(data: bytes, why: str) -> None:
 
 
 def test_a_length_is_refused_before_what_it_announces_is_kept() -> None:
-    parser = Parser(STRANGER)
+    parser = Parser(UNAUTHENTICATED)
     parser.feed(b"*2\r\n$4\r\nAUTH\r\n$4097\r\n")
     with pytest.raises(Malformed):
         parser.next()
     asked: list[int] = []
-    parser = Parser(KNOWN, lambda size: asked.append(size) is None and len(asked) < 2)
+    parser = Parser(AUTHENTICATED, lambda size: asked.append(size) is None and len(asked) < 2)
     parser.feed(b"*3\r\n$1\r\nx\r\n$100000\r\n" + b"y" * 100000 + b"\r\n$100001\r\n")
     with pytest.raises(Malformed, match="too much input"):
         parser.next()
@@ -147,11 +147,11 @@ def test_what_is_said_is_understood_by_hiredis(value: Any, proto: int) -> None:
 def test_replies_of_both_protocols() -> None:
     assert encode({"a": True}, 2) == b"*2\r\n$1\r\na\r\n:1\r\n"
     assert encode({"a": True}, 3) == b"%1\r\n$1\r\na\r\n#t\r\n"
-    assert encode(Push((b"message", b"x")), 2)[:1] == b"*"
-    assert encode(Push((b"message", b"x")), 3)[:1] == b">"
+    assert encode(PushMessage((b"message", b"x")), 2)[:1] == b"*"
+    assert encode(PushMessage((b"message", b"x")), 3)[:1] == b">"
     assert encode(NO_ARRAY, 2) == b"*-1\r\n"
     assert encode(NO_ARRAY, 3) == encode(None, 3) == b"_\r\n"
-    assert encode(Simple("OK"), 2) == b"+OK\r\n"
+    assert encode(SimpleString("OK"), 2) == b"+OK\r\n"
     assert encode(CommandError("two\r\nlines"), 2) == b"-ERR two lines\r\n"
     with pytest.raises(TypeError):
         encode(object(), 2)
@@ -176,4 +176,4 @@ def test_replies_of_both_protocols() -> None:
     ],
 )
 def test_patterns_are_those_of_redis(pattern: str, name: str, fits: bool) -> None:
-    assert Pattern(pattern.encode()).fits(name.encode()) is fits
+    assert GlobPattern(pattern.encode()).fits(name.encode()) is fits

@@ -24,7 +24,7 @@ import pytest
 
 from farro.agq.cli import reached
 from farro.agq.client import results
-from farro.agq.client.connection import Address
+from farro.agq.client.connection import AgqAddress
 from farro.errors import InputError
 from farro.jobs.outcomes import ErrorInfo, Failed, Report
 from flows.program import Daemon, Program
@@ -390,9 +390,9 @@ class Between:
 @pytest.mark.parametrize("url", ["agq://", "agq://host", "agq://host:0", "agq://host:99999", "agq://host:x"])
 def test_an_address_has_a_host_and_a_port(url: str) -> None:
     with pytest.raises(InputError, match="write agq://HOST:PORT"):
-        Address.of(url, None)
-    assert str(Address.of("agq://[::1]:6380/", "secret")) == "agq://::1:6380"
-    assert "secret" not in repr(Address.of("agq://h:1", "secret"))
+        AgqAddress.of(url, None)
+    assert str(AgqAddress.of("agq://[::1]:6380/", "secret")) == "agq://::1:6380"
+    assert "secret" not in repr(AgqAddress.of("agq://h:1", "secret"))
 
 
 def test_a_key_in_an_address_is_refused_and_not_repeated(empty: Program) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from farro.agq import memo_jobs
 from farro.agq.batcher import each
-from farro.agq.roster import Kind, Seat
+from farro.agq.roster import AgentKind, ClaimingAgent
 from farro.errors import AgentLost, BadDocument, FarroError, Lost, SyncFailed
 from farro.jobs.outcomes import Failed, Succeeded
 from farro.jobs.states import Status
@@ -20,61 +20,61 @@ from farro.plans.memo import PostedResult
 from farro.store.port import Agent, BatchStore, Claim, Store
 
 
-class Take(NamedTuple):
-    kind: Kind
-    seat: Seat | None  # that is free
+class ClaimRequest(NamedTuple):
+    kind: AgentKind
+    claimer: ClaimingAgent | None  # that is free
     limit: int
-    row: bool  # most of them are over in a moment
+    batch: bool  # most of them are over in a moment
 
 
-class Taken(NamedTuple):
-    seat: Seat
+class ClaimedJobs(NamedTuple):
+    claimer: ClaimingAgent
     jobs: list[tuple[Claim, bytes]]  # each with its text
 
 
-class Ending(NamedTuple):
+class CommitRequest(NamedTuple):
     claim: Claim
     posted: PostedResult
     document: Mapping[str, Any]
     worker: str | None
 
 
-class Hands:
+class ClaimCalls:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._bulk = store if isinstance(store, BatchStore) else None
+        self._batch_store = store if isinstance(store, BatchStore) else None
 
     # --- claiming ---
 
-    def take_all(self, asked: list[Take]) -> list[Taken | Exception]:
-        return each([partial(self._take, one) for one in asked])
+    def claim_all(self, requests: list[ClaimRequest]) -> list[ClaimedJobs | Exception]:
+        return each([partial(self._claim, request) for request in requests])
 
-    def _take(self, asked: Take) -> Taken:
-        agent = None if asked.seat is None else asked.seat.agent
+    def _claim(self, request: ClaimRequest) -> ClaimedJobs:
+        agent = None if request.claimer is None else request.claimer.agent
         for again in (True, False):
             if agent is None:
-                name, role, tags = asked.kind
+                name, role, tags = request.kind
                 agent = self._store.join(name, role=role, tags=tags)
             try:
-                jobs = self._claimed(agent, asked.limit, asked.row)
+                jobs = self._claim_jobs(agent, request.limit, request.batch)
             except BaseException as error:
                 self.leave(agent)  # what it may have claimed is recovered by a watchdog
                 agent = None
                 if not (again and isinstance(error, AgentLost)):
                     raise
                 continue
-            seat = asked.seat
-            if seat is None or seat.agent is not agent:
-                seat = Seat(agent=agent, kind=asked.kind)
-            seat.row = asked.row
-            return Taken(seat, jobs)
+            claimer = request.claimer
+            if claimer is None or claimer.agent is not agent:
+                claimer = ClaimingAgent(agent=agent, kind=request.kind)
+            claimer.batch = request.batch
+            return ClaimedJobs(claimer, jobs)
         raise AssertionError("unreachable")
 
-    def _claimed(self, agent: Agent, limit: int, row: bool) -> list[tuple[Claim, bytes]]:
+    def _claim_jobs(self, agent: Agent, limit: int, batch: bool) -> list[tuple[Claim, bytes]]:
         while True:
             claims: Sequence[Claim]
-            if row and self._bulk is not None:
-                claims = self._bulk.claim_batch(agent, limit)
+            if batch and self._batch_store is not None:
+                claims = self._batch_store.claim_batch(agent, limit)
             else:
                 claim = self._store.claim(agent)
                 claims = () if claim is None else (claim,)
@@ -83,49 +83,55 @@ class Hands:
                 try:
                     jobs.append((claim, memo_jobs.job_text(claim)))
                 except BadDocument as error:
-                    self._store.commit(claim, memo_jobs.unfit(claim, error))
+                    self._store.commit(claim, memo_jobs.bad_prompt(claim, error))
             if jobs or not claims:
                 return jobs
 
     # --- ending ---
 
-    def end_all(self, asked: list[Ending]) -> list[Exception | None]:
+    def commit_all(self, requests: list[CommitRequest]) -> list[Exception | None]:
         """None of each that is committed, as durably as the store promises; else why it is not."""
-        answers: list[Exception | None] = [None] * len(asked)
+        answers: list[Exception | None] = [None] * len(requests)
         ready = []
-        for at, one in enumerate(asked):
+        for at, request in enumerate(requests):
             try:
-                ready.append((at, one.claim, memo_jobs.outcome(one.claim, one.posted, one.document, worker=one.worker)))
+                ready.append(
+                    (
+                        at,
+                        request.claim,
+                        memo_jobs.outcome(request.claim, request.posted, request.document, worker=request.worker),
+                    )
+                )
             except Exception as error:  # noqa: BLE001 - this one's alone
                 answers[at] = error
-        told = self._together([(claim, outcome) for _, claim, outcome in ready])
+        errors = self._commit_batch([(claim, outcome) for _, claim, outcome in ready])
         for number, (at, claim, outcome) in enumerate(ready):
-            answers[at] = self._alone(claim, outcome, after=True) if told is None else told[number]
+            answers[at] = self._commit_one(claim, outcome, after=True) if errors is None else errors[number]
         return answers
 
-    def _together(self, ended: list[tuple[Claim, Succeeded | Failed]]) -> list[Exception | None] | None:
+    def _commit_batch(self, ended: list[tuple[Claim, Succeeded | Failed]]) -> list[Exception | None] | None:
         """None: there was trouble with some of them, and nobody knows with which."""
-        if self._bulk is None or len(ended) == 1:
-            return [self._alone(claim, outcome) for claim, outcome in ended]
+        if self._batch_store is None or len(ended) == 1:
+            return [self._commit_one(claim, outcome) for claim, outcome in ended]
         try:
-            told = self._bulk.commit_batch(ended)
+            results = self._batch_store.commit_batch(ended)
         except SyncFailed as error:
             return [error] * len(ended)
         except (FarroError, OSError):
             return None
-        return [what if isinstance(what, Lost) else None for what in told]
+        return [result if isinstance(result, Lost) else None for result in results]
 
-    def _alone(self, claim: Claim, outcome: Succeeded | Failed, *, after: bool = False) -> Exception | None:
+    def _commit_one(self, claim: Claim, outcome: Succeeded | Failed, *, after: bool = False) -> Exception | None:
         """`after`: it may be committed already."""
         try:
             self._store.commit(claim, outcome)
         except Lost as lost:
-            return None if after and self._stands(claim) else lost
+            return None if after and self._is_committed(claim) else lost
         except Exception as error:  # noqa: BLE001 - this one's alone
             return error
         return None
 
-    def _stands(self, claim: Claim) -> bool:
+    def _is_committed(self, claim: Claim) -> bool:
         """Whether this very attempt ended the job."""
         view = self._store.find(claim.job_id)
         mine = claim.envelope.lifecycle
@@ -136,15 +142,15 @@ class Hands:
         )
 
     def record_claim(self, claims: Sequence[Claim]) -> None:
-        if self._bulk is not None:
+        if self._batch_store is not None:
             for claim in claims:
                 with contextlib.suppress(FarroError, OSError):  # a heartbeat tells of what was lost
-                    self._bulk.record_claim(claim)
+                    self._batch_store.record_claim(claim)
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Not begun: back to their places, where the store can; else to the end of the queue."""
-        if self._bulk is not None:
-            self._bulk.hand_back(claims)
+        if self._batch_store is not None:
+            self._batch_store.hand_back(claims)
             return
         for claim in claims:
             with contextlib.suppress(FarroError):

@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from farro.agq.roster import Held, Worker
-from farro.agq.workers import Workers
+from farro.agq.roster import HeldJob, RemoteWorker
+from farro.agq.workers import RemoteWorkers
 
 _SOON_S = 0.01
 DUE_S = 0.02  # so long after those who wait were served, at most, it is known when the next delayed job falls due
 GATHER_S = 0.005  # in a stream of small jobs those who take rows are woken for what came in such a time, not for each
-FEW = 4  # jobs: where a row had fewer, there was no more
+FEW = 4  # jobs: where a batch had fewer, there was no more
 
 
 class Waiter:
@@ -30,18 +30,18 @@ class Waiter:
     def __init__(
         self,
         connection: Any,
-        workers: Workers,
+        workers: RemoteWorkers,
         queues: Sequence[RoleQueue],
-        ended: Callable[[list[Held] | Exception], None],
+        ended: Callable[[list[HeldJob] | Exception], None],
         *,
         limit: int,
-        row: bool,
+        batch: bool,
     ) -> None:
         self._connection = connection
         self._workers = workers
         self.queues = queues
         self.limit = limit  # jobs of one role that it gets at most
-        self.row = row
+        self.batch = batch
         self._ended = ended
         self.over = False
         self.claiming = False
@@ -49,19 +49,19 @@ class Waiter:
         self._expired = False
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> RemoteWorker:
         """Whom its client speaks for just now."""
         return self._workers.of(self._connection)
 
-    def enter(self, looked: Mapping[RoleQueue, int]) -> None:
-        """`looked`: how much news each queue had had when a claim found nothing there for this client."""
+    def enter(self, news_before: Mapping[RoleQueue, int]) -> None:
+        """`news_before`: how much news each queue had had when a claim found nothing there for this client."""
         for queue in self.queues:
             queue.waiters[self] = None
         for queue in self.queues:
-            if self.row and queue.gathers:
-                queue.came()
-            elif looked.get(queue) != queue.news:
-                queue.kick()
+            if self.batch and queue.gathers:
+                queue.notify()
+            elif news_before.get(queue) != queue.news:
+                queue.look()
 
     def expire(self) -> None:
         self._expired = True
@@ -72,7 +72,7 @@ class Waiter:
         """Its client is gone."""
         self.end([])
 
-    def end(self, result: list[Held] | Exception) -> None:
+    def end(self, result: list[HeldJob] | Exception) -> None:
         for queue in self.queues:
             queue.waiters.pop(self, None)
         if not self.over:
@@ -85,7 +85,7 @@ class Waiter:
             self.end([])
         missed, self.missed = self.missed, set()
         for queue in missed:
-            queue.kick()
+            queue.look()
 
 
 class RoleQueue:
@@ -94,7 +94,7 @@ class RoleQueue:
     def __init__(
         self,
         role: str,
-        workers: Workers,
+        workers: RemoteWorkers,
         spawn: Callable[[Any], object],
         next_due_s: Callable[[str], Awaitable[float | None]],
     ) -> None:
@@ -111,7 +111,7 @@ class RoleQueue:
         self._claiming = False  # for one of them
         self._round = False  # … and for the others after that
         self._again = False  # something may have come meanwhile
-        self._dry: set[frozenset[str]] = set()  # workers of these tags find nothing more in this round
+        self._empty_for: set[frozenset[str]] = set()  # workers of these tags find nothing more in this round
 
     def served(self, jobs: int) -> None:
         """Somebody was given so many."""
@@ -119,35 +119,35 @@ class RoleQueue:
 
     @property
     def gathers(self) -> bool:
-        """Whether somebody was given a short row a moment ago: then the next one is worth a moment's wait."""
+        """Whether somebody was given a short batch a moment ago: then the next one is worth a moment's wait."""
         return asyncio.get_running_loop().time() < self._served_s + GATHER_S
 
-    def came(self) -> None:
+    def notify(self) -> None:
         """Something may have come. Whoever waits is woken: at once after a quiet time, else a moment later for all that
         comes until then, if he takes rows."""
         self.news += 1
         if self._gathering is not None or not self.waiters:
             return
         left_s = self._served_s + GATHER_S - asyncio.get_running_loop().time()
-        if left_s > 0 and all(waiter.row for waiter in self.waiters):
+        if left_s > 0 and all(waiter.batch for waiter in self.waiters):
             self._gather(left_s)
         else:
-            self.kick()
+            self.look()
 
     def _gather(self, seconds: float) -> None:
         if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(seconds, self.kick)
+            self._gathering = asyncio.get_running_loop().call_later(seconds, self.look)
 
-    def kick(self) -> None:
+    def look(self) -> None:
         """Something may be there."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
         self.news += 1
         self._again = True
-        self._go_on()
+        self._serve_next()
 
-    def _go_on(self) -> None:
+    def _serve_next(self) -> None:
         if self._claiming:
             return
         while True:
@@ -158,29 +158,29 @@ class RoleQueue:
             if not self._round:
                 break
             self._again = False
-            self._dry.clear()
+            self._empty_for.clear()
         if self.waiters and self._due is None:
-            self._due = asyncio.get_running_loop().call_later(DUE_S, self._look_at_delayed)
+            self._due = asyncio.get_running_loop().call_later(DUE_S, self._find_next_due)
 
-    def _look_at_delayed(self) -> None:
+    def _find_next_due(self) -> None:
         self._due = None
         if self.waiters:
-            self._spawn(self._wait_for_the_next())
+            self._spawn(self._set_due_timer())
 
-    async def _wait_for_the_next(self) -> None:
+    async def _set_due_timer(self) -> None:
         """A delayed job enters nobody's feed when its time comes."""
         due_s = await self._next_due_s(self.role)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
         if due_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(due_s, _SOON_S), self.kick)
+            self._timer = asyncio.get_running_loop().call_later(max(due_s, _SOON_S), self.look)
 
     def _first(self) -> Waiter | None:
-        """Who may have something here. Who was looked for already in this round is not missed: two queues that find
+        """Who may have something here. Who was news_before for already in this round is not missed: two queues that find
         nothing would send each other looking for ever. [test_a_client_that_waits_for_two_queues_costs_nothing]"""
         for waiter in self.waiters:
-            if waiter.worker.tags in self._dry:
+            if waiter.worker.tags in self._empty_for:
                 continue
             if not waiter.claiming:
                 return waiter
@@ -190,25 +190,27 @@ class RoleQueue:
     def _claim(self, waiter: Waiter) -> None:
         worker = waiter.worker
         self._claiming = waiter.claiming = True
-        self._workers.take(worker, self.role, waiter.limit, partial(self._taken, waiter, worker.tags), row=waiter.row)
+        self._workers.claim_then(
+            worker, self.role, waiter.limit, partial(self._claimed, waiter, worker.tags), batch=waiter.batch
+        )
 
-    def _taken(self, waiter: Waiter, tags: frozenset[str], found: list[Held] | Exception) -> None:
+    def _claimed(self, waiter: Waiter, tags: frozenset[str], found: list[HeldJob] | Exception) -> None:
         self._claiming = False
         if isinstance(found, Exception):  # told to the one who waits; the others are still served
             waiter.claiming = False
             waiter.end(found)
         elif not found:
-            self._dry.add(tags)
+            self._empty_for.add(tags)
             waiter.claimed_nothing()
         elif waiter.over:
             for held in found:
-                self._spawn(self._workers.give_back(held, "its client went away while it waited"))
+                self._spawn(self._workers.hand_back(held, "its client went away while it waited"))
         else:
             self.served(len(found))
             waiter.end(found)
-            if self.waiters and len(found) < FEW and all(other.row for other in self.waiters):
+            if self.waiters and len(found) < FEW and all(other.batch for other in self.waiters):
                 # Most likely nothing is left: the next look is for what comes until then.
                 self._round = self._again = False
                 self._gather(GATHER_S)
                 return
-        self._go_on()
+        self._serve_next()

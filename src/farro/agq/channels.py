@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from farro.agq import memo_jobs
-from farro.agq.glob import Pattern
-from farro.agq.replies import Push
+from farro.agq.keys import GlobPattern
+from farro.agq.replies import PushMessage
 from farro.errors import FarroError
 from farro.store.port import Changes, Store
 
@@ -27,7 +27,7 @@ class Channels:
         self._store = store
         self._loop = loop
         self._names: dict[bytes, dict[Any, None]] = {}
-        self._patterns: dict[bytes, tuple[Pattern, dict[Any, None]]] = {}
+        self._patterns: dict[bytes, tuple[GlobPattern, dict[Any, None]]] = {}
         self._plan_ids: OrderedDict[str, str | None] = OrderedDict()
 
     def subscribe(self, connection: Any, name: bytes) -> None:
@@ -43,7 +43,7 @@ class Channels:
 
     def psubscribe(self, connection: Any, name: bytes) -> None:
         connection.patterns.add(name)
-        _, listeners = self._patterns.setdefault(name, (Pattern(name), {}))
+        _, listeners = self._patterns.setdefault(name, (GlobPattern(name), {}))
         listeners[connection] = None
 
     def punsubscribe(self, connection: Any, name: bytes) -> None:
@@ -67,11 +67,11 @@ class Channels:
     def publish(self, channel: bytes, messages: list[bytes]) -> None:
         for message in messages:
             for connection in list(self._names.get(channel, ())):
-                connection.tell(Push((b"message", channel, message)))
+                connection.push(PushMessage((b"message", channel, message)))
             for name, (pattern, listeners) in list(self._patterns.items()):
                 if pattern.fits(channel):
                     for connection in list(listeners):
-                        connection.tell(Push((b"pmessage", name, channel, message)))
+                        connection.push(PushMessage((b"pmessage", name, channel, message)))
 
     # --- job:updates ---
 
@@ -84,8 +84,8 @@ class Channels:
     def _messages(self, changes: Changes) -> Iterator[bytes]:
         for change in changes.items:
             plan_id = self._plan_id(change.job_id)
-            told = {"job_id": change.job_id, "plan_id": plan_id, "status": str(change.status), "role": change.role}
-            yield json.dumps(told).encode()
+            update = {"job_id": change.job_id, "plan_id": plan_id, "status": str(change.status), "role": change.role}
+            yield json.dumps(update).encode()
 
     def _plan_id(self, job_id: str) -> str | None:
         known = self._plan_ids

@@ -13,6 +13,7 @@ import resource
 import socket
 from collections.abc import Callable
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,17 +25,21 @@ from farro.host.clock import SystemClock
 from farro.jobs.ids import IdMint
 from farro.queue.agent_rules import contract_of
 
+if TYPE_CHECKING:
+    from farro.agq.server import AgqServer, ServerOptions
+    from farro.log.structured import Log
+
 
 def listens(command: Callable[..., int]) -> Callable[..., int]:
     """The option `--bind`, and what is said to who looks for it under the names that it has elsewhere."""
 
-    def told(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            asked = f"127.0.0.1:{value}" if parameter.name == "port" and value.isdecimal() else "127.0.0.1:0"
-            raise click.UsageError(f"--host and --port are one option here: --bind HOST:PORT, such as --bind {asked}")
+            example = f"127.0.0.1:{value}" if parameter.name == "port" and value.isdecimal() else "127.0.0.1:0"
+            raise click.UsageError(f"--host and --port are one option here: --bind HOST:PORT, such as --bind {example}")
 
     for name in ("--host", "--port"):
-        command = click.option(name, hidden=True, expose_value=False, callback=told)(command)
+        command = click.option(name, hidden=True, expose_value=False, callback=refuse)(command)
     bind = click.option(
         "--bind", metavar="HOST:PORT", help="Where to listen; else as the config says. Port 0: a free one."
     )
@@ -51,53 +56,28 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
     """
     signals = Signals()
     path, settings = read_root(root)
-    host, port = address_of(settings.agq.bind if bind is None else bind)
-    key = None if settings.agq.key is None else settings.agq.key.reveal(os.environ, "agq.key")
-    if key is None and not is_loopback(host):
-        raise NotPermitted(
-            f"farro agq does not listen on {host} without a key: anyone who reaches it could run commands here. Set "
-            '`agq.key` in the config to "${NAME}" and the variable NAME to the key, or bind to 127.0.0.1'
-        )
+    options = _options(settings, bind)
     _allow_files(settings.agq.max_connections)
     log = log_to_stdout("agq", as_json, settings.runners)
     app = application()
     store = app.open_store(path, settings, log=log, actor="agq")
     admit(app, store, "agq", strict=starts_strictly(settings))
     try:
-        from farro.agq.server import Options, Server
+        from farro.agq.server import AgqServer
 
-        dice = random.SystemRandom()
-        server = Server(
+        server = AgqServer(
             store=store,
             library=app.library(path, settings),
-            options=Options(
-                host=host,
-                port=port,
-                key=key,
-                max_connections=settings.agq.max_connections,
-                worker_ttl_s=settings.agq.worker_ttl_s,
-                beat_s=_beat_s(settings),
-                waits=settings.store != "files",
-                version=metadata.version("farro"),
-            ),
+            options=options,
             log=log,
-            mint=IdMint(SystemClock().now, dice.getrandbits).mint,
+            mint=IdMint(SystemClock().now, random.SystemRandom().getrandbits).mint,
             gate=gate(settings, force=False),
             contract=contract_of(path, settings),
         )
-
-        async def serve() -> None:
-            try:
-                there = await server.start()
-            except OSError as error:
-                raise StorageTrouble(f"farro agq cannot listen on {host}:{port}: {error.strerror or error}") from error
-            signals.end(server.stop)
-            told = {"host": there[0], "port": there[1], "key": key is not None, "pid": os.getpid()}
-            log("info", "agq started", {**told, "workers": f"agw --store agq://{reached(there[0])}:{there[1]}"})
-            await server.ended()
-
-        asyncio.run(serve())
-        if server.stuck:  # a store that does not answer: its leases end with this process, and a watchdog goes on
+        asyncio.run(_serve(server, signals, log))
+        if (
+            server.stuck
+        ):  # the store does not answer; its leases end with this process, and a watchdog recovers the jobs
             log("error", "agq stopped while the store did not answer", {})
             end_well()
             os._exit(1)
@@ -106,6 +86,44 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
     finally:
         store.close()
     return 0
+
+
+def _options(settings: Settings, bind: str | None) -> ServerOptions:
+    """Read the options from the config. NotPermitted: an address that other machines reach needs a key."""
+    from farro.agq.server import ServerOptions
+
+    host, port = address_of(settings.agq.bind if bind is None else bind)
+    key = None if settings.agq.key is None else settings.agq.key.reveal(os.environ, "agq.key")
+    if key is None and not is_loopback(host):
+        raise NotPermitted(
+            f"farro agq does not listen on {host} without a key: anyone who reaches it could run commands here. Set "
+            '`agq.key` in the config to "${NAME}" and the variable NAME to the key, or bind to 127.0.0.1'
+        )
+    return ServerOptions(
+        host=host,
+        port=port,
+        key=key,
+        max_connections=settings.agq.max_connections,
+        worker_ttl_s=settings.agq.worker_ttl_s,
+        beat_s=_beat_s(settings),
+        remote_store=settings.store != "files",
+        version=metadata.version("farro"),
+    )
+
+
+async def _serve(server: AgqServer, signals: Signals, log: Log) -> None:
+    """Listen until a signal comes."""
+    options = server.options
+    try:
+        host, port = await server.start()
+    except OSError as error:
+        raise StorageTrouble(
+            f"farro agq cannot listen on {options.host}:{options.port}: {error.strerror or error}"
+        ) from error
+    signals.end(server.stop)
+    started = {"host": host, "port": port, "key": options.key is not None, "pid": os.getpid()}
+    log("info", "agq started", {**started, "workers": f"agw --store agq://{reached(host)}:{port}"})
+    await server.ended()
 
 
 def reached(host: str) -> str:

@@ -16,19 +16,18 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import replies, wire
-from farro.agq.deferred_reply import Later
-from farro.agq.replies import CommandError
+from farro.agq.replies import CommandError, DeferredReply
 from farro.agq.wire import Malformed, Parser
 from farro.errors import CapacityReached, FarroError, Lost, Refused, TryAgain
 
 if TYPE_CHECKING:
     from farro.agq.blocking_pops import Waiter
-    from farro.agq.roster import Held, Worker
-    from farro.agq.server import Server
+    from farro.agq.roster import HeldJob, RemoteWorker
+    from farro.agq.server import AgqServer
 
 AHEAD = 1 << 20  # bytes of a pipeline that are kept while a command runs
 UNREAD = 1 << 20  # bytes of answers that a client may leave lying before it is not served any more
-UNREAD_NEWS = 8 << 20  # … of messages that it subscribed to, before it is let go
+UNREAD_MESSAGES = 8 << 20  # … of messages that it subscribed to, before it is let go
 ANSWERS = 32 << 20  # bytes of all answers of one EXEC
 PIPELINE_TURN = 512  # commands answered before other clients have a turn
 
@@ -42,33 +41,33 @@ _BEFORE_AUTH = frozenset({b"AUTH", b"HELLO", b"QUIT", b"RESET"})
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: AgqServer) -> None:
         self.server = server
         self.id = 0
         self.proto = 2
         self.name = ""
-        self.known = server.key is None  # said the key, or none is asked for
+        self.authenticated = server.key is None  # said the key, or none is asked for
         self.closed = False
-        self.worker: Worker | None = None
+        self.worker: RemoteWorker | None = None
         self.waiter: Waiter | None = None
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
         self.queued: list[list[bytes]] | None = None  # between MULTI and EXEC
-        self.spoilt = False  # … and one of them was no command
-        self._kept = 0  # bytes of them
+        self.multi_failed = False  # … and one of them was no command
+        self._queued_bytes = 0  # bytes of them
         self.executing = False
-        self.untold: list[Held] = []  # jobs that the answer under way tells of
+        self.undelivered: list[HeldJob] = []  # jobs that the answer under way tells of
         self.info: dict[str, str] = {}
         self.peer = ""
         self.wrong_keys = 0
         self.since_s = 0.0
-        self.began_s: float | None = None  # when the command began that has not come whole
-        self.stuck_s: float | None = None  # since when it does not read its answers
+        self.partial_since_s: float | None = None  # when the command began that has not come whole
+        self.unread_since_s: float | None = None  # since when it does not read its answers
         self._transport: asyncio.Transport | None = None
         self._busy = False
-        self._quiet = False  # its answers lie unread
-        self._paused = False
-        self._parser = Parser(wire.KNOWN if self.known else wire.STRANGER, server.reserve)
+        self._write_paused = False  # its answers lie unread
+        self._read_paused = False
+        self._parser = Parser(wire.AUTHENTICATED if self.authenticated else wire.UNAUTHENTICATED, server.reserve)
 
     # --- asyncio's calls ---
 
@@ -97,15 +96,15 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self._parser.feed(data)
-        if not self.known and self._parser.waiting > wire.STRANGER.command:
-            self._refuse(f"ERR more than {wire.STRANGER.command} bytes before AUTH")
+        if not self.authenticated and self._parser.waiting > wire.UNAUTHENTICATED.command:
+            self._refuse(f"ERR more than {wire.UNAUTHENTICATED.command} bytes before AUTH")
             return
         self._serve()
 
     def _idle(self) -> bool:
         """Whether a command can be answered as if it were the first."""
-        waits = self._busy or self._quiet or self.closed or self._parser.partial
-        return self.known and not (waits or self.queued is not None or self.channels or self.patterns)
+        waits = self._busy or self._write_paused or self.closed or self._parser.partial
+        return self.authenticated and not (waits or self.queued is not None or self.channels or self.patterns)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -116,13 +115,13 @@ class Connection(asyncio.Protocol):
         self.server.forget(self)
 
     def pause_writing(self) -> None:
-        self._quiet = True
-        self.stuck_s = self.server.now_s()
-        self._flow()
+        self._write_paused = True
+        self.unread_since_s = self.server.now_s()
+        self._update_reading()
 
     def resume_writing(self) -> None:
-        self._quiet = False
-        self.stuck_s = self.stuck_s if self.closed else None
+        self._write_paused = False
+        self.unread_since_s = self.unread_since_s if self.closed else None
         self._serve()
 
     # --- serving ---
@@ -131,85 +130,85 @@ class Connection(asyncio.Protocol):
         """Answer what can be answered now."""
         out: list[bytes] = []
         turns = size = 0
-        while not (self._busy or self._quiet or self.closed or self.server.stopping):
+        while not (self._busy or self._write_paused or self.closed or self.server.stopping):
             if turns >= PIPELINE_TURN:
                 self._busy = True
-                asyncio.get_running_loop().call_soon(self._go_on)
+                asyncio.get_running_loop().call_soon(self._resume)
                 break
             turns += 1
             try:
                 args = self._parser.next()
             except Malformed as error:
-                self._say(out)
+                self._write(out)
                 self._refuse(f"ERR Protocol error: {error}")
                 return
             if args is None:
                 break
-            self.began_s = None
+            self.partial_since_s = None
             if not args:
                 continue
             answer = self.answer(args)
             if type(answer) is CoroutineType:
                 self._busy = True
                 self.server.spawn(self._finish(answer))
-            elif type(answer) is Later and not answer.answered:
+            elif type(answer) is DeferredReply and not answer.answered:
                 self._busy = True
-                self._say(out)
+                self._write(out)
                 out, size = [], 0
                 answer.then(self._answered)
             else:
-                if type(answer) is Later:  # in this loop, not in a call: a pipeline may be full of such answers
-                    answer, self.untold = self._in_words(answer.value), []
+                if type(answer) is DeferredReply:  # in this loop, not in a call: a pipeline may be full of such answers
+                    answer, self.undelivered = self._as_reply(answer.value), []
                 out.append(replies.encode(answer, self.proto))
                 size += len(out[-1])
                 self.server.return_budget(self._parser)
                 if size > UNREAD:  # said now: whoever does not read is noticed before the next one
-                    self._say(out)
+                    self._write(out)
                     out, size = [], 0
         if not self.closed:
             partial = self._parser.partial and not self._busy
-            self.began_s = (self.began_s or self.server.now_s()) if partial else None
-        self._say(out)
-        self._flow()
+            self.partial_since_s = (self.partial_since_s or self.server.now_s()) if partial else None
+        self._write(out)
+        self._update_reading()
 
     @property
     def busy(self) -> bool:
         return self._busy
 
     @property
-    def unheard(self) -> bool:
+    def read_paused(self) -> bool:
         """Whether what it sends is not read just now."""
-        return self._paused
+        return self._read_paused
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._busy = False
         self._serve()
 
     async def _finish(self, running: Any) -> None:
-        self._ended(await self._outcome(running))
+        self._finish_command(await self._outcome(running))
 
     def _answered(self, answer: Any) -> None:
-        self._ended(self._in_words(answer))
+        self._finish_command(self._as_reply(answer))
 
-    def _in_words(self, answer: Any) -> Any:
-        return self.told(answer) if isinstance(answer, Exception) else answer
+    def _as_reply(self, answer: Any) -> Any:
+        return self.error_reply(answer) if isinstance(answer, Exception) else answer
 
-    def _ended(self, answer: Any) -> None:
+    def _finish_command(self, answer: Any) -> None:
         self.server.return_budget(self._parser)
         self._busy = False
-        untold, self.untold = self.untold, []
+        undelivered, self.undelivered = self.undelivered, []
         if not self.closed:
-            self.say(answer)
+            self.send(answer)
             self._serve()
             return
         workers = self.server.workers
-        for held in untold:  # of several: the client went away before the last one was there
-            self.server.spawn(workers.give_back(held, "its client went away before it was told"))
+        for held in undelivered:  # of several: the client went away before the last one was there
+            self.server.spawn(workers.hand_back(held, "its client went away before it was told"))
 
     def answer(self, args: list[bytes]) -> Any:
         """What a command answers, or the coroutine that will."""
         name = args[0].upper()
-        if not self.known and name not in _BEFORE_AUTH:
+        if not self.authenticated and name not in _BEFORE_AUTH:
             return CommandError("Authentication required.", "NOAUTH")
         if self.proto == 2 and (self.channels or self.patterns) and name not in _WHILE_SUBSCRIBED:
             shown = name.decode("ascii", "replace").lower()[:40]
@@ -218,33 +217,33 @@ class Connection(asyncio.Protocol):
         command = self.server.commands.get(name)
         problem = command.fault(args) if command is not None else unknown(args)
         if problem is not None:
-            self.spoilt = self.spoilt or self.queued is not None
+            self.multi_failed = self.multi_failed or self.queued is not None
             return problem
         assert command is not None
         if self.queued is not None and name not in _UNQUEUED:
             size = sum(map(len, args)) + 64 * len(args)
-            fits = size <= AHEAD and self._kept + size <= wire.KNOWN.command
-            if len(self.queued) >= wire.KNOWN.args or not fits or not self.server.reserve(size):
-                self.spoilt = True
+            fits = size <= AHEAD and self._queued_bytes + size <= wire.AUTHENTICATED.command
+            if len(self.queued) >= wire.AUTHENTICATED.args or not fits or not self.server.reserve(size):
+                self.multi_failed = True
                 return CommandError(
-                    f"at most {wire.KNOWN.args} commands of at most {AHEAD} bytes, and {wire.KNOWN.command} bytes "
-                    "together, between MULTI and EXEC"
+                    f"at most {wire.AUTHENTICATED.args} commands of at most {AHEAD} bytes, and "
+                    f"{wire.AUTHENTICATED.command} bytes together, between MULTI and EXEC"
                 )
-            self._kept += size
+            self._queued_bytes += size
             self.queued.append(args)
             return replies.QUEUED
         try:
             return command.run(self, args)
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
-            return self.told(error)
+            return self.error_reply(error)
 
     async def _outcome(self, running: Any) -> Any:
         try:
-            return await (running.wait() if type(running) is Later else running)
+            return await (running.wait() if type(running) is DeferredReply else running)
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
-            return self.told(error)
+            return self.error_reply(error)
 
-    def told(self, error: Exception) -> CommandError:
+    def error_reply(self, error: Exception) -> CommandError:
         """What its client is told of that."""
         if isinstance(error, CommandError | FarroError):
             return as_error(error)
@@ -262,8 +261,8 @@ class Connection(asyncio.Protocol):
                     answers.append(CommandError(f"not done: the answers before it have more than {ANSWERS} bytes"))
                     continue
                 answer = self.answer(args)
-                answer = await self._outcome(answer) if type(answer) in (CoroutineType, Later) else answer
-                answers.append(replies.Encoded(replies.encode(answer, self.proto)))
+                answer = await self._outcome(answer) if type(answer) in (CoroutineType, DeferredReply) else answer
+                answers.append(replies.EncodedReply(replies.encode(answer, self.proto)))
                 size += len(answers[-1].data)
             return answers
         finally:
@@ -272,48 +271,50 @@ class Connection(asyncio.Protocol):
 
     def unqueue(self) -> None:
         """Nothing stands between MULTI and EXEC any more."""
-        self.queued, self.spoilt = None, False
-        self.server.release(self._kept)
-        self._kept = 0
+        self.queued, self.multi_failed = None, False
+        self.server.release(self._queued_bytes)
+        self._queued_bytes = 0
 
     # --- saying ---
 
-    def say(self, value: Any) -> None:
-        self._say([replies.encode(value, self.proto)])
+    def send(self, value: Any) -> None:
+        self._write([replies.encode(value, self.proto)])
 
-    def tell(self, message: replies.Push) -> None:
+    def push(self, message: replies.PushMessage) -> None:
         """A message that it subscribed to. Who does not read them is let go: they would pile up for ever."""
         if self.closed or self._transport is None:
             return
-        if self._transport.get_write_buffer_size() > UNREAD_NEWS:
+        if self._transport.get_write_buffer_size() > UNREAD_MESSAGES:
             self.server.log("warning", "a subscriber does not read; let go", {"peer": self.peer})
-            self.drop()
+            self.abort()
             return
-        self.say(message)
+        self.send(message)
 
-    def _say(self, out: list[bytes]) -> None:
+    def _write(self, out: list[bytes]) -> None:
         if out and not self.closed and self._transport is not None:
             self._transport.write(b"".join(out))
 
-    def trust(self) -> None:
+    def authenticate(self) -> None:
         """It has said the key."""
-        self.known = True
-        self._parser.limits = wire.KNOWN
+        self.authenticated = True
+        self._parser.limits = wire.AUTHENTICATED
 
-    def distrust(self) -> None:
+    def deauthenticate(self) -> None:
         """RESET: it has to say the key again, where there is one."""
         if self.server.key is not None:
-            self.known, self.since_s = False, self.server.now_s()
-            self._parser.limits = wire.STRANGER
+            self.authenticated, self.since_s = False, self.server.now_s()
+            self._parser.limits = wire.UNAUTHENTICATED
 
-    def bye(self) -> None:
+    def close_after_writes(self) -> None:
         """Close when everything is written."""
         self.closed = True
-        self.stuck_s = self.server.now_s() if self.stuck_s is None else self.stuck_s  # who never reads it is dropped
+        self.unread_since_s = (
+            self.server.now_s() if self.unread_since_s is None else self.unread_since_s
+        )  # who never reads it is dropped
         if self._transport is not None:
             self._transport.close()
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         """Close at once, whatever was not written."""
         self.closed = True
         if self._transport is not None:
@@ -322,18 +323,18 @@ class Connection(asyncio.Protocol):
     def _refuse(self, why: str) -> None:
         if self._transport is not None:
             self._transport.write(f"-{why}\r\n".encode())
-        self.bye()
+        self.close_after_writes()
 
-    def _flow(self) -> None:
+    def _update_reading(self) -> None:
         """Read on, or not: what is not read stays in the client's hands."""
         if self.closed or self._transport is None:
             return
-        pause = (self._busy and self._parser.waiting > AHEAD) or self._quiet
-        if pause and not self._paused:
-            self._paused = True
+        pause = (self._busy and self._parser.waiting > AHEAD) or self._write_paused
+        if pause and not self._read_paused:
+            self._read_paused = True
             self._transport.pause_reading()
-        elif not pause and self._paused:
-            self._paused = False
+        elif not pause and self._read_paused:
+            self._read_paused = False
             self._transport.resume_reading()
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from farro.agq.repeated_jobs import Alike
 from farro.documents import Document, Limits, parse_json, refusal
 from farro.documents.encoding import encoder
 from farro.errors import BadDocument, ClaimLost, FarroError, IdConflict, InputError, Problem
@@ -19,6 +19,7 @@ from farro.execution.progress import read_prompt, read_result
 from farro.execution.results import NOTHING, Inline, PlanResult, StepResult
 from farro.execution.work import Plans
 from farro.host import fs
+from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
 from farro.jobs.states import Reason
@@ -38,11 +39,62 @@ RESULT_BYTES = 16 << 20
 _RESULT_LIMITS = Limits(size=RESULT_BYTES, depth=16, nodes=100_000)
 _RELEASES = 5  # a job whose workers vanish more often has attempts counted: it may be what ends them
 
+# --- repeated jobs -----------------------------------------------------------------------------------------------
+
+_ID = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"([A-Za-z0-9][A-Za-z0-9_-]{0,63})"')
+_PLAIN = frozenset({"id", "plan_id", "name", "steps", "timeout", "parallel", "metadata", "created_at"})
+_OTHERS = frozenset({"after", "after_any"})
+_REPEATED_BYTES = 8192  # bytes of a text that is worth keeping
+
+_Key = tuple[str, bytes, bytes]  # role, the text before its id, and after it
+
+
+class RepeatedJobs:
+    def __init__(self, limit: int = 256) -> None:
+        self._limit = limit
+        self._known: dict[_Key, Submission] = {}
+
+    def find(self, text: bytes, role: str) -> Submission | None:
+        """What is to be queued for a text that was accepted before under another id."""
+        if len(text) > _REPEATED_BYTES or (found := _ID.search(text)) is None:
+            return None
+        first = self._known.get((role, text[: found.start(1)], text[found.end(1) :]))
+        if first is None or not ids.is_job_id(job_id := found[1].decode()):
+            return None
+        return Submission(role=role, prompt={**first.prompt, "id": job_id}, job_id=job_id)
+
+    def learn(self, text: bytes, data: Any, wanted: Submission) -> None:
+        """That text was accepted: `data` is what it says, `wanted` what is made of it."""
+        if len(text) > _REPEATED_BYTES or not _is_plain(data) or (found := _ID.search(text)) is None:
+            return
+        if wanted.job_id is None or found[1].decode() != wanted.job_id or wanted.prompt != data:
+            return
+        # Whether it is the job's own id that was found, and not that of something inside.
+        before, after = text[: found.start(1)], text[found.end(1) :]
+        other = "a" if wanted.job_id != "a" else "b"
+        if json.loads(before + other.encode() + after) != {**data, "id": other}:
+            return
+        if len(self._known) >= self._limit:
+            self._known.pop(next(iter(list(self._known))), None)
+        self._known[(wanted.role, before, after)] = wanted
+
+
+def _is_plain(data: Any) -> bool:
+    """Whether all that is checked of a plan stands in its text."""
+    if not isinstance(data, dict) or not _PLAIN.issuperset(data):
+        return False
+    metadata = data.get("metadata")
+    if metadata is not None and not (isinstance(metadata, dict) and _OTHERS.isdisjoint(metadata)):
+        return False
+    steps = data.get("steps")
+    return isinstance(steps, list) and all(isinstance(step, dict) and step.get("tool") != "agent" for step in steps)
+
+
 # --- pushing -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Push:
+class PushRequest:
     """Jobs that one client wants queued, all of them or none."""
 
     texts: Sequence[bytes]
@@ -50,35 +102,35 @@ class Push:
     queue: str  # as the client calls it
 
 
-def push(store: Store, asked: Push, *, gate: Gate | None, contract: Contract = STRICT) -> list[str]:
+def push(store: Store, request: PushRequest, *, gate: Gate | None, contract: Contract = STRICT) -> list[str]:
     """Queue its jobs; their ids. BadDocument, its source being which of them: the first bad one with all of its
     problems."""
-    return enqueue_admitted(store, _prepared(store, asked, contract), gate)
+    return enqueue_admitted(store, _prepare(store, request, contract), gate)
 
 
 def push_all(
     store: Store,
-    asked: Sequence[Push],
+    requests: Sequence[PushRequest],
     *,
     gate: Gate | None,
     contract: Contract = STRICT,
-    coming: Callable[[Iterable[str]], None] | None = None,
+    expect: Callable[[Iterable[str]], None] | None = None,
 ) -> list[list[str] | FarroError]:
-    """The same of many clients, each answered for itself, with the syncs of all merged. `coming` is told their ids
+    """The same of many clients, each answered for itself, with the syncs of all merged. `expect` is told their ids
     before anything is queued.
 
     Tried together first; where that fails each is tried alone, which is safe to repeat for jobs that have ids.
     """
     answers: list[list[str] | FarroError] = []
     waiting: dict[int, list[Submission]] = {}
-    for at, one in enumerate(asked):
+    for at, request in enumerate(requests):
         answers.append([])
         try:
-            waiting[at] = _prepared(store, one, contract)
+            waiting[at] = _prepare(store, request, contract)
         except FarroError as error:
             answers[at] = error
-    if coming is not None:
-        coming([item.job_id for wanted in waiting.values() for item in wanted if item.job_id is not None])
+    if expect is not None:
+        expect([item.job_id for wanted in waiting.values() for item in wanted if item.job_id is not None])
     together = [at for at, wanted in waiting.items() if all(item.job_id is not None for item in wanted)]
     if len(together) > 1:
         with contextlib.suppress(FarroError):
@@ -93,25 +145,25 @@ def push_all(
     return answers
 
 
-def _prepared(store: Store, asked: Push, contract: Contract) -> list[Submission]:
-    several = len(asked.texts) > 1
+def _prepare(store: Store, request: PushRequest, contract: Contract) -> list[Submission]:
+    several = len(request.texts) > 1
     read: list[Submission | Document] = [
-        _alike.of(text, asked.role) or _read(text, f"value {at}" if several else "")
-        for at, text in enumerate(asked.texts, start=1)
+        _repeated.find(text, request.role) or _read(text, f"value {at}" if several else "")
+        for at, text in enumerate(request.texts, start=1)
     ]
     wanted: list[Submission] = []
-    for text, item in zip(asked.texts, read, strict=True):
+    for text, item in zip(request.texts, read, strict=True):
         if isinstance(item, Submission):
             wanted.append(item)
             continue
-        wanted += _wanted(store, item, asked.role, asked.queue, contract)
-        _alike.learn(text, item.data, wanted[-1])
+        wanted += _submissions(store, item, request.role, request.queue, contract)
+        _repeated.learn(text, item.data, wanted[-1])
     if several:
-        _check_twins(store, wanted)
+        _check_duplicates(store, wanted)
     return wanted
 
 
-_alike = Alike()  # most producers push one plan over and over
+_repeated = RepeatedJobs()  # most producers push one plan over and over
 
 
 def _read(text: bytes, source: str) -> Document:
@@ -120,7 +172,7 @@ def _read(text: bytes, source: str) -> Document:
     return parse_json(text, source=source)
 
 
-def _wanted(store: Store, document: Document, role: str, queue: str, contract: Contract) -> list[Submission]:
+def _submissions(store: Store, document: Document, role: str, queue: str, contract: Contract) -> list[Submission]:
     data = document.data
     if not (is_agent_prompt(data) and role != submit.DEFAULT_ROLE):
         problems = memo.missing(document)
@@ -133,7 +185,7 @@ def _wanted(store: Store, document: Document, role: str, queue: str, contract: C
     )
 
 
-def _check_twins(store: Store, wanted: Sequence[Submission]) -> None:
+def _check_duplicates(store: Store, wanted: Sequence[Submission]) -> None:
     """Several are queued together or not at all: what the store would refuse of one is found before any is staged."""
     first: dict[str, Mapping[str, Any]] = {}
     for item in wanted:
@@ -146,7 +198,7 @@ def _check_twins(store: Store, wanted: Sequence[Submission]) -> None:
             raise IdConflict(f"{item.job_id} was submitted before with other content; nothing was queued")
 
 
-def told(error: BadDocument) -> str:
+def first_problem(error: BadDocument) -> str:
     """`<where>: <what>` of the first problem, in one line, and how many more there are."""
     problem = error.problems[0]
     inside = problem.line is not None and (problem.line, problem.column) != (1, 1)  # else it is the whole text
@@ -165,27 +217,27 @@ def job_text(claim: Claim) -> bytes:
     if prompt.get("id") != claim.job_id:
         return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
     # As it was pushed: the same text for every job that says the same, around its id.
-    known = _spell(_nameless(prompt))
-    parts = _told.get(known)
+    known = _spell(_without_id(prompt))
+    parts = _job_texts.get(known)
     if parts is None:
         whole = _json(memo.as_job({**prompt, "id": _MARK}, _MARK, _plan(claim)))
         if whole.count(_MARK.encode()) != 1:
             return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
         parts = whole.partition(_MARK.encode())[::2]
         if len(known) <= _SMALL:
-            if len(_told) >= _TOLD:
-                _told.pop(next(iter(list(_told))), None)
-            _told[known] = parts
+            if len(_job_texts) >= _CACHED:
+                _job_texts.pop(next(iter(list(_job_texts))), None)
+            _job_texts[known] = parts
     return b"%b%b%b" % (parts[0], claim.job_id.encode(), parts[1])
 
 
 _MARK = "the-id-of-the-job-----------------------"
-_SMALL, _TOLD = 4096, 256
-_told: dict[str, tuple[bytes, bytes]] = {}  # a prompt but for its id → the text before it, and after it
+_SMALL, _CACHED = 4096, 256
+_job_texts: dict[str, tuple[bytes, bytes]] = {}  # a prompt but for its id → the text before it, and after it
 _spell = encoder()
 
 
-def _nameless(prompt: Mapping[str, Any]) -> dict[str, Any]:
+def _without_id(prompt: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in prompt.items() if name != "id"}
 
 
@@ -198,7 +250,7 @@ def queued_text(store: Store, view: JobView) -> bytes:
         return _json({**prompt, "id": view.job_id})
 
 
-def unfit(claim: Claim, error: BadDocument) -> Failed:
+def bad_prompt(claim: Claim, error: BadDocument) -> Failed:
     """A claimed job that is no plan: as a worker would end it."""
     message = str(error)
     result = {"job_id": claim.job_id, "success": False, "step_results": [], "error": message}
@@ -208,7 +260,7 @@ def unfit(claim: Claim, error: BadDocument) -> Failed:
     )
 
 
-def let_go(store: Store, claim: Claim, why: str) -> Lifecycle:
+def release(store: Store, claim: Claim, why: str) -> Lifecycle:
     """Hand back a job whose worker is gone: into its queue at once. One that loses worker after worker is counted as
     attempts, so that it ends."""
     released = sum(1 for hop in claim.envelope.lifecycle.hops if hop.reason is Reason.RELEASED)
@@ -231,7 +283,7 @@ def read_posted(text: bytes, job_id: str) -> tuple[PostedResult, Mapping[str, An
     return memo.result(document, job_id), document.data
 
 
-def of_status(claim: Claim, *, success: bool, stdout: str, stderr: str) -> PostedResult:
+def status_result(claim: Claim, *, success: bool, stdout: str, stderr: str) -> PostedResult:
     """What AGW says in three keys instead of one result: told of the last step, as nobody said which."""
     last = max(memo.step_ids(_plan(claim)), default=1)
     step = PostedStep(step_number=last, exit_code=0 if success else 1, success=success, stdout=stdout, stderr=stderr)
@@ -317,11 +369,11 @@ _SILENT = dict.fromkeys(STREAMS, NOTHING)
 
 
 def _error(document: Mapping[str, Any], steps: Sequence[StepResult]) -> ErrorInfo:
-    told = document.get("error")
-    if isinstance(told, dict) and isinstance(told.get("message"), str):
-        return ErrorInfo(category=str(told.get("category") or "step_failed")[:64], message=told["message"][:4096])
-    if isinstance(told, str) and told:
-        return ErrorInfo(category="step_failed", message=told[:4096])
+    reason = document.get("error")
+    if isinstance(reason, dict) and isinstance(reason.get("message"), str):
+        return ErrorInfo(category=str(reason.get("category") or "step_failed")[:64], message=reason["message"][:4096])
+    if isinstance(reason, str) and reason:
+        return ErrorInfo(category="step_failed", message=reason[:4096])
     bad = next((step for step in steps if not step.success), None)
     if bad is None:
         return ErrorInfo(category="step_failed", message="the worker says that it failed, and not why")
@@ -337,7 +389,7 @@ def _plan(claim: Claim) -> Plan:
     """The plan of a claimed job, but for its id: jobs that differ in nothing else have one."""
     prompt = claim.envelope.prompt
     if prompt.get("id") == claim.job_id:
-        prompt = _nameless(prompt)
+        prompt = _without_id(prompt)
     return _plans.of(prompt)
 
 
@@ -346,15 +398,15 @@ _plans = Plans()  # asked when a job is given out, and again when its result com
 
 def _step_ids(plan: Plan) -> Mapping[int, str]:
     """Of the same plan once: `_plans` has one for all jobs that are alike."""
-    known = _numbers.get(id(plan))
+    known = _step_id_cache.get(id(plan))
     if known is None or known[0] is not plan:
-        while len(_numbers) >= _TOLD:
-            _numbers.pop(next(iter(list(_numbers))), None)
-        known = _numbers[id(plan)] = plan, memo.step_ids(plan)
+        while len(_step_id_cache) >= _CACHED:
+            _step_id_cache.pop(next(iter(list(_step_id_cache))), None)
+        known = _step_id_cache[id(plan)] = plan, memo.step_ids(plan)
     return known[1]
 
 
-_numbers: dict[int, tuple[Plan, Mapping[int, str]]] = {}  # held with the plan, so that no other has its number
+_step_id_cache: dict[int, tuple[Plan, Mapping[int, str]]] = {}  # held with the plan, so that no other has its number
 
 
 # --- looking -----------------------------------------------------------------------------------------------------

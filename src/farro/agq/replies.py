@@ -5,14 +5,15 @@ Which value answers which command lives in commands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from farro.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Simple:
+class SimpleString:
     text: str
 
 
@@ -24,21 +25,21 @@ class CommandError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class PushMessage:
     """What comes without being asked for; in RESP2 it looks like any array."""
 
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class MultiReply:
     """As many answers as items: a SUBSCRIBE of several channels."""
 
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedReply:
     """An answer as it goes over the wire already."""
 
     data: bytes
@@ -52,11 +53,50 @@ class _Nothing:
     """No answer at all: it was given already, or will never be read."""
 
 
-OK = Simple("OK")
-PONG = Simple("PONG")
-QUEUED = Simple("QUEUED")
+OK = SimpleString("OK")
+PONG = SimpleString("PONG")
+QUEUED = SimpleString("QUEUED")
 NO_ARRAY = _NoArray()
 NOTHING = _Nothing()
+
+
+class DeferredReply:
+    """Answered once: with a value, or with the exception that says what went wrong."""
+
+    __slots__ = ("_then", "answered", "value")
+
+    def __init__(self) -> None:
+        self._then: Callable[[Any], None] | None = None
+        self.answered = False  # before anybody asked: `value` is the answer
+        self.value: Any = None
+
+    def answer(self, value: Any) -> None:
+        if self._then is not None:
+            self._then(value)
+        else:
+            self.answered, self.value = True, value
+
+    def then(self, callback: Callable[[Any], None]) -> None:
+        """Who is told; at once if the answer is there."""
+        if self.answered:
+            callback(self.value)
+        else:
+            self._then = callback
+
+    async def wait(self) -> Any:
+        """For a coroutine: the value, or the exception raised."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def resolve(value: Any) -> None:
+            if future.done():
+                return
+            if isinstance(value, Exception):
+                future.set_exception(value)
+            else:
+                future.set_result(value)
+
+        self.then(resolve)
+        return await future
 
 
 def encode(value: Any, proto: int) -> bytes:
@@ -66,7 +106,7 @@ def encode(value: Any, proto: int) -> bytes:
 
 
 def _put(out: list[bytes], value: Any, proto: int) -> None:
-    if isinstance(value, Simple):
+    if isinstance(value, SimpleString):
         out.append(b"+%b\r\n" % value.text.encode())
     elif isinstance(value, bytes):
         out.append(b"$%d\r\n%b\r\n" % (len(value), value))
@@ -90,14 +130,14 @@ def _put(out: list[bytes], value: Any, proto: int) -> None:
         for name, item in value.items():
             _put(out, name, proto)
             _put(out, item, proto)
-    elif isinstance(value, Push):
+    elif isinstance(value, PushMessage):
         out.append((b">%d\r\n" if proto == 3 else b"*%d\r\n") % len(value.items))
         for item in value.items:
             _put(out, item, proto)
-    elif isinstance(value, Several):
+    elif isinstance(value, MultiReply):
         for item in value.items:
             _put(out, item, proto)
-    elif isinstance(value, Encoded):
+    elif isinstance(value, EncodedReply):
         out.append(value.data)
     elif value is NO_ARRAY:
         out.append(b"_\r\n" if proto == 3 else b"*-1\r\n")

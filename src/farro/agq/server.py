@@ -13,16 +13,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farro.agq import memo_jobs
-from farro.agq.batcher import Desk, LoopDesk, ThreadDesk
+from farro.agq.batcher import Batcher, LoopBatcher, ThreadBatcher
 from farro.agq.blocking_pops import RoleQueue
 from farro.agq.channels import Channels
 from farro.agq.connection import Connection
-from farro.agq.feeds import Feed, Own
+from farro.agq.feeds import ChangeWatcher, OwnPushes
 from farro.agq.handlers import TABLE
-from farro.agq.memo_jobs import Push
-from farro.agq.roster import Worker
+from farro.agq.memo_jobs import PushRequest
+from farro.agq.roster import RemoteWorker
 from farro.agq.wire import Parser
-from farro.agq.workers import Workers
+from farro.agq.workers import RemoteWorkers
 from farro.errors import FarroError
 from farro.host.thread_turns import Turns
 from farro.lazy_dataclass import dataclass
@@ -33,31 +33,31 @@ from farro.store.library import Library
 from farro.store.port import Changes, Store
 
 THREADS = 16  # calls of the store at once, beside those at the desks
-LOOKERS = 4  # … of those that look at many jobs
+QUERY_THREADS = 4  # … of those that look at many jobs
 IN_FLIGHT = 256 << 20  # bytes of large commands, and of those between MULTI and EXEC, on all connections together
-STRANGER_S = 10.0  # to say the key
-WHOLE_S = 60.0  # for a command that has begun to come whole
+AUTH_S = 10.0  # to say the key
+COMMAND_S = 60.0  # for a command that has begun to come whole
 READ_S = 60.0  # for a client to read what it was answered
 SWEEP_S = 0.5
-END_S = 8.0  # everything is handed back by then, or a watchdog does it
-SETTLE_S = 0.005  # between two looks whether everybody was answered, at the end
+STOP_S = 8.0  # everything is handed back by then, or a watchdog does it
+IDLE_POLL_S = 0.005  # between two looks whether everybody was answered, at the end
 ROLES_S = 5.0
 LENGTH_S = 1.0  # how long a counted length of a queue is believed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 6380
     key: str | None = None
     max_connections: int = 1000
     worker_ttl_s: float = 30.0
     beat_s: float = 5.0
-    waits: bool = True  # calls of the store wait for a network; else they are work, nearly all of it
+    remote_store: bool = True  # calls of the store wait for a network; else they are work, nearly all of it
     version: str = ""
 
 
-class Server:
+class AgqServer:
     """Invariant: everything but calls of the store happens in the event loop that `start` ran in."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Server:
         *,
         store: Store,
         library: Library,
-        options: Options,
+        options: ServerOptions,
         log: Log,
         mint: Callable[[], str],
         gate: Gate | None = None,
@@ -83,20 +83,13 @@ class Server:
         self.now_s = now_s
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
-        self._works: Desk
-        self._pushes: Desk
-        if options.waits:  # two desks, one of which works while the other one waits for the server
-            turns = Turns()
-            self._works = ThreadDesk("work", turns=turns, loop=self._soon, log=log)
-            self._pushes = ThreadDesk("push", turns=turns, loop=self._soon, log=log)
-        else:
-            self._works = self._pushes = LoopDesk(log=log)
-        self._desks = {self._pushes, self._works}
-        self.workers = Workers(
+        self._claim_batcher, self._push_batcher = self._make_batchers()
+        self._batchers = {self._push_batcher, self._claim_batcher}
+        self.workers = RemoteWorkers(
             store=store,
             call=self.call,
-            pulse=self.pulse,
-            desk=self._works,
+            call_heartbeat=self.call_heartbeat,
+            batcher=self._claim_batcher,
             spawn=self.spawn,
             now_s=now_s,
             ttl_s=options.worker_ttl_s,
@@ -107,14 +100,14 @@ class Server:
         self.port = options.port
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
         # Of their own: however many look at however many jobs, pops and results go on, and leases are kept.
-        self._lookers = ThreadPoolExecutor(LOOKERS, thread_name_prefix="agq-look")
-        self._heart = ThreadPoolExecutor(1, thread_name_prefix="agq-heart")
+        self._query_pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="agq-look")
+        self._heartbeat_pool = ThreadPoolExecutor(1, thread_name_prefix="agq-heart")
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._endless: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._calls: set[Future[Any]] = set()
         self._queues: dict[str, RoleQueue] = {}
-        self._feeds: dict[str | None, Feed] = {}
-        self._own = Own()
+        self._feeds: dict[str | None, ChangeWatcher] = {}
+        self._own_pushes = OwnPushes()
         self._lengths: dict[str, tuple[float, int]] = {}
         self._roles: tuple[float, list[str]] = (-ROLES_S - 1 + self.started_s, [])
         self._in_flight = 0
@@ -123,6 +116,17 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.channels: Channels
+
+    def _make_batchers(self) -> tuple[Batcher, Batcher]:
+        """Return the batchers for claims and for pushes. In front of a remote store they are two threads: one works while
+        the other waits for the server."""
+        if not self.options.remote_store:
+            batcher = LoopBatcher(log=self.log)
+            return batcher, batcher
+        turns = Turns()
+        claims = ThreadBatcher("work", turns=turns, loop=self._call_in_loop, log=self.log)
+        pushes = ThreadBatcher("push", turns=turns, loop=self._call_in_loop, log=self.log)
+        return claims, pushes
 
     # --- life ---
 
@@ -134,9 +138,9 @@ class Server:
         self._listener = await self._loop.create_server(
             lambda: Connection(self), self.options.host, self.options.port, backlog=512
         )
-        for desk in self._desks:
-            desk.start()
-        self._endless = {self.spawn(self._sweep()), self.spawn(self._beat())}
+        for batcher in self._batchers:
+            batcher.start()
+        self._background = {self.spawn(self._sweep()), self.spawn(self._beat())}
         host, self.port = self._listener.sockets[0].getsockname()[:2]
         return host, self.port
 
@@ -156,36 +160,36 @@ class Server:
             if connection.waiter is not None:
                 connection.waiter.leave()
             if not connection.busy:
-                connection.bye()
+                connection.close_after_writes()
         for feed in self._feeds.values():
             feed.stop()
         try:
-            async with asyncio.timeout(END_S):
-                await self._settled()  # a result that was sent is taken, and answered
+            async with asyncio.timeout(STOP_S):
+                await self._idle()  # a result that was sent is taken, and answered
                 for connection in list(self.connections.values()):
-                    connection.bye()
+                    connection.close_after_writes()
                 await self.workers.close("farro agq is stopping")
-                await self._settled()  # agents that leave
+                await self._idle()  # agents that leave
         except TimeoutError:
             self.log("error", "not everything was handed back in time; a watchdog recovers it", {})
         for connection in list(self.connections.values()):
-            connection.drop()
+            connection.abort()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(asyncio.to_thread(feed.join) for feed in self._feeds.values()))
-        for desk in self._desks:
-            desk.stop()
-        for pool in (self._pool, self._lookers, self._heart):
+        for batcher in self._batchers:
+            batcher.stop()
+        for pool in (self._pool, self._query_pool, self._heartbeat_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _settled(self) -> None:
+    async def _idle(self) -> None:
         """Nothing is under way any more."""
-        while (under_way := self._tasks - self._endless) or any(desk.owed for desk in self._desks):
+        while (under_way := self._tasks - self._background) or any(batcher.pending for batcher in self._batchers):
             if under_way:
                 await asyncio.wait(under_way)
             else:
-                await asyncio.sleep(SETTLE_S)
+                await asyncio.sleep(IDLE_POLL_S)
 
     # --- connections ---
 
@@ -200,11 +204,11 @@ class Server:
     def forget(self, connection: Connection) -> None:
         self.connections.pop(connection.id, None)
         self.channels.forget(connection)
-        worker = self.workers.left(connection, said_bye=connection.info.get("bye") == "yes")
+        worker = self.workers.disconnect(connection, said_bye=connection.info.get("bye") == "yes")
         if worker is not None and not self.stopping:
             self.spawn(self._end(worker, "the connection of its worker is closed"))
 
-    async def _end(self, worker: Worker, why: str) -> None:
+    async def _end(self, worker: RemoteWorker, why: str) -> None:
         roles = {held.role for held in worker.held.values()}
         await self.workers.end(worker, why)
         for role in roles:
@@ -230,10 +234,10 @@ class Server:
         """A task of its own that somebody holds on to until it is over."""
         task = asyncio.get_running_loop().create_task(running)
         self._tasks.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._task_done)
         return task
 
-    def _over(self, task: asyncio.Task[Any]) -> None:
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.log("error", "something broke", {"error": f"{type(error).__name__}: {error}"})
@@ -242,12 +246,12 @@ class Server:
         """A call of the store, in a thread."""
         return await self._in(self._pool, function, *args, **more)
 
-    async def look(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    async def query(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """The same of a call that looks at many jobs."""
-        return await self._in(self._lookers, function, *args, **more)
+        return await self._in(self._query_pool, function, *args, **more)
 
-    async def pulse(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self._in(self._heart, function, *args)
+    async def call_heartbeat(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._in(self._heartbeat_pool, function, *args)
 
     async def _in(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -259,30 +263,30 @@ class Server:
     @property
     def stuck(self) -> bool:
         """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
-        return any(desk.owed for desk in self._desks) or any(call.running() for call in list(self._calls))
+        return any(batcher.pending for batcher in self._batchers) or any(call.running() for call in list(self._calls))
 
-    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+    def _call_in_loop(self, function: Callable[..., object], *args: Any) -> None:
         """In the event loop, from any thread. RuntimeError: it has ended."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(function, *args)
 
-    def push(self, asked: Push, told: Callable[[list[str] | Exception], None]) -> None:
+    def push(self, request: PushRequest, callback: Callable[[list[str] | Exception], None]) -> None:
         """Queue it, with what others push meanwhile; `told` has the ids, or why not."""
 
         def pushed(answer: list[str] | Exception) -> None:
             if not isinstance(answer, Exception):
-                self.moved(asked.role, len(asked.texts))
-            told(answer)
-            queue = self._queues.get(asked.role)
+                self.adjust_length(request.role, len(request.texts))
+            callback(answer)
+            queue = self._queues.get(request.role)
             if queue is not None:
-                queue.came()  # the store's own feed tells of it later
+                queue.notify()  # the store's own feed tells of it later
 
-        self._pushes.ask(self._push_all, asked, pushed, size=sum(map(len, asked.texts)))
+        self._push_batcher.submit(self._push_all, request, pushed, size=sum(map(len, request.texts)))
 
-    def _push_all(self, asked: list[Push]) -> list[list[str] | FarroError]:
-        told = any(one.role in self._feeds for one in asked)
-        coming = self._own.coming if told else None
-        return memo_jobs.push_all(self.store, asked, gate=self.gate, contract=self.contract, coming=coming)
+    def _push_all(self, requests: list[PushRequest]) -> list[list[str] | FarroError]:
+        watched = any(request.role in self._feeds for request in requests)
+        expect = self._own_pushes.expect if watched else None
+        return memo_jobs.push_all(self.store, requests, gate=self.gate, contract=self.contract, expect=expect)
 
     def queue(self, role: str) -> RoleQueue:
         """Where clients wait for that role; whoever asks is going to wait."""
@@ -290,12 +294,14 @@ class Server:
         if queue is None:
             queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn, self._next_due_s)
         if role not in self._feeds and self._loop is not None:
-            loop, came = self._loop, queue.came
+            loop, notify = self._loop, queue.notify
 
-            def told(changes: Changes) -> None:
-                loop.call_soon_threadsafe(came)
+            def on_changes(changes: Changes) -> None:
+                loop.call_soon_threadsafe(notify)
 
-            self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log, own=self._own)
+            self._feeds[role] = ChangeWatcher(
+                store=self.store, role=role, on_changes=on_changes, log=self.log, own=self._own_pushes
+            )
         return queue
 
     async def _next_due_s(self, role: str) -> float | None:
@@ -306,10 +312,12 @@ class Server:
             return None
         return None if due is None else (due - datetime.now(UTC)).total_seconds()
 
-    def feed_updates(self) -> None:
+    def watch_all_changes(self) -> None:
         """Somebody listens to `job:updates`."""
         if None not in self._feeds and self._loop is not None:
-            self._feeds[None] = Feed(store=self.store, role=None, told=self.channels.changed, log=self.log)
+            self._feeds[None] = ChangeWatcher(
+                store=self.store, role=None, on_changes=self.channels.changed, log=self.log
+            )
 
     async def roles(self) -> list[str]:
         """Of the store, asked now and then: a new one is made by a person."""
@@ -344,11 +352,11 @@ class Server:
         counted_s, count = self._lengths.get(role, (0.0, None))
         return count if count is not None and self.now_s() - counted_s <= LENGTH_S else None
 
-    def reckoned(self, role: str) -> int:
+    def estimated_length(self, role: str) -> int:
         """The last count, with what went through this front since."""
         return self._lengths.get(role, (0.0, 0))[1]
 
-    def moved(self, role: str, more: int) -> None:
+    def adjust_length(self, role: str, more: int) -> None:
         known = self._lengths.get(role)
         if known is not None:
             self._lengths[role] = (known[0], max(0, known[1] + more))
@@ -365,23 +373,23 @@ class Server:
             now_s = self.now_s()
             for connection in list(self.connections.values()):
                 late = (
-                    (not connection.known and now_s - connection.since_s > STRANGER_S)
-                    or (connection.began_s is not None and now_s - connection.began_s > WHOLE_S)
-                    or (connection.stuck_s is not None and now_s - connection.stuck_s > READ_S)
-                    or (connection.waiter is not None and connection.unheard)  # nor would its end be
+                    (not connection.authenticated and now_s - connection.since_s > AUTH_S)
+                    or (connection.partial_since_s is not None and now_s - connection.partial_since_s > COMMAND_S)
+                    or (connection.unread_since_s is not None and now_s - connection.unread_since_s > READ_S)
+                    or (connection.waiter is not None and connection.read_paused)  # nor would its end be
                 )
                 if late:
-                    connection.drop()
+                    connection.abort()
             for worker in self.workers.overdue():
                 self.spawn(self._end(worker, f"worker {worker.id} said nothing for {worker.ttl_s:g} s"))
-            self.spawn(self.workers.record_claim())
-            for held in self.workers.unheard():
-                self.spawn(self.workers.give_back(held, f"worker {held.worker.id} is back and knows nothing of it"))
+            self.spawn(self.workers.record_slow_claims())
+            for held in self.workers.unconfirmed():
+                self.spawn(self.workers.hand_back(held, f"worker {held.worker.id} is back and knows nothing of it"))
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self.options.beat_s)
             try:
-                await self.workers.beat()
+                await self.workers.heartbeat()
             except (FarroError, OSError) as error:
                 self.log("error", "heartbeats failed", {"error": str(error)})

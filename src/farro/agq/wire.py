@@ -1,4 +1,4 @@
-"""Bytes → commands, piece by piece: arrays of bulk strings, and inline commands. Limits are checked on lengths, before
+"""Bytes → commands, piece by piece: arrays of bulk strings, and inline commands. CommandLimits are checked on lengths, before
 what they announce is kept.
 
 What commands mean lives in commands; replies are written by replies.
@@ -26,15 +26,15 @@ class Malformed(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class CommandLimits:
     args: int  # of one command
     bulk: int  # bytes of one argument
     command: int  # bytes of all arguments together
     inline: int  # bytes of a line
 
 
-STRANGER = Limits(args=16, bulk=4 << 10, command=16 << 10, inline=4 << 10)  # before AUTH
-KNOWN = Limits(args=4096, bulk=16 << 20, command=32 << 20, inline=64 << 10)
+UNAUTHENTICATED = CommandLimits(args=16, bulk=4 << 10, command=16 << 10, inline=4 << 10)  # before AUTH
+AUTHENTICATED = CommandLimits(args=4096, bulk=16 << 20, command=32 << 20, inline=64 << 10)
 
 
 class Parser:
@@ -43,7 +43,7 @@ class Parser:
 
     __slots__ = ("_args", "_at", "_buffer", "_left", "_length", "_reserve", "_size", "limits", "reserved")
 
-    def __init__(self, limits: Limits, reserve: Callable[[int], bool] = lambda size: True) -> None:
+    def __init__(self, limits: CommandLimits, reserve: Callable[[int], bool] = lambda size: True) -> None:
         self.limits = limits
         self.reserved = 0  # bytes of a large command that were asked for; whoever runs the command gives them back
         self._reserve = reserve

@@ -85,7 +85,7 @@ def open_redis(
 def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str]) -> AgqStore:
     """Connect a worker to a queue over AGQ. The key: AGQ_KEY, else the variable that `agq.key` in the config names."""
     from farro.agq.client import AgqStore
-    from farro.agq.client.connection import Address as AgqAddress
+    from farro.agq.client.connection import AgqAddress
     from farro.store.redis.workspace import LocalWorkspace
 
     section, key = settings.agq, os.environ.get("AGQ_KEY") or None

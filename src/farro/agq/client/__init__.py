@@ -1,4 +1,4 @@
-"""Working over agq: what a worker needs of a store (WorkerStore), said to `farro agq` in the words of any Redis
+"""Working over agq: what a worker needs of a store (WorkerStore), reply to `farro agq` in the words of any Redis
 client, and in three commands of its own for rows of jobs: JOB.TAKE, JOB.DONE, JOB.RETURN.
 
 The line to it lives in line, the posted document in results; the other side lives in fronts.resp. Submitting, looking
@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any
 
 from farro.agq.client import results
-from farro.agq.client.connection import Address, Announcement, Client, Line, refused
+from farro.agq.client.connection import AgqAddress, Announcement, RespClient, WorkerConnection, refused
 from farro.documents.encoding import encoder
 from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError, Lost
 from farro.host.clock_port import Clock
@@ -51,14 +51,14 @@ _encode = encoder()
 
 @dataclass(kw_only=True, eq=False)
 class _Slot:
-    """Invariant: used by the slot's own thread, but for `line.bye`."""
+    """Invariant: used by the slot's own thread, but for `connection.quit`."""
 
     agent: Agent
-    line: Line
+    connection: WorkerConnection
     popped: list[tuple[int, bytes]] = field(default_factory=list)  # brought by `changes`, for the next claim
     stream: bool = False  # what it last asked for was there: more is likely to come
-    reach: int = 1  # jobs that it last asked for at once
-    looked_s: float = field(default=float("-inf"))
+    last_limit: int = 1  # jobs that it last asked for at once
+    checked_s: float = field(default=float("-inf"))
     doubtful: bool = False  # a pop without an answer: this id may hold what nobody knows of
 
 
@@ -67,7 +67,7 @@ class AgqStore:
 
     def __init__(
         self,
-        address: Address,
+        address: AgqAddress,
         *,
         workspace: Workspace,
         clock: Clock,
@@ -87,7 +87,7 @@ class AgqStore:
         self._lock = threading.Lock()  # guards _slots and _wakes
         self._wakes = 0
         self._swept = False
-        self._here = threading.local()  # the slot that last found nothing in this thread
+        self._thread = threading.local()  # the slot that last found nothing in this thread
 
     # --- agents ---
 
@@ -97,11 +97,11 @@ class AgqStore:
         agent = Agent(
             id=ids.agent_id(name, slot, self._random_bits), role=role, tags=frozenset(map(ids.check_tag, tags))
         )
-        told = Announcement(worker_id=agent.id, tags=agent.tags, tools=tuple(self._tools()))
-        line = Line(self._address, told, self._clock, timeout_s=self._timeout_s)
-        line.ask(lambda client: client.say("PING", agent.id), again=False)
+        announcement = Announcement(worker_id=agent.id, tags=agent.tags, tools=tuple(self._tools()))
+        connection = WorkerConnection(self._address, announcement, self._clock, timeout_s=self._timeout_s)
+        connection.call(lambda client: client.send("PING", agent.id), repeat=False)
         with self._lock:
-            self._slots[agent.id] = _Slot(agent=agent, line=line)
+            self._slots[agent.id] = _Slot(agent=agent, connection=connection)
             swept, self._swept = self._swept, True
         if not swept:
             self._workspace.sweep()  # what killed workers of this machine left: over agq nobody else looks here
@@ -111,25 +111,25 @@ class AgqStore:
         with self._lock:
             slot = self._slots.pop(agent.id, None)
         if slot is not None:
-            slot.line.bye()
+            slot.connection.quit()
             self._workspace.leave(agent.id)
 
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
-        slot = self._mine(agent)
+        slot = self._slot_of(agent)
         now_s = self._clock.monotonic_s()
-        if now_s - slot.looked_s < (slot.line.alive_s / 4 if claim is None else LOOK_S):
+        if now_s - slot.checked_s < (slot.connection.alive_s / 4 if claim is None else LOOK_S):
             return
         if claim is None:
-            slot.line.ask(lambda client: client.say("PING", agent.id), again=False)
+            slot.connection.call(lambda client: client.send("PING", agent.id), repeat=False)
         else:
-            self._look(slot, claim)
-        slot.looked_s = self._clock.monotonic_s()
+            self._check_claim(slot, claim)
+        slot.checked_s = self._clock.monotonic_s()
 
-    def _look(self, slot: _Slot, claim: Claim) -> None:
-        told = slot.line.ask(
-            lambda client: client.say_all(("PING", slot.agent.id), ("HGETALL", f"job:{claim.job_id}"))[1], again=False
+    def _check_claim(self, slot: _Slot, claim: Claim) -> None:
+        fields = slot.connection.call(
+            lambda client: client.send_all(("PING", slot.agent.id), ("HGETALL", f"job:{claim.job_id}"))[1], repeat=False
         )
-        found = dict(zip(told[::2], told[1::2], strict=True))
+        found = dict(zip(fields[::2], fields[1::2], strict=True))
         if _attempt(found) not in (None, claim.attempt) or found.get(b"status") in _OVER:
             raise ClaimLost(f"{claim.job_id}: taken from {slot.agent.id} (recovered or killed)")
 
@@ -138,7 +138,7 @@ class AgqStore:
     def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
         """The cursor counts the calls of `wake`: one that came before the wait ends it, too.
         [test_a_wake_before_the_wait_is_not_missed]"""
-        slot: _Slot | None = getattr(self._here, "slot", None)
+        slot: _Slot | None = getattr(self._thread, "slot", None)
         if cursor is None or timeout_s <= 0:
             return Changes(cursor=self._wakes, items=(), gap=False)
         if slot is None or self._slots.get(slot.agent.id) is not slot:
@@ -150,7 +150,7 @@ class AgqStore:
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
                 break
-            slot.popped = self._pop(slot, slot.reach, wait_s=min(left_s, SLICE_S, self._timeout_s / 2))
+            slot.popped = self._pop(slot, slot.last_limit, wait_s=min(left_s, SLICE_S, self._timeout_s / 2))
         return Changes(cursor=self._wakes, items=(), gap=False)
 
     def wake(self, role: str | None) -> None:
@@ -164,14 +164,14 @@ class AgqStore:
         return claims[0] if claims else None
 
     def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
-        slot = self._mine(agent)
-        slot.reach = limit
+        slot = self._slot_of(agent)
+        slot.last_limit = limit
         found, slot.popped = slot.popped[:limit], slot.popped[limit:]
         if not found:
             found = self._pop(slot, limit, wait_s=BRIEF_S if slot.stream and limit > 1 else None)
             slot.stream = bool(found)
         if not found:
-            self._here.slot = slot
+            self._thread.slot = slot
         return [self._claimed(slot, attempt, text) for attempt, text in found]
 
     def record_claim(self, claim: Claim) -> None:
@@ -186,16 +186,16 @@ class AgqStore:
         if wait_s is not None:
             words.append(f"{max(0.01, wait_s):.3f}")
         slot.doubtful = True
-        said = slot.line.ask(lambda client: client.say(*words), again=False) or ()
+        reply = slot.connection.call(lambda client: client.send(*words), repeat=False) or ()
         slot.doubtful = False
-        slot.looked_s = self._clock.monotonic_s()
-        return list(zip(said[::2], said[1::2], strict=True))
+        slot.checked_s = self._clock.monotonic_s()
+        return list(zip(reply[::2], reply[1::2], strict=True))
 
     def _claimed(self, slot: _Slot, attempt: int, text: bytes) -> Claim:
         agent = slot.agent
         job_id, prompt = _job(text)
         # Without the id, which the lifecycle has: jobs that differ in nothing else are one plan to whoever runs them.
-        alike = {name: value for name, value in prompt.items() if name != "id"}
+        prompt_without_id = {name: value for name, value in prompt.items() if name != "id"}
         now = self._clock.now()
         assert agent.role is not None
         life = transitions.claimed(
@@ -213,7 +213,7 @@ class AgqStore:
         scope = f"agq-{self._address.host}-{self._address.port}"
         return LazyFolderClaim(
             agent=agent,
-            envelope=Envelope(prompt=alike, lifecycle=life),
+            envelope=Envelope(prompt=prompt_without_id, lifecycle=life),
             attempt=attempt,
             folder=place,
             scope=scope,
@@ -224,30 +224,30 @@ class AgqStore:
         if isinstance(outcome, Released):
             return self.release(claim, outcome.note)
         self._check(outcome, move)
-        (told,) = self.commit_batch([(claim, outcome)])
-        if isinstance(told, Lost):
-            raise told
-        return told
+        (result,) = self.commit_batch([(claim, outcome)])
+        if isinstance(result, Lost):
+            raise result
+        return result
 
     def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
         if not ended:
             return []
-        slot = self._mine(ended[0][0].agent)
+        slot = self._slot_of(ended[0][0].agent)
         texts: list[bytes] = []
         for claim, outcome in ended:
             self._check(outcome)
             assert not isinstance(outcome, Released), "a row ends; what is released is no part of it"
             texts.append(results.document(claim.job_id, claim.place, outcome, inline_bytes=self._inline_bytes))
         try:
-            said = self._post(slot, [claim.job_id for claim, _ in ended], texts)
+            reply = self._post(slot, [claim.job_id for claim, _ in ended], texts)
         finally:
             for claim, _ in ended:
                 self._workspace.end(claim.agent.id, claim.job_id)
-        told = [self._answered(*one, answer) for one, answer in zip(ended, said, strict=True)]
-        for what in told:
-            if not isinstance(what, Lifecycle | Lost):
-                raise what
-        return [what for what in told if isinstance(what, Lifecycle | Lost)]
+        outcomes = [self._answer(*one, answer) for one, answer in zip(ended, reply, strict=True)]
+        for result in outcomes:
+            if not isinstance(result, Lifecycle | Lost):
+                raise result
+        return [result for result in outcomes if isinstance(result, Lifecycle | Lost)]
 
     def _post(self, slot: _Slot, job_ids: Sequence[str], texts: Sequence[bytes]) -> list[Any]:
         """As many as fit into one request; for each its answer, or the error that is one."""
@@ -259,15 +259,15 @@ class AgqStore:
                 words += (job_ids[at], texts[at])
                 size += len(texts[at])
                 at += 1
-            answers += slot.line.ask(partial(_done, words), again=True)
-        slot.looked_s = self._clock.monotonic_s()
+            answers += slot.connection.call(partial(_done, words), repeat=True)
+        slot.checked_s = self._clock.monotonic_s()
         return answers
 
-    def _answered(self, claim: Claim, outcome: Outcome, answer: Any) -> Lifecycle | FarroError:
+    def _answer(self, claim: Claim, outcome: Outcome, answer: Any) -> Lifecycle | FarroError:
         if isinstance(answer, Exception):
             return refused(self._address, str(answer))
         good = isinstance(outcome, Succeeded)
-        return self._told(
+        return self._lifecycle(
             claim,
             Move(
                 reason=Reason.COMMITTED,
@@ -284,9 +284,11 @@ class AgqStore:
     def hand_back(self, claims: Sequence[Claim]) -> None:
         if not claims:
             return
-        slot = self._mine(claims[0].agent)
+        slot = self._slot_of(claims[0].agent)
         try:
-            slot.line.ask(lambda client: client.say("JOB.RETURN", *(claim.job_id for claim in claims)), again=True)
+            slot.connection.call(
+                lambda client: client.send("JOB.RETURN", *(claim.job_id for claim in claims)), repeat=True
+            )
         finally:
             for claim in claims:
                 self._workspace.end(claim.agent.id, claim.job_id)
@@ -296,17 +298,17 @@ class AgqStore:
 
     def release(self, claim: Claim, note: str = "") -> Lifecycle:
         """Into its queue at once. Where nobody answers, the slot says goodbye: then all that it holds goes back."""
-        slot = self._mine(claim.agent)
+        slot = self._slot_of(claim.agent)
         try:
             words = ("JOB.RELEASE", claim.job_id, note or "released by its worker")
-            slot.line.ask(lambda client: client.say(*words), again=False)
+            slot.connection.call(lambda client: client.send(*words), repeat=False)
         except ClaimLost:
             pass
         except FarroError:
-            slot.line.bye()
+            slot.connection.quit()
         self._workspace.end(claim.agent.id, claim.job_id)
         move = Move(reason=Reason.RELEASED, status=Status.QUEUED, role=claim.envelope.lifecycle.role, note=note)
-        return self._told(claim, move)
+        return self._lifecycle(claim, move)
 
     def pending(self, role: str) -> int:
         """For a worker that drains: what is queued there, and what anybody has in work."""
@@ -316,7 +318,9 @@ class AgqStore:
             return 0
 
         source = _queue(slot.agent)
-        waiting, held = slot.line.ask(lambda client: client.say_all(("LLEN", source), ("LLEN", PROCESSING)), again=True)
+        waiting, held = slot.connection.call(
+            lambda client: client.send_all(("LLEN", source), ("LLEN", PROCESSING)), repeat=True
+        )
         return int(waiting) + int(held)
 
     def close(self) -> None:
@@ -328,14 +332,14 @@ class AgqStore:
 
     # --- inside ---
 
-    def _mine(self, agent: Agent) -> _Slot:
+    def _slot_of(self, agent: Agent) -> _Slot:
         with self._lock:
             slot = self._slots.get(agent.id)
         if slot is None or slot.doubtful:
             raise AgentLost(f"{agent.id} is no more; the slot joins again under a new name")
         return slot
 
-    def _told(self, claim: Claim, move: Move) -> Lifecycle:
+    def _lifecycle(self, claim: Claim, move: Move) -> Lifecycle:
         """What the other side made of it, as far as it is known here."""
         return transitions.decided(
             claim.envelope.lifecycle, move, by=claim.agent.id, attempt=claim.attempt, now=self._clock.now()
@@ -345,8 +349,8 @@ class AgqStore:
 _OVER = frozenset({b"succeeded", b"completed", b"failed", b"killed", b"cancelled"})
 
 
-def _done(words: Sequence[str | bytes], client: Client) -> list[Any]:
-    answers: list[Any] = client.say("JOB.DONE", *words)
+def _done(words: Sequence[str | bytes], client: RespClient) -> list[Any]:
+    answers: list[Any] = client.send("JOB.DONE", *words)
     for answer in answers:
         if isinstance(answer, Exception) and "ask again" in str(answer):
             raise answer  # what was posted before the line broke is being kept just now
@@ -358,8 +362,8 @@ def _queue(agent: Agent) -> str:
 
 
 def _attempt(found: Mapping[bytes, bytes]) -> int | None:
-    said = found.get(b"attempt", b"")
-    return int(said) if said.isdigit() else None
+    reply = found.get(b"attempt", b"")
+    return int(reply) if reply.isdigit() else None
 
 
 def _job(text: bytes) -> tuple[str, Mapping[str, Any]]:

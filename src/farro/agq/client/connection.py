@@ -26,7 +26,7 @@ PAUSE_S = 0.2  # between two tries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
+class AgqAddress:
     host: str
     port: int
     key: str | None = field(repr=False)  # what clients say with AUTH
@@ -35,7 +35,7 @@ class Address:
         return f"agq://{self.host}:{self.port}"
 
     @classmethod
-    def of(cls, url: str, key: str | None) -> Address:
+    def of(cls, url: str, key: str | None) -> AgqAddress:
         if "@" in url:  # not repeated: what stands before it is a key
             raise InputError(
                 "an address of `farro agq` holds no key: write agq://HOST:PORT, and set AGQ_KEY to the key"
@@ -53,7 +53,7 @@ class Announcement:
     tools: tuple[str, ...] = ()
 
 
-class Client:
+class RespClient:
     """One connection of redis-py, without its pool: a worker is one line, and goodbye on it is the worker's own."""
 
     __slots__ = ("_connection", "_error")
@@ -62,12 +62,12 @@ class Client:
         self._connection = connection
         self._error = error  # what an answer that is an error is raised as
 
-    def say(self, *words: str | bytes | int) -> Any:
+    def send(self, *words: str | bytes | int) -> Any:
         connection = self._connection
         connection.send_packed_command(connection.pack_command(*words))
         return connection.read_response()
 
-    def say_all(self, *commands: tuple[str | bytes | int, ...]) -> list[Any]:
+    def send_all(self, *commands: tuple[str | bytes | int, ...]) -> list[Any]:
         """All in one trip. The first error is raised when every answer is there."""
         connection = self._connection
         connection.send_packed_command(connection.pack_commands(commands))
@@ -86,27 +86,27 @@ class Client:
         self._connection.disconnect()
 
 
-class Line:
+class WorkerConnection:
     """Used by one thread at a time."""
 
-    def __init__(self, address: Address, told: Announcement, clock: Clock, *, timeout_s: float) -> None:
+    def __init__(self, address: AgqAddress, announcement: Announcement, clock: Clock, *, timeout_s: float) -> None:
         self.address = address
         self.alive_s = 30.0  # how long the other side waits for a worker without a connection: it says so
-        self._told = told
+        self._announcement = announcement
         self._clock = clock
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
-        self._client: Client | None = None
+        self._client: RespClient | None = None
 
-    def ask(self, say: Callable[[Client], T], *, again: bool) -> T:
+    def call(self, send: Callable[[RespClient], T], *, repeat: bool) -> T:
         """What `say` makes of the client. `again`: it may be repeated after a broken connection, for as long as the
         other side waits for this worker. StorageTrouble: there was no answer, and nobody knows whether it was done."""
         redis = _redis()
-        until_s = self._clock.monotonic_s() + (self.alive_s if again else 0.0)
+        until_s = self._clock.monotonic_s() + (self.alive_s if repeat else 0.0)
         with self._lock:
             while True:
                 try:
-                    return say(self._connected(redis))
+                    return send(self._connected(redis))
                 except redis.exceptions.AuthenticationError as error:
                     self.drop()
                     raise refused(self.address, str(error)) from None
@@ -116,16 +116,16 @@ class Line:
                         raise _unreachable(self.address, error) from None
                     self._clock.sleep(PAUSE_S)
                 except redis.exceptions.ResponseError as error:
-                    if not (again and "ask again" in str(error) and self._clock.monotonic_s() + PAUSE_S <= until_s):
+                    if not (repeat and "ask again" in str(error) and self._clock.monotonic_s() + PAUSE_S <= until_s):
                         raise refused(self.address, str(error)) from None
                     self._clock.sleep(PAUSE_S)
 
-    def bye(self) -> None:
+    def quit(self) -> None:
         """The worker leaves: what it still holds goes back at once. Without an answer it goes back after its time."""
         if self._lock.acquire(timeout=self._timeout_s):
             try:
                 with contextlib.suppress(FarroError):
-                    self.ask(lambda client: client.say("QUIT"), again=False)
+                    self.call(lambda client: client.send("QUIT"), repeat=False)
                 self.drop()
             finally:
                 self._lock.release()
@@ -136,13 +136,13 @@ class Line:
             with contextlib.suppress(Exception):  # a socket that is broken already
                 client.close()
 
-    def _connected(self, redis: Any) -> Client:
+    def _connected(self, redis: Any) -> RespClient:
         if self._client is None:
             made = redis.Connection(
                 host=self.address.host,
                 port=self.address.port,
                 password=self.address.key,
-                client_name=self._told.worker_id,
+                client_name=self._announcement.worker_id,
                 protocol=2,
                 socket_timeout=self._timeout_s,
                 socket_connect_timeout=self._timeout_s,
@@ -151,13 +151,13 @@ class Line:
             )
             try:
                 made.connect()
-                client = Client(made, redis.exceptions.ResponseError)
-                worker = f"worker:{self._told.worker_id}"
-                answers = client.say_all(
+                client = RespClient(made, redis.exceptions.ResponseError)
+                worker = f"worker:{self._announcement.worker_id}"
+                answers = client.send_all(
                     ("SET", f"{worker}:alive", "1"),
                     ("PTTL", f"{worker}:alive"),
-                    ("SET", f"{worker}:tags", ",".join(sorted(self._told.tags))[:FACT_BYTES]),
-                    ("SET", f"{worker}:tools", _fitting(self._told.tools)),
+                    ("SET", f"{worker}:tags", ",".join(sorted(self._announcement.tags))[:FACT_BYTES]),
+                    ("SET", f"{worker}:tools", _fitting(self._announcement.tools)),
                 )
                 if answers[1] > 0:
                     self.alive_s = answers[1] / 1000
@@ -184,7 +184,7 @@ def _redis() -> Any:
     return redis
 
 
-def _unreachable(address: Address, error: BaseException) -> StorageTrouble:
+def _unreachable(address: AgqAddress, error: BaseException) -> StorageTrouble:
     why = ascii(str(error) or type(error).__name__)[1:-1][:200]
     return StorageTrouble(
         f"{address}: no answer ({why}). Check that `farro agq` runs there and can be reached from here "
@@ -192,7 +192,7 @@ def _unreachable(address: Address, error: BaseException) -> StorageTrouble:
     )
 
 
-def refused(address: Address, text: str) -> FarroError:
+def refused(address: AgqAddress, text: str) -> FarroError:
     said = ascii(text)[1:-1][:300]
     if text.startswith("claim lost"):
         return ClaimLost(said)

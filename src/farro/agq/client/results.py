@@ -18,7 +18,7 @@ POST_BYTES = 15 << 20  # of the document: agq takes 16 MiB
 
 
 def document(job_id: str, folder: str, outcome: Succeeded | Failed | Unroutable, *, inline_bytes: int) -> bytes:
-    """The result as JSON. Streams that the report cut short are told up to `inline_bytes` each; less of all where their
+    """The result as JSON. Streams that the report cut short are result up to `inline_bytes` each; less of all where their
     quoting (a NUL is six characters) makes more of them than is taken."""
     total = TOTAL
     while len(text := _document(job_id, folder, outcome, inline_bytes, total)) > POST_BYTES and total:
@@ -29,26 +29,26 @@ def document(job_id: str, folder: str, outcome: Succeeded | Failed | Unroutable,
 def _document(
     job_id: str, folder: str, outcome: Succeeded | Failed | Unroutable, inline_bytes: int, total: int
 ) -> bytes:
-    told = dict(outcome.report.result)
+    result = dict(outcome.report.result)
     left = total
     steps = []
-    for item in told.get("step_results") or ():
+    for item in result.get("step_results") or ():
         step = dict(item)
         for stream in ("stdout", "stderr"):
-            step[stream] = _said(step, stream, folder, min(inline_bytes, left))
+            step[stream] = _stream(step, stream, folder, min(inline_bytes, left))
             left = max(0, left - len(step[stream]))
         if not isinstance(step.get("exit_code"), int):
             step["exit_code"] = NO_EXIT_CODE
         step["success"] = step.get("success") is True
         steps.append(step)
     good = isinstance(outcome, Succeeded)
-    told |= {"job_id": job_id, "success": good, "step_results": steps}
+    result |= {"job_id": job_id, "success": good, "step_results": steps}
     if not isinstance(outcome, Succeeded):
-        told["error"] = {"category": outcome.error.category, "message": outcome.error.message}
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        result["error"] = {"category": outcome.error.category, "message": outcome.error.message}
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
-def _said(step: Mapping[str, Any], stream: str, folder: str, most: int) -> str:
+def _stream(step: Mapping[str, Any], stream: str, folder: str, most: int) -> str:
     text, path = str(step.get(stream) or ""), step.get(f"{stream}_path")
     if step.get(f"{stream}_truncated") and isinstance(path, str) and most > len(text):
         try:

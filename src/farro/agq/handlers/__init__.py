@@ -3,7 +3,7 @@
 How commands come and answers go lives beside this package.
 """
 
-from farro.agq.handlers import batches, connection, jobs, keys, library, queues, results, subscriptions
+from farro.agq.handlers import batches, connection, jobs, keys, library, queues, results
 from farro.agq.handlers.table import Command
 
 TABLE: dict[bytes, Command] = {
@@ -11,7 +11,6 @@ TABLE: dict[bytes, Command] = {
     **queues.TABLE,
     **results.TABLE,
     **keys.TABLE,
-    **subscriptions.TABLE,
     **jobs.TABLE,
     **batches.TABLE,
     **library.TABLE,

@@ -9,16 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import keys
-from farro.agq.deferred_reply import Later
 from farro.agq.handlers import queues, results
 from farro.agq.handlers.table import integer, seconds, table, text
-from farro.agq.replies import NO_ARRAY, CommandError
-from farro.agq.roster import Held
+from farro.agq.replies import NO_ARRAY, CommandError, DeferredReply
+from farro.agq.roster import HeldJob
 
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
 
-MOST = 16  # jobs of one row: 16 MiB, as one LPOP
+MOST = 16  # jobs of one batch: 16 MiB, as one LPOP
 
 
 def take(connection: Connection, args: list[bytes]) -> Any:
@@ -33,38 +32,38 @@ def take(connection: Connection, args: list[bytes]) -> Any:
     server.workers.of(connection).posted.clear()
     if roles is None:
         return _take_later(connection, args[1], count, timeout_s)
-    return _take(connection, queues.worked(args[1], roles), count, timeout_s)
+    return _take(connection, queues.workable_role(args[1], roles), count, timeout_s)
 
 
 async def _take_later(connection: Connection, queue: bytes, count: int, timeout_s: float | None) -> Any:
     """Where the roles must be asked for first, once in a while."""
-    role = queues.worked(queue, await connection.server.roles())
+    role = queues.workable_role(queue, await connection.server.roles())
     return await _take(connection, role, count, timeout_s).wait()
 
 
-def _take(connection: Connection, role: str, count: int, timeout_s: float | None) -> Later:
-    later = Later()
+def _take(connection: Connection, role: str, count: int, timeout_s: float | None) -> DeferredReply:
+    later = DeferredReply()
 
-    def told(found: list[Held] | Exception) -> None:
-        later.answer(found if isinstance(found, Exception) else _row(found))
+    def answer(found: list[HeldJob] | Exception) -> None:
+        later.answer(found if isinstance(found, Exception) else _reply(found))
 
     if timeout_s is not None:
-        queues.wait(connection, [role], timeout_s, limit=count, row=True).then(told)
+        queues.wait(connection, [role], timeout_s, limit=count, batch=True).then(answer)
         return later
     workers = connection.server.workers
 
-    def claimed(found: list[Held] | Exception) -> None:
-        told(found if isinstance(found, Exception) else queues.given(connection, found))
+    def claimed(found: list[HeldJob] | Exception) -> None:
+        answer(found if isinstance(found, Exception) else queues.deliver(connection, found))
 
-    workers.take(workers.of(connection), role, count, claimed, row=True)
+    workers.claim_then(workers.of(connection), role, count, claimed, batch=True)
     return later
 
 
-def _row(found: list[Held]) -> Any:
-    told: list[Any] = []
+def _reply(found: list[HeldJob]) -> Any:
+    reply: list[Any] = []
     for held in found:
-        told += (held.claim.attempt, held.text)
-    return told or NO_ARRAY
+        reply += (held.claim.attempt, held.text)
+    return reply or NO_ARRAY
 
 
 def done(connection: Connection, args: list[bytes]) -> Any:
@@ -72,21 +71,21 @@ def done(connection: Connection, args: list[bytes]) -> Any:
     pairs = list(zip(args[1::2], args[2::2], strict=False))
     if len(args) % 2 == 0:
         raise CommandError("wrong number of arguments for 'job.done' command")
-    if sum(len(value) for _, value in pairs) > results.AT_ONCE * len(pairs):
+    if sum(len(value) for _, value in pairs) > results.SMALL_RESULT * len(pairs):
         return _done_slowly(connection, pairs)
-    later = Later()
+    later = DeferredReply()
     answers: list[Any] = [None] * len(pairs)
     left = len(pairs)
 
-    def told(at: int, answer: Any) -> None:
+    def answered(at: int, answer: Any) -> None:
         nonlocal left
-        answers[at] = connection.told(answer) if isinstance(answer, Exception) else answer
+        answers[at] = connection.error_reply(answer) if isinstance(answer, Exception) else answer
         left -= 1
         if left == 0:
             later.answer(answers)
 
     for at, (job_id, value) in enumerate(pairs):
-        results.settle(connection, keys.decoded(job_id), value, partial(told, at))
+        results.commit_result(connection, keys.decoded(job_id), value, partial(answered, at))
     return later
 
 
@@ -95,13 +94,13 @@ async def _done_slowly(connection: Connection, pairs: list[tuple[bytes, bytes]])
     answers: list[Any] = []
     for job_id, value in pairs:
         try:
-            answers.append(await results.settle_large(connection, keys.decoded(job_id), value))
+            answers.append(await results.commit_large_result(connection, keys.decoded(job_id), value))
         except Exception as error:  # noqa: BLE001 - this one's alone
-            answers.append(connection.told(error))
+            answers.append(connection.error_reply(error))
     return answers
 
 
-async def put_back(connection: Connection, args: list[bytes]) -> Any:
+async def return_jobs(connection: Connection, args: list[bytes]) -> Any:
     """JOB.RETURN id …: jobs that were not begun go to their places in the queue, as if nobody had had them. How many;
     what this connection's worker does not hold is passed over."""
     server = connection.server
@@ -109,14 +108,14 @@ async def put_back(connection: Connection, args: list[bytes]) -> Any:
     known = (worker.held.get(text(job_id)) for job_id in dict.fromkeys(args[1:]))
     mine = [held for held in known if held is not None and not held.busy and held.success is None]
     if mine:
-        await server.workers.put_back(mine)
+        await server.workers.return_unbegun(mine)
         for held in mine:
-            server.moved(held.role, 1)
+            server.adjust_length(held.role, 1)
     return len(mine)
 
 
 TABLE = table(
     ("JOB.TAKE", take, 2, 3),
     ("JOB.DONE", done, 2, None),
-    ("JOB.RETURN", put_back, 1, MOST),
+    ("JOB.RETURN", return_jobs, 1, MOST),
 )

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from farro.agq.channels import MAX_SUBSCRIPTIONS
 from farro.agq.handlers.table import Command, integer, table, text
-from farro.agq.replies import NOTHING, OK, PONG, CommandError, Simple
+from farro.agq.keys import MAX_LENGTH
+from farro.agq.replies import NOTHING, OK, PONG, CommandError, MultiReply, PushMessage, SimpleString
 
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
@@ -36,8 +39,8 @@ async def _wrong_key(connection: Connection) -> Any:
     await asyncio.sleep(WRONG_KEY_S)
     answer = CommandError("invalid username-password pair or user is disabled.", "WRONGPASS")
     if connection.wrong_keys >= WRONG_KEYS and not connection.closed:
-        connection.say(answer)
-        connection.bye()
+        connection.send(answer)
+        connection.close_after_writes()
     raise answer
 
 
@@ -48,7 +51,7 @@ def _authenticated(connection: Connection, user: bytes, key: bytes) -> bool:
     # Compared in the same time whatever is wrong with it.
     if not hmac.compare_digest(key, wanted.encode("utf-8", "surrogateescape")) or user != b"default":
         return False
-    connection.trust()
+    connection.authenticate()
     return True
 
 
@@ -70,7 +73,7 @@ def hello(connection: Connection, args: list[bytes]) -> Any:
             raise CommandError("Syntax error in HELLO")
     if credentials is not None and not _authenticated(connection, *credentials):
         return _wrong_key(connection)
-    if not connection.known:
+    if not connection.authenticated:
         raise CommandError("HELLO must be called with the client already authenticated, or with AUTH", "NOAUTH")
     if name is not None:
         _name(connection, name)
@@ -152,8 +155,8 @@ def ping(connection: Connection, args: list[bytes]) -> Any:
 
 def quit_(connection: Connection, args: list[bytes]) -> Any:
     connection.info["bye"] = "yes"
-    connection.say(OK)
-    connection.bye()
+    connection.send(OK)
+    connection.close_after_writes()
     return NOTHING
 
 
@@ -163,8 +166,8 @@ def reset(connection: Connection, args: list[bytes]) -> Any:
     connection.server.channels.forget(connection)
     connection.proto = 2
     connection.name = ""
-    connection.distrust()
-    return Simple("RESET")
+    connection.deauthenticate()
+    return SimpleString("RESET")
 
 
 # --- what ---
@@ -197,11 +200,11 @@ def info(connection: Connection, args: list[bytes]) -> Any:
         },
         "keyspace": {},
     }
-    asked = {text(word).lower() for word in args[1:]} - {"all", "default", "everything"}
+    wanted = {text(word).lower() for word in args[1:]} - {"all", "default", "everything"}
     shown = [
         f"# {name.capitalize()}\r\n" + "".join(f"{key}:{value}\r\n" for key, value in values.items())
         for name, values in sections.items()
-        if not asked or name in asked
+        if not wanted or name in wanted
     ]
     return "\r\n".join(shown)
 
@@ -237,7 +240,7 @@ def config(connection: Connection, args: list[bytes]) -> Any:
 def multi(connection: Connection, args: list[bytes]) -> Any:
     if connection.queued is not None:
         raise CommandError("MULTI calls can not be nested")
-    connection.queued, connection.spoilt = [], False
+    connection.queued, connection.multi_failed = [], False
     return OK
 
 
@@ -252,10 +255,60 @@ def exec_(connection: Connection, args: list[bytes]) -> Any:
     queued, connection.queued = connection.queued, None
     if queued is None:
         raise CommandError("EXEC without MULTI")
-    if connection.spoilt:
+    if connection.multi_failed:
         connection.unqueue()
         raise CommandError("Transaction discarded because of previous errors.", "EXECABORT")
     return connection.execute(queued)
+
+
+# --- subscriptions ---
+
+
+def subscribe(connection: Connection, args: list[bytes]) -> Any:
+    return _subscribe(connection, args, b"subscribe", connection.server.channels.subscribe)
+
+
+def psubscribe(connection: Connection, args: list[bytes]) -> Any:
+    return _subscribe(connection, args, b"psubscribe", connection.server.channels.psubscribe)
+
+
+def _subscribe(connection: Connection, args: list[bytes], word: bytes, begin: Callable[[Any, bytes], None]) -> Any:
+    if connection.executing:
+        raise CommandError("no subscriptions between MULTI and EXEC")
+    if any(len(name) > MAX_LENGTH for name in args[1:]):
+        raise CommandError(f"the name of a channel has at most {MAX_LENGTH} bytes")
+    if _subscriptions(connection) + len(args) - 1 > MAX_SUBSCRIPTIONS:
+        raise CommandError(f"at most {MAX_SUBSCRIPTIONS} subscriptions of one connection")
+    answers = []
+    for name in args[1:]:
+        begin(connection, name)
+        answers.append(PushMessage((word, name, _subscriptions(connection))))
+    connection.server.watch_all_changes()
+    return MultiReply(tuple(answers))
+
+
+def unsubscribe(connection: Connection, args: list[bytes]) -> Any:
+    names = args[1:] or sorted(connection.channels)
+    return _unsubscribe(connection, names, b"unsubscribe", connection.server.channels.unsubscribe)
+
+
+def punsubscribe(connection: Connection, args: list[bytes]) -> Any:
+    names = args[1:] or sorted(connection.patterns)
+    return _unsubscribe(connection, names, b"punsubscribe", connection.server.channels.punsubscribe)
+
+
+def _unsubscribe(connection: Connection, names: list[bytes], word: bytes, end: Callable[[Any, bytes], None]) -> Any:
+    if connection.executing:
+        raise CommandError("no subscriptions between MULTI and EXEC")
+    answers = []
+    for name in names:
+        end(connection, name)
+        answers.append(PushMessage((word, name, _subscriptions(connection))))
+    return MultiReply(tuple(answers or [PushMessage((word, None, _subscriptions(connection)))]))
+
+
+def _subscriptions(connection: Connection) -> int:
+    return len(connection.channels) + len(connection.patterns)
 
 
 TABLE = table(
@@ -272,4 +325,8 @@ TABLE = table(
     ("MULTI", multi, 0, 0),
     ("DISCARD", discard, 0, 0),
     ("EXEC", exec_, 0, 0),
+    ("SUBSCRIBE", subscribe, 1, None),
+    ("PSUBSCRIBE", psubscribe, 1, None),
+    ("UNSUBSCRIBE", unsubscribe, 0, None),
+    ("PUNSUBSCRIBE", punsubscribe, 0, None),
 )

@@ -28,14 +28,14 @@ MOST = 10_000
 BY = "agq"
 
 
-def told(data: Any) -> str:
+def as_json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, default=str)
 
 
 async def get(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
-    found = await server.look(descriptions.whole, server.store, _job_id(args[1]))
-    return None if found is None else told(found)
+    found = await server.query(descriptions.whole, server.store, _job_id(args[1]))
+    return None if found is None else as_json(found)
 
 
 async def list_(connection: Connection, args: list[bytes]) -> Any:
@@ -44,18 +44,18 @@ async def list_(connection: Connection, args: list[bytes]) -> Any:
     words = args[1:]
     if len(words) % 2:
         raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
-    asked = JobQuery(last=LISTED)
+    query = JobQuery(last=LISTED)
     for option, value in zip(words[::2], words[1::2], strict=True):
         if option.upper() == b"STATUS":
-            asked = replace(asked, statuses=[_status(text(value))])
+            query = replace(query, statuses=[_status(text(value))])
         elif option.upper() == b"ROLE":
-            asked = replace(asked, roles=[keys.queue_role(b"queue:" + value, await server.roles())])
+            query = replace(query, roles=[keys.queue_role(b"queue:" + value, await server.roles())])
         elif option.upper() == b"LIMIT":
-            asked = replace(asked, last=min(max(integer(value), 0), MOST))
+            query = replace(query, last=min(max(integer(value), 0), MOST))
         else:
             raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
-    views = await server.look(listing.ls, server.store, server.store.root, asked)
-    return [told(each) for each in await server.look(descriptions.summaries, server.store, views)]
+    views = await server.query(listing.ls, server.store, server.store.root, query)
+    return [as_json(each) for each in await server.query(descriptions.summaries, server.store, views)]
 
 
 def _status(word: str) -> Status:
@@ -87,7 +87,7 @@ async def release(connection: Connection, args: list[bytes]) -> Any:
     workers = connection.server.workers
     held = workers.holding(workers.of(connection), _job_id(args[1]))
     held.success = None
-    await workers.give_back(held, text(args[2])[:1000] if len(args) > 2 else "released by its worker")
+    await workers.hand_back(held, text(args[2])[:1000] if len(args) > 2 else "released by its worker")
     return OK
 
 
@@ -108,7 +108,7 @@ async def workers(connection: Connection, args: list[bytes]) -> Any:
             "alive": True,
             "connections": len(worker.connections),
             "jobs": list(worker.held),
-            "ttl_s": round(worker.left_s(now_s), 3),
+            "ttl_s": round(worker.remaining_s(now_s), 3),
             **{name: value for name, value in worker.facts.items() if name not in ("worker_id", "alive", "jobs")},
             "tags": sorted(worker.tags),
             "via": "agq",
@@ -122,8 +122,8 @@ async def workers(connection: Connection, args: list[bytes]) -> Any:
         if worker.held
     ]
     own = server.workers.agents()
-    others = await server.look(descriptions.workers, server.store, without=own)
-    return [told(line) for line in (*lines, *others)]
+    others = await server.query(descriptions.workers, server.store, without=own)
+    return [as_json(line) for line in (*lines, *others)]
 
 
 async def stats(connection: Connection, args: list[bytes]) -> Any:
@@ -132,8 +132,8 @@ async def stats(connection: Connection, args: list[bytes]) -> Any:
     roles = await server.roles()
     if len(args) > 1:
         roles = [keys.queue_role(args[1], roles)]
-    counted = await server.look(descriptions.queues, server.store, roles)
-    paused = await server.look(server.store.paused)
+    counted = await server.query(descriptions.queues, server.store, roles)
+    paused = await server.query(server.store.paused)
     waiting = server.waiting()
     queues = {
         keys.queue_name(role): {
@@ -144,7 +144,7 @@ async def stats(connection: Connection, args: list[bytes]) -> Any:
         }
         for role, counts in counted.items()
     }
-    return told({"queues": queues, "processing": len(server.workers.held), "connections": len(server.connections)})
+    return as_json({"queues": queues, "processing": len(server.workers.held), "connections": len(server.connections)})
 
 
 TABLE = table(

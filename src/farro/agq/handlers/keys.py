@@ -9,19 +9,19 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import descriptions, keys
-from farro.agq.glob import Pattern
 from farro.agq.handlers.table import integer, table, text
-from farro.agq.replies import CommandError, Simple
+from farro.agq.keys import GlobPattern
+from farro.agq.replies import CommandError, SimpleString
 
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
-    from farro.agq.roster import Worker
+    from farro.agq.roster import RemoteWorker
 
 LISTED = 10_000  # jobs that KEYS and SCAN look at
 
 
 async def type_(connection: Connection, args: list[bytes]) -> Any:
-    return Simple(await _type(connection, args[1]))
+    return SimpleString(await _type(connection, args[1]))
 
 
 async def _type(connection: Connection, key: bytes) -> str:
@@ -56,7 +56,7 @@ async def ttl(connection: Connection, args: list[bytes]) -> Any:
     known = _worker(connection, args[1])
     if known is None:
         return -1
-    left_s = known.left_s(connection.server.now_s())
+    left_s = known.remaining_s(connection.server.now_s())
     return math.ceil(left_s * 1000) if args[0].upper() == b"PTTL" else math.ceil(left_s)
 
 
@@ -70,7 +70,7 @@ async def expire(connection: Connection, args: list[bytes]) -> Any:
     return 1
 
 
-def _worker(connection: Connection, key: bytes) -> Worker | None:
+def _worker(connection: Connection, key: bytes) -> RemoteWorker | None:
     named = keys.worker_key(key)
     return None if named is None else connection.server.workers.named.get(named.worker_id)
 
@@ -128,7 +128,7 @@ def _kind(name: str) -> str:
 
 async def _matching(connection: Connection, text_of_pattern: bytes) -> list[str]:
     server = connection.server
-    pattern = Pattern(text_of_pattern)
+    pattern = GlobPattern(text_of_pattern)
     names: list[str] = [keys.PROCESSING] if server.workers.held else []
     for role in await server.roles():
         if await server.length(role):
@@ -145,7 +145,7 @@ async def _matching(connection: Connection, text_of_pattern: bytes) -> list[str]
             names.extend(f"job:{view.job_id}:{part}" for part in _parts(view.lifecycle.attempt))
         return [name for name in names if pattern.fits(name.encode())]
 
-    found: list[str] = await server.look(fitting)
+    found: list[str] = await server.query(fitting)
     return found
 
 

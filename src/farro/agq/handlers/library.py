@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import keys, memo_jobs
-from farro.agq.handlers.jobs import told
+from farro.agq.handlers.jobs import as_json
 from farro.agq.handlers.table import table, text
 from farro.agq.replies import CommandError
 from farro.documents import Document, parse_json
@@ -40,20 +40,20 @@ async def plan_submit(connection: Connection, args: list[bytes]) -> Any:
             contract=server.contract,
         )
     except BadDocument as error:
-        raise CommandError(f"invalid plan: {memo_jobs.told(error)}") from None
+        raise CommandError(f"invalid plan: {memo_jobs.first_problem(error)}") from None
 
 
 async def plan_get(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
     try:
-        return told(await server.call(library.plan, server.library, text(args[1])))
+        return as_json(await server.call(library.plan, server.library, text(args[1])))
     except InputError:
         return None
 
 
 async def plan_list(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
-    return [told(asdict(line)) for line in await server.call(library.plans, server.library)]
+    return [as_json(asdict(line)) for line in await server.call(library.plans, server.library)]
 
 
 async def plan_delete(connection: Connection, args: list[bytes]) -> Any:
@@ -92,30 +92,30 @@ async def action_submit(connection: Connection, args: list[bytes]) -> Any:
     try:
         answer = await server.call(submit)
     except BadDocument as error:
-        raise CommandError(f"invalid action: {memo_jobs.told(error)}") from None
-    server.moved(role or keys.READY_ROLE, len(answer["job_ids"]))
-    return told(answer)
+        raise CommandError(f"invalid action: {memo_jobs.first_problem(error)}") from None
+    server.adjust_length(role or keys.READY_ROLE, len(answer["job_ids"]))
+    return as_json(answer)
 
 
 async def action_get(connection: Connection, args: list[bytes]) -> Any:
     """With its jobs, and what each of them is."""
     server = connection.server
     try:
-        return told(await server.call(library.action_told, server.store, server.library, text(args[1])))
+        return as_json(await server.call(library.action_told, server.store, server.library, text(args[1])))
     except InputError:
         return None
 
 
 async def action_list(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
-    return [told(asdict(line)) for line in await server.call(library.actions, server.library)]
+    return [as_json(asdict(line)) for line in await server.call(library.actions, server.library)]
 
 
 def _document(word: bytes, kind: str) -> Document:
     try:
         return parse_json(word, source=kind)
     except BadDocument as error:
-        raise CommandError(f"invalid {kind}: {memo_jobs.told(error)}") from None
+        raise CommandError(f"invalid {kind}: {memo_jobs.first_problem(error)}") from None
 
 
 TABLE = table(

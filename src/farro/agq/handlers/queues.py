@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from farro.agq import keys, memo_jobs
 from farro.agq.blocking_pops import RoleQueue, Waiter
-from farro.agq.deferred_reply import Later
 from farro.agq.handlers.table import integer, seconds, table
-from farro.agq.memo_jobs import Push
-from farro.agq.replies import NO_ARRAY, CommandError
-from farro.agq.roster import Held
+from farro.agq.memo_jobs import PushRequest
+from farro.agq.replies import NO_ARRAY, CommandError, DeferredReply
+from farro.agq.roster import HeldJob
 from farro.errors import BadDocument, IdConflict
 from farro.jobs.states import Status
 
@@ -44,12 +43,12 @@ def push(connection: Connection, args: list[bytes]) -> Any:
     role = keys.queue_role(args[1], roles)
     if server.known_length(role) is None:
         return _push_slowly(connection, args)
-    later = Later()
+    later = DeferredReply()
 
-    def told(answer: list[str] | Exception) -> None:
-        later.answer(_refused(answer) if isinstance(answer, Exception) else server.reckoned(role))
+    def pushed(answer: list[str] | Exception) -> None:
+        later.answer(_refused(answer) if isinstance(answer, Exception) else server.estimated_length(role))
 
-    server.push(Push(texts=args[2:], role=role, queue=keys.decoded(args[1])), told)
+    server.push(PushRequest(texts=args[2:], role=role, queue=keys.decoded(args[1])), pushed)
     return later
 
 
@@ -57,8 +56,8 @@ async def _push_slowly(connection: Connection, args: list[bytes]) -> Any:
     """Where something must be asked for first, once in a while."""
     server = connection.server
     role = keys.queue_role(args[1], await server.roles())
-    later = Later()
-    server.push(Push(texts=args[2:], role=role, queue=keys.decoded(args[1])), later.answer)
+    later = DeferredReply()
+    server.push(PushRequest(texts=args[2:], role=role, queue=keys.decoded(args[1])), later.answer)
     try:
         await later.wait()
     except (BadDocument, IdConflict) as error:
@@ -68,7 +67,7 @@ async def _push_slowly(connection: Connection, args: list[bytes]) -> Any:
 
 def _refused(error: Exception) -> Exception:
     if isinstance(error, BadDocument):
-        return CommandError(f"invalid job: {memo_jobs.told(error)}")
+        return CommandError(f"invalid job: {memo_jobs.first_problem(error)}")
     if isinstance(error, IdConflict):
         return CommandError(f"invalid job: id: {error}")
     return error
@@ -78,7 +77,7 @@ def _refused(error: Exception) -> Exception:
 
 
 async def pop(connection: Connection, args: list[bytes]) -> Any:
-    role = worked(args[1], await connection.server.roles())
+    role = workable_role(args[1], await connection.server.roles())
     if len(args) == 2:
         held = await _claim(connection, role)
         return None if held is None else held.text
@@ -96,7 +95,7 @@ async def pop(connection: Connection, args: list[bytes]) -> Any:
 async def blocking_pop(connection: Connection, args: list[bytes]) -> Any:
     timeout_s = seconds(args[-1])
     roles = await connection.server.roles()
-    wanted = [(key, worked(key, roles)) for key in args[1:-1]]
+    wanted = [(key, workable_role(key, roles)) for key in args[1:-1]]
     found = await wait(connection, [role for _, role in wanted], timeout_s).wait()
     if not found:
         return NO_ARRAY
@@ -117,7 +116,7 @@ async def blocking_move(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def _source(connection: Connection, args: list[bytes]) -> str:
-    role = worked(args[1], await connection.server.roles())
+    role = workable_role(args[1], await connection.server.roles())
     if keys.decoded(args[2]) != keys.PROCESSING:
         raise CommandError(f"jobs are moved to {keys.PROCESSING} only; a job goes to another queue by its routing")
     ends = args[3:5] if args[0].upper() in (b"LMOVE", b"BLMOVE") else []
@@ -126,61 +125,63 @@ async def _source(connection: Connection, args: list[bytes]) -> str:
     return role
 
 
-def worked(key: bytes, roles: list[str]) -> str:
+def workable_role(key: bytes, roles: list[str]) -> str:
     """The role whose queue workers may work."""
     role = keys.queue_role(key, roles)
     if role == MANAGER:
-        raise CommandError("the manager's queue is worked by `farro manager`")
+        raise CommandError("the manager's queue is workable_role by `farro manager`")
     return role
 
 
-async def _claim(connection: Connection, role: str) -> Held | None:
+async def _claim(connection: Connection, role: str) -> HeldJob | None:
     workers = connection.server.workers
-    found = given(connection, await workers.claim(workers.of(connection), role))
+    found = deliver(connection, await workers.claim(workers.of(connection), role))
     return found[0] if found else None
 
 
-def given(connection: Connection, found: list[Held]) -> list[Held]:
+def deliver(connection: Connection, found: list[HeldJob]) -> list[HeldJob]:
     """Jobs that the answer under way will tell of."""
     if not found:
         return []
     server = connection.server
-    server.moved(found[0].role, -len(found))
+    server.adjust_length(found[0].role, -len(found))
     for held in found:
         held.connection = connection
-    connection.untold += found
+    connection.undelivered += found
     if connection.closed or server.stopping:
         # At once, also where its worker may come back: it never learned of these jobs.
         for held in found:
-            server.spawn(server.workers.give_back(held, "its client went away before it was told"))
+            server.spawn(server.workers.hand_back(held, "its client went away before it was told"))
         return []
     return found
 
 
-def wait(connection: Connection, roles: list[str], timeout_s: float, *, limit: int = 1, row: bool = False) -> Later:
+def wait(
+    connection: Connection, roles: list[str], timeout_s: float, *, limit: int = 1, batch: bool = False
+) -> DeferredReply:
     """Up to so many jobs of one of these roles, as soon as there is one; 0 s: without end."""
     server = connection.server
     workers = server.workers
     queues = [server.queue(role) for role in dict.fromkeys(roles)]
-    looked: dict[RoleQueue, int] = {}  # those in which nothing was
-    later = Later()
+    news_before: dict[RoleQueue, int] = {}  # those in which nothing was
+    later = DeferredReply()
 
     def look(at: int) -> None:
         """One after the other: without others who wait there, and before waiting for all of them."""
-        while at < len(queues) and (queues[at].waiters or (row and queues[at].gathers and not connection.executing)):
+        while at < len(queues) and (queues[at].waiters or (batch and queues[at].gathers and not connection.executing)):
             at += 1
         if at == len(queues):
             stay()
             return
-        looked[queues[at]] = queues[at].news
-        workers.take(workers.of(connection), queues[at].role, limit, partial(claimed, at), row=row)
+        news_before[queues[at]] = queues[at].news
+        workers.claim_then(workers.of(connection), queues[at].role, limit, partial(claimed, at), batch=batch)
 
-    def claimed(at: int, found: list[Held] | Exception) -> None:
+    def claimed(at: int, found: list[HeldJob] | Exception) -> None:
         if isinstance(found, Exception):
             later.answer(found)
         elif found:
             queues[at].served(len(found))
-            later.answer(given(connection, found))
+            later.answer(deliver(connection, found))
         else:
             look(at + 1)
 
@@ -188,18 +189,18 @@ def wait(connection: Connection, roles: list[str], timeout_s: float, *, limit: i
         if connection.executing or connection.closed or server.stopping:
             later.answer([])
             return
-        waiter = connection.waiter = Waiter(connection, workers, queues, ended, limit=limit, row=row)
+        waiter = connection.waiter = Waiter(connection, workers, queues, ended, limit=limit, batch=batch)
         if timeout_s:
             timers.append(asyncio.get_running_loop().call_later(timeout_s, waiter.expire))
-        waiter.enter(looked)
+        waiter.enter(news_before)
 
     timers: list[asyncio.TimerHandle] = []
 
-    def ended(found: list[Held] | Exception) -> None:
+    def ended(found: list[HeldJob] | Exception) -> None:
         connection.waiter = None
         for timer in timers:
             timer.cancel()
-        later.answer(found if isinstance(found, Exception) else given(connection, found))
+        later.answer(found if isinstance(found, Exception) else deliver(connection, found))
 
     look(0)
     return later
@@ -220,11 +221,11 @@ async def range_(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
     first, last = integer(args[2]), integer(args[3])
     if keys.decoded(args[1]) == keys.PROCESSING:
-        return _fitting(held.text for held in _sliced(list(server.workers.held.values()), first, last))
+        return _bounded(held.text for held in _sliced(list(server.workers.held.values()), first, last))
     role = keys.role_of(args[1], await server.roles())
     if role is None:
         return []
-    return await server.look(_queued, server.store, role, first, last)
+    return await server.query(_queued, server.store, role, first, last)
 
 
 def _queued(store: Any, role: str, first: int, last: int) -> list[bytes]:
@@ -236,10 +237,10 @@ def _queued(store: Any, role: str, first: int, last: int) -> list[bytes]:
             with contextlib.suppress(FileNotFoundError):
                 yield memo_jobs.queued_text(store, view)
 
-    return _fitting(texts())
+    return _bounded(texts())
 
 
-def _fitting(texts: Iterable[bytes]) -> list[bytes]:
+def _bounded(texts: Iterable[bytes]) -> list[bytes]:
     """As many of them as one answer tells."""
     shown: list[bytes] = []
     size = 0

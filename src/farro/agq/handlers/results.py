@@ -1,4 +1,4 @@
-"""Results: SET of what a worker posts, and what is told of any job, however it was run.
+"""Results: SET of what a worker posts, and what is callback of any job, however it was run.
 
 Keys of workers and the generic commands live in keys; committing lives in workers.
 """
@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import descriptions, keys, memo_jobs
-from farro.agq.deferred_reply import Later
 from farro.agq.handlers.table import integer, table, text
 from farro.agq.keys import JobKey
-from farro.agq.replies import OK, CommandError
-from farro.agq.roster import Held, Worker
+from farro.agq.replies import OK, CommandError, DeferredReply
+from farro.agq.roster import HeldJob, RemoteWorker
 from farro.agq.workers import STATUS_GRACE_S
 from farro.errors import BadDocument
 
@@ -26,7 +25,7 @@ GOOD = frozenset({"completed", "succeeded", "success", "done"})
 BAD = frozenset({"failed", "failure", "error"})
 UNDER_WAY = frozenset({"running", "processing", "in_progress", "in-progress", "pending", "started"})
 FACTS, FACTS_SIZE = 32, 16384  # that a worker tells of itself
-AT_ONCE = 64 << 10  # bytes of a result that is read where it came in
+SMALL_RESULT = 64 << 10  # bytes of a result that is read where it came in
 STREAM_BYTES = 8 << 20  # of one stream that a worker posts beside its result
 
 
@@ -35,14 +34,14 @@ STREAM_BYTES = 8 << 20  # of one stream that a worker posts beside its result
 
 def set_(connection: Connection, args: list[bytes]) -> Any:
     expiry_s = _expiry(args[3:])
-    job = _mentioned(connection, args[1])
+    job = _job_of(connection, args[1])
     if job is not None and job.part is not None:
         return _post(connection, job, args[2])
     worker = keys.worker_key(args[1])
     if worker is not None and worker.fact is not None:
         known = connection.server.workers.touch(worker.worker_id, expiry_s if worker.fact == "alive" else None)
         if worker.fact != "alive":
-            _tell(known, {worker.fact: text(args[2])[:4096]})
+            _set_facts(known, {worker.fact: text(args[2])[:4096]})
         return OK
     raise CommandError(
         f"{keys.decoded(args[1])[:80]!a} is no key here: only job:<id>:result, :status, :stdout, :stderr and "
@@ -50,11 +49,11 @@ def set_(connection: Connection, args: list[bytes]) -> Any:
     )
 
 
-def _mentioned(connection: Connection, key: bytes) -> JobKey | None:
+def _job_of(connection: Connection, key: bytes) -> JobKey | None:
     """The job that a key is of; where its holder names it, it knows that it has it."""
     job = keys.job_key(key)
     if job is not None:
-        connection.server.workers.mentioned(connection, job.job_id)
+        connection.server.workers.confirm(connection, job.job_id)
     return job
 
 
@@ -92,31 +91,31 @@ def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
 
 
 def _post_result(connection: Connection, job_id: str, value: bytes) -> Any:
-    if len(value) > AT_ONCE:
-        return settle_large(connection, job_id, value)
-    later = Later()
-    settle(connection, job_id, value, later.answer)
+    if len(value) > SMALL_RESULT:
+        return commit_large_result(connection, job_id, value)
+    later = DeferredReply()
+    commit_result(connection, job_id, value, later.answer)
     return later
 
 
-def settle(connection: Connection, job_id: str, value: bytes, told: Callable[[Any], None]) -> None:
-    """Take the result of a job; `told` has OK, or why it is not taken."""
+def commit_result(connection: Connection, job_id: str, value: bytes, callback: Callable[[Any], None]) -> None:
+    """Take the result of a job; `callback` has OK, or why it is not taken."""
     workers = connection.server.workers
     worker = workers.of(connection)
     digest = _digest(value)
     if worker.posted.get(job_id) == digest:
-        told(OK)  # again, after an answer that was lost
+        callback(OK)  # again, after an answer that was lost
         return
     try:
         held = workers.holding(worker, job_id)
         posted, document = _read(value, job_id)
     except CommandError as error:
-        told(error)
+        callback(error)
         return
-    workers.commit(held, posted, document, digest, lambda error: told(OK if error is None else error))
+    workers.commit(held, posted, document, digest, lambda error: callback(OK if error is None else error))
 
 
-async def settle_large(connection: Connection, job_id: str, value: bytes) -> Any:
+async def commit_large_result(connection: Connection, job_id: str, value: bytes) -> Any:
     """The same of one that takes a while to be read."""
     workers = connection.server.workers
     worker = workers.of(connection)
@@ -125,7 +124,7 @@ async def settle_large(connection: Connection, job_id: str, value: bytes) -> Any
         return OK
     workers.holding(worker, job_id)
     posted, document = await connection.server.call(_read, value, job_id)
-    later = Later()
+    later = DeferredReply()
     workers.commit(workers.holding(worker, job_id), posted, document, digest, later.answer)
     await later.wait()
     return OK
@@ -139,10 +138,10 @@ def _read(value: bytes, job_id: str) -> Any:
     try:
         return memo_jobs.read_posted(value, job_id)
     except BadDocument as error:
-        raise CommandError(f"invalid result: {memo_jobs.told(error)}") from None
+        raise CommandError(f"invalid result: {memo_jobs.first_problem(error)}") from None
 
 
-def _post_status(connection: Connection, held: Held, word: str) -> None:
+def _post_status(connection: Connection, held: HeldJob, word: str) -> None:
     """How it ended. The result usually comes with it, before or after: it is waited for a moment, then the job ends
     with what its streams said."""
     if word in UNDER_WAY:
@@ -152,19 +151,21 @@ def _post_status(connection: Connection, held: Held, word: str) -> None:
     held.success = word in GOOD
     if held.timer is None:
         server = connection.server
-        held.timer = asyncio.get_running_loop().call_later(STATUS_GRACE_S, lambda: server.spawn(_settle(server, held)))
+        held.timer = asyncio.get_running_loop().call_later(
+            STATUS_GRACE_S, lambda: server.spawn(_commit_status(server, held))
+        )
 
 
-async def _settle(server: Any, held: Held) -> None:
+async def _commit_status(server: Any, held: HeldJob) -> None:
     if held.success is not None:
-        await server.workers.give_back(held, "")  # which commits it
+        await server.workers.hand_back(held, "")  # which commits it
 
 
 # --- telling ---
 
 
 async def get(connection: Connection, args: list[bytes]) -> Any:
-    job = _mentioned(connection, args[1])
+    job = _job_of(connection, args[1])
     if job is not None and job.part is not None:
         server = connection.server
         return await server.call(descriptions.part, server.store, job.job_id, job.part)
@@ -180,7 +181,7 @@ async def get(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def hgetall(connection: Connection, args: list[bytes]) -> Any:
-    job = _mentioned(connection, args[1])
+    job = _job_of(connection, args[1])
     if job is not None and job.part is None:
         server = connection.server
         return await server.call(descriptions.fields, server.store, job.job_id) or {}
@@ -192,7 +193,7 @@ async def hgetall(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def hget(connection: Connection, args: list[bytes]) -> Any:
-    job = _mentioned(connection, args[1])
+    job = _job_of(connection, args[1])
     if job is not None and args[2] == b"attempt" and (held := connection.server.workers.held.get(job.job_id)):
         return str(held.claim.attempt)  # what every agw asks after its pop: no look at the disk for that
     found = await hgetall(connection, args[:2])
@@ -208,11 +209,11 @@ async def hset(connection: Connection, args: list[bytes]) -> Any:
     known = connection.server.workers.touch(worker.worker_id)
     pairs = {text(name)[:64]: text(value)[:4096] for name, value in zip(args[2::2], args[3::2], strict=True)}
     fresh = len(pairs.keys() - known.facts.keys())
-    _tell(known, pairs)
+    _set_facts(known, pairs)
     return fresh
 
 
-def _tell(known: Worker, pairs: dict[str, str]) -> None:
+def _set_facts(known: RemoteWorker, pairs: dict[str, str]) -> None:
     facts = {**known.facts, **pairs}
     if len(facts) > FACTS or sum(map(len, facts.values())) > FACTS_SIZE:
         raise CommandError(f"a worker has at most {FACTS} fields, of {FACTS_SIZE} characters together")
