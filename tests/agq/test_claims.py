@@ -230,8 +230,8 @@ def test_a_client_that_waits_for_two_queues_costs_nothing(make_front: Callable[.
     front = make_front(remote_store=waits)
     claims: list[Any] = []
     calls = front.server.workers._calls
-    take = calls._take
-    calls._take = lambda asked: (claims.append(asked), take(asked))[1]  # type: ignore[method-assign]
+    claim = calls._claim
+    calls._claim = lambda request: (claims.append(request), claim(request))[1]  # type: ignore[method-assign]
     client = front.client()
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(client.blpop(["queue:ready", "queue:CodeReviewer"], 0)))

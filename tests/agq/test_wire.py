@@ -18,11 +18,11 @@ from farro.agq.replies import NO_ARRAY, CommandError, PushMessage, SimpleString,
 from farro.agq.wire import AUTHENTICATED, UNAUTHENTICATED, Malformed, Parser
 from support import torture
 
-SMALL = wire.Limits(args=8, bulk=64, command=128, inline=32)
+SMALL = wire.CommandLimits(args=8, bulk=64, command=128, inline=32)
 FUZZ_S = 20.0 if torture() else 3.0
 
 
-def parsed(pieces: list[bytes], limits: wire.Limits = AUTHENTICATED) -> list[list[bytes]]:
+def parsed(pieces: list[bytes], limits: wire.CommandLimits = AUTHENTICATED) -> list[list[bytes]]:
     parser = Parser(limits)
     found = []
     for piece in pieces:

@@ -1,17 +1,19 @@
-"""The RESP front (AGQ): any Redis client pushes, pops and answers jobs. docs/agq.md tells what it understands.
+"""Serve jobs over RESP (AGQ): any Redis client pushes, pops and answers jobs. docs/agq.md lists the commands.
 
-What a job may say lives in plans.memo, what is done with it in operations.memo; jobs lie in a store.
-
-    wire         bytes → commands, within limits that are checked before anything is kept
-    replies      values → bytes, in RESP2 or RESP3
-    connection   one client: order of answers, MULTI, limits of what it may leave lying
-    desk         a thread for what every job needs of the store: done together with what else waits
-    hands        … and what it does there
-    later        answers that come when that is done
-    roster       workers, and the jobs in their hands
-    workers      what becomes of them, and when they are gone
-    waiting      blocking pops: first come, first served
-    channels     subscriptions, and the feed of job:updates
-    commands/    what each command does
-    server       all of it on a port
+wire           bytes → commands, within limits that are checked before anything is kept
+ replies        values → bytes, in RESP2 or RESP3; replies that come later
+ connection     one client: order of replies, MULTI, limits of unread data
+ batcher        batches the calls of the store that every job needs
+ batch_calls    the calls that it makes: claims and commits
+ roster         workers and the jobs that they hold
+ workers        claims for workers, and hands jobs back when they are gone
+ blocking_pops  blocking pops: first come, first served
+ feeds          threads that wait for changes in the store
+ channels       subscriptions and job:updates
+ keys           the keys that exist, and glob patterns
+ memo_jobs      jobs and results in the memo's form
+ descriptions   jobs, queues and workers as data
+ handlers/      the commands
+ server         all of it on one port
+ client/        the worker's side: a store that works over RESP
 """

@@ -1,7 +1,4 @@
-"""What the desk does with the store for workers: claims and commits, those of many workers at once.
-
-Runs in the desk's thread; who is told, and what is kept of it, lives in workers.
-"""
+"""Claim and commit jobs in the store, for many workers at once. These calls run in the batcher's thread."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from farro.store.port import Agent, BatchStore, Claim, Store
 
 class ClaimRequest(NamedTuple):
     kind: AgentKind
-    claimer: ClaimingAgent | None  # that is free
+    claimer: ClaimingAgent | None  # an idle one, if there is one
     limit: int
-    batch: bool  # most of them are over in a moment
+    batch: bool  # most of the jobs end soon
 
 
 class ClaimedJobs(NamedTuple):
@@ -44,7 +41,7 @@ class ClaimCalls:
         self._store = store
         self._batch_store = store if isinstance(store, BatchStore) else None
 
-    # --- claiming ---
+    # --- claims ---
 
     def claim_all(self, requests: list[ClaimRequest]) -> list[ClaimedJobs | Exception]:
         return each([partial(self._claim, request) for request in requests])
@@ -58,7 +55,7 @@ class ClaimCalls:
             try:
                 jobs = self._claim_jobs(agent, request.limit, request.batch)
             except BaseException as error:
-                self.leave(agent)  # what it may have claimed is recovered by a watchdog
+                self.leave(agent)  # a watchdog recovers what it may have claimed
                 agent = None
                 if not (again and isinstance(error, AgentLost)):
                     raise
@@ -87,10 +84,11 @@ class ClaimCalls:
             if jobs or not claims:
                 return jobs
 
-    # --- ending ---
+    # --- commits ---
 
     def commit_all(self, requests: list[CommitRequest]) -> list[Exception | None]:
-        """None of each that is committed, as durably as the store promises; else why it is not."""
+        """Commit each request; return None for each that is committed as durably as the store promises, else
+        the error."""
         answers: list[Exception | None] = [None] * len(requests)
         ready = []
         for at, request in enumerate(requests):
@@ -102,7 +100,7 @@ class ClaimCalls:
                         memo_jobs.outcome(request.claim, request.posted, request.document, worker=request.worker),
                     )
                 )
-            except Exception as error:  # noqa: BLE001 - this one's alone
+            except Exception as error:  # noqa: BLE001 - concerns this request only
                 answers[at] = error
         errors = self._commit_batch([(claim, outcome) for _, claim, outcome in ready])
         for number, (at, claim, outcome) in enumerate(ready):
@@ -110,7 +108,7 @@ class ClaimCalls:
         return answers
 
     def _commit_batch(self, ended: list[tuple[Claim, Succeeded | Failed]]) -> list[Exception | None] | None:
-        """None: there was trouble with some of them, and nobody knows with which."""
+        """Commit all in one call. None: some failed, and it is not known which."""
         if self._batch_store is None or len(ended) == 1:
             return [self._commit_one(claim, outcome) for claim, outcome in ended]
         try:
@@ -122,17 +120,17 @@ class ClaimCalls:
         return [result if isinstance(result, Lost) else None for result in results]
 
     def _commit_one(self, claim: Claim, outcome: Succeeded | Failed, *, after: bool = False) -> Exception | None:
-        """`after`: it may be committed already."""
+        """Commit one attempt. `after`: an earlier call may have committed it already."""
         try:
             self._store.commit(claim, outcome)
         except Lost as lost:
             return None if after and self._is_committed(claim) else lost
-        except Exception as error:  # noqa: BLE001 - this one's alone
+        except Exception as error:  # noqa: BLE001 - concerns this attempt only
             return error
         return None
 
     def _is_committed(self, claim: Claim) -> bool:
-        """Whether this very attempt ended the job."""
+        """Return whether exactly this attempt ended the job."""
         view = self._store.find(claim.job_id)
         mine = claim.envelope.lifecycle
         return (
@@ -144,11 +142,11 @@ class ClaimCalls:
     def record_claim(self, claims: Sequence[Claim]) -> None:
         if self._batch_store is not None:
             for claim in claims:
-                with contextlib.suppress(FarroError, OSError):  # a heartbeat tells of what was lost
+                with contextlib.suppress(FarroError, OSError):  # the next heartbeat reports lost claims
                     self._batch_store.record_claim(claim)
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
-        """Not begun: back to their places, where the store can; else to the end of the queue."""
+        """Hand back jobs that were not begun: to their old positions if the store can, else to the end of the queue."""
         if self._batch_store is not None:
             self._batch_store.hand_back(claims)
             return

@@ -1,13 +1,13 @@
-"""Where the calls of the store are made that every job needs: what came while it was busy is done together.
+"""Batch the calls of the store that every job needs: calls that come while one runs are made together.
 
-Calls that are rare, or look at much, have threads of their own (server). What is done lives with whoever asks.
+Rare calls, and those that read many jobs, run in the server's thread pools instead.
 
-- In front of a server, most of a call is waiting: a thread makes it (ThreadBatcher). One and not many: what waits
-  meanwhile becomes one batch, which pays for the hop to a thread and back.
-- In front of files, most of a call is work, and the event loop makes it (LoopBatcher). A thread would fight with the loop
-  for the interpreter's lock at every system call: that took more than the calls themselves
-  (docs/decisions/resp-keys-are-views-of-jobs.md).
-  As in Redis, nobody is heard while the disk is waited for, and what they say is the next batch.
+- In front of a remote store a call mostly waits, so a thread makes it (ThreadBatcher). One thread, not many: the calls
+  that wait meanwhile form one batch, which pays for the switch to the thread and back.
+- In front of files a call is mostly CPU work, so the event loop makes it (LoopBatcher). A thread would compete with the
+  loop for the interpreter lock at every system call; that took longer than the calls themselves
+  (docs/decisions/resp-keys-are-views-of-jobs.md). As in Redis, no client is read while the disk is written; what they
+  send meanwhile is the next batch.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any, NamedTuple, Protocol
 from farro.host.thread_turns import Turns
 from farro.log.structured import Log
 
-BATCH = 128  # asked for, and done together
+BATCH = 128  # calls in one batch
 BATCH_BYTES = 4 << 20
 
-Do = Callable[[list[Any]], Sequence[Any]]  # an answer for each, which may be an exception
+Do = Callable[[list[Any]], Sequence[Any]]  # returns an answer for each argument; it may be an exception
 
 
 def each(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Calls that have nothing in common."""
+    """Make calls that cannot be combined."""
     answers = []
     for call in calls:
         try:
             answers.append(call())
-        except Exception as error:  # noqa: BLE001 - this one's alone
+        except Exception as error:  # noqa: BLE001 - concerns this call only
             answers.append(error)
     return answers
 
@@ -41,26 +41,27 @@ def each(calls: list[Callable[[], Any]]) -> list[Any]:
 class BatchedCall(NamedTuple):
     do: Do
     argument: Any
-    callback: Callable[[Any], None]  # in the event loop
+    callback: Callable[[Any], None]  # called in the event loop
     size: int
 
 
 class Batcher(Protocol):
-    pending: int  # answers that were asked for and not told yet; the event loop's
+    pending: int  # calls without an answer so far; used in the event loop only
 
     def start(self) -> None: ...
 
     def submit(self, do: Do, argument: Any, callback: Callable[[Any], None], *, size: int = 0) -> None:
-        """Have it done with whatever else waits to be done groups. `told` has the answer, or what was raised."""
+        """Call `do` with this argument and those of other waiting calls of `do`. `callback` gets the answer or the
+        exception."""
         ...
 
     def stop(self) -> None:
-        """Everything that was asked for is done first."""
+        """Finish all submitted calls, then stop."""
         ...
 
 
 class LoopBatcher:
-    """In the event loop: all that was asked for in one turn of it is done in the next."""
+    """Run in the event loop: all calls of one iteration are made in the next."""
 
     def __init__(self, *, log: Log) -> None:
         self._log = log
@@ -81,7 +82,7 @@ class LoopBatcher:
 
     def _serve(self) -> None:
         batch = self._batch()
-        if self._waiting:  # clients are heard between two batches
+        if self._waiting:  # read clients between two batches
             asyncio.get_running_loop().call_soon(self._serve)
         for do, group in _by_function(batch).items():
             answers = _run_group(do, group)
@@ -98,7 +99,7 @@ class LoopBatcher:
 
 
 class ThreadBatcher:
-    """In a thread of its own."""
+    """Run in a thread of its own."""
 
     def __init__(self, name: str, *, turns: Turns, loop: Callable[..., object], log: Log) -> None:
         self._turns = turns
@@ -137,7 +138,7 @@ class ThreadBatcher:
                     answers = _run_group(do, group)
                 try:
                     self._loop(self._delivered, group, answers)
-                except RuntimeError:  # the loop has ended: so has everybody who waited
+                except RuntimeError:  # the loop has ended, and so have all that waited
                     return
 
     def _delivered(self, group: list[BatchedCall], answers: Sequence[Any]) -> None:
@@ -155,7 +156,7 @@ def _by_function(batch: list[BatchedCall]) -> dict[Do, list[BatchedCall]]:
 def _run_group(do: Do, group: list[BatchedCall]) -> Sequence[Any]:
     try:
         return do([call.argument for call in group])
-    except Exception as error:  # noqa: BLE001 - each of them is told
+    except Exception as error:  # noqa: BLE001 - each caller gets it
         return [error] * len(group)
 
 
@@ -163,5 +164,5 @@ def _deliver(group: list[BatchedCall], answers: Sequence[Any], log: Log) -> None
     for call, answer in zip(group, answers, strict=True):
         try:
             call.callback(answer)
-        except Exception as error:  # noqa: BLE001 - a bug in one answer must not leave the others untold
+        except Exception as error:  # noqa: BLE001 - a bug in one callback must not keep the others from their answers
             log("error", "an answer broke", {"error": f"{type(error).__name__}: {error}"})

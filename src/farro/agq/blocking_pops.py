@@ -1,11 +1,8 @@
-"""Blocking pops: clients that wait for a job of some roles, first come, first served.
+"""Serve blocking pops: clients wait for jobs of some roles, first come, first served.
 
-Claiming lives in workers; where wake-ups come from lives in feeds.
-
-- A client may wait for several roles; it gets jobs of one, and while a claim is tried for it in one role the others
-  pass it over.
-- A client that went away, or whose time is over, gets none: what was claimed for it meanwhile is handed back.
-- Nobody waits in a thread: a role has one that waits for all.
+- A client may wait for several roles; it gets jobs of one. While a claim for it runs in one role, the others skip it.
+- A client that left or timed out gets none: jobs that were claimed for it meanwhile are handed back.
+- No client needs a thread: each role has one that waits for all its clients.
 """
 
 from __future__ import annotations
@@ -19,13 +16,13 @@ from farro.agq.roster import HeldJob, RemoteWorker
 from farro.agq.workers import RemoteWorkers
 
 _SOON_S = 0.01
-DUE_S = 0.02  # so long after those who wait were served, at most, it is known when the next delayed job falls due
-GATHER_S = 0.005  # in a stream of small jobs those who take rows are woken for what came in such a time, not for each
-FEW = 4  # jobs: where a batch had fewer, there was no more
+DUE_S = 0.02  # at most this long after waiting clients were served, the time of the next delayed job is read
+GATHER_S = 0.005  # in a stream of small jobs, clients that take batches are woken once per this time, not for each job
+FEW = 4  # jobs: if a batch was smaller, the queue was empty
 
 
 class Waiter:
-    """One client in a blocking pop. Ends once: with jobs, with none, or with what went wrong."""
+    """One client in a blocking pop. It ends once: with jobs, with none, or with an exception."""
 
     def __init__(
         self,
@@ -40,21 +37,22 @@ class Waiter:
         self._connection = connection
         self._workers = workers
         self.queues = queues
-        self.limit = limit  # jobs of one role that it gets at most
+        self.limit = limit  # most jobs that it gets, all of one role
         self.batch = batch
         self._ended = ended
         self.over = False
         self.claiming = False
-        self.missed: set[RoleQueue] = set()  # that passed it over while another claimed for it
+        self.missed: set[RoleQueue] = set()  # queues that skipped it while another one claimed for it
         self._expired = False
 
     @property
     def worker(self) -> RemoteWorker:
-        """Whom its client speaks for just now."""
+        """The worker that its client speaks for now."""
         return self._workers.of(self._connection)
 
     def enter(self, news_before: Mapping[RoleQueue, int]) -> None:
-        """`news_before`: how much news each queue had had when a claim found nothing there for this client."""
+        """Join the queues. `news_before`: the `news` count of each queue before a claim for this client found nothing
+        there."""
         for queue in self.queues:
             queue.waiters[self] = None
         for queue in self.queues:
@@ -69,7 +67,7 @@ class Waiter:
             self.end([])
 
     def leave(self) -> None:
-        """Its client is gone."""
+        """End it: its client is gone."""
         self.end([])
 
     def end(self, result: list[HeldJob] | Exception) -> None:
@@ -89,7 +87,7 @@ class Waiter:
 
 
 class RoleQueue:
-    """Those who wait for one role, in the order in which they came."""
+    """The clients that wait for one role, in the order of their arrival."""
 
     def __init__(
         self,
@@ -102,29 +100,29 @@ class RoleQueue:
         self.waiters: dict[Waiter, None] = {}
         self._workers = workers
         self._spawn = spawn
-        self._next_due_s = next_due_s  # in so many seconds
-        self.news = 0  # how often something may have come
-        self._timer: asyncio.TimerHandle | None = None  # when the next delayed job falls due
-        self._due: asyncio.TimerHandle | None = None  # when that is asked for
+        self._next_due_s = next_due_s  # returns the seconds until the next delayed job
+        self.news = 0  # how often a job may have arrived
+        self._timer: asyncio.TimerHandle | None = None  # fires when the next delayed job is due
+        self._due: asyncio.TimerHandle | None = None  # fires when that time is to be read
         self._gathering: asyncio.TimerHandle | None = None
         self._served_s = float("-inf")
-        self._claiming = False  # for one of them
-        self._round = False  # … and for the others after that
-        self._again = False  # something may have come meanwhile
-        self._empty_for: set[frozenset[str]] = set()  # workers of these tags find nothing more in this round
+        self._claiming = False  # a claim for one waiter is running
+        self._round = False  # … and the other waiters follow
+        self._again = False  # a job may have arrived meanwhile
+        self._empty_for: set[frozenset[str]] = set()  # in this round no job is left for workers with these tags
 
     def served(self, jobs: int) -> None:
-        """Somebody was given so many."""
+        """Note that a client got this many jobs."""
         self._served_s = asyncio.get_running_loop().time() if jobs < FEW else float("-inf")
 
     @property
     def gathers(self) -> bool:
-        """Whether somebody was given a short batch a moment ago: then the next one is worth a moment's wait."""
+        """Whether a client just got a short batch: then it is worth gathering the next one for a moment."""
         return asyncio.get_running_loop().time() < self._served_s + GATHER_S
 
     def notify(self) -> None:
-        """Something may have come. Whoever waits is woken: at once after a quiet time, else a moment later for all that
-        comes until then, if he takes rows."""
+        """Note that a job may have arrived, and wake the waiters: at once after a quiet time, otherwise, if all take
+        batches, a moment later for all jobs until then."""
         self.news += 1
         if self._gathering is not None or not self.waiters:
             return
@@ -139,7 +137,7 @@ class RoleQueue:
             self._gathering = asyncio.get_running_loop().call_later(seconds, self.look)
 
     def look(self) -> None:
-        """Something may be there."""
+        """Try to claim for the waiters."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
@@ -168,7 +166,7 @@ class RoleQueue:
             self._spawn(self._set_due_timer())
 
     async def _set_due_timer(self) -> None:
-        """A delayed job enters nobody's feed when its time comes."""
+        """Set a timer for the next delayed job: when it falls due, no feed reports it."""
         due_s = await self._next_due_s(self.role)
         if self._timer is not None:
             self._timer.cancel()
@@ -177,8 +175,8 @@ class RoleQueue:
             self._timer = asyncio.get_running_loop().call_later(max(due_s, _SOON_S), self.look)
 
     def _first(self) -> Waiter | None:
-        """Who may have something here. Who was news_before for already in this round is not missed: two queues that find
-        nothing would send each other looking for ever. [test_a_client_that_waits_for_two_queues_costs_nothing]"""
+        """Return the first waiter that may get a job here. One that was tried in this round is not marked as missed:
+        two empty queues would keep waking each other. [test_a_client_that_waits_for_two_queues_costs_nothing]"""
         for waiter in self.waiters:
             if waiter.worker.tags in self._empty_for:
                 continue
@@ -196,7 +194,7 @@ class RoleQueue:
 
     def _claimed(self, waiter: Waiter, tags: frozenset[str], found: list[HeldJob] | Exception) -> None:
         self._claiming = False
-        if isinstance(found, Exception):  # told to the one who waits; the others are still served
+        if isinstance(found, Exception):  # only this waiter gets the error; the others are still served
             waiter.claiming = False
             waiter.end(found)
         elif not found:
@@ -209,7 +207,7 @@ class RoleQueue:
             self.served(len(found))
             waiter.end(found)
             if self.waiters and len(found) < FEW and all(other.batch for other in self.waiters):
-                # Most likely nothing is left: the next look is for what comes until then.
+                # The queue is most likely empty: look again after gathering.
                 self._round = self._again = False
                 self._gather(GATHER_S)
                 return

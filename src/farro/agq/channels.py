@@ -1,7 +1,4 @@
-"""Channels: who has subscribed to what, and the one that this front feeds, `job:updates`.
-
-Where changes come from lives in feeds.
-"""
+"""Manage subscriptions, and publish changes of jobs on `job:updates`."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ class Channels:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody listens to `job:updates`."""
+        """Whether any client listens to `job:updates`."""
         return UPDATES in self._names or any(pattern.fits(UPDATES) for pattern, _ in self._patterns.values())
 
     def publish(self, channel: bytes, messages: list[bytes]) -> None:
@@ -76,7 +73,7 @@ class Channels:
     # --- job:updates ---
 
     def changed(self, changes: Changes) -> None:
-        """Called in the thread of the feed."""
+        """Publish changes; called in the thread of the feed."""
         if changes.items and self.wanted:
             messages = list(self._messages(changes))
             self._loop.call_soon_threadsafe(self.publish, UPDATES, messages)
@@ -95,7 +92,7 @@ class Channels:
                 return None
             try:
                 known[job_id] = memo_jobs.plan_id(self._store, view)
-            except (FarroError, OSError):  # it moved on, or is damaged; the news of the others is told all the same
+            except (FarroError, OSError):  # the job moved or is damaged; the other updates are still sent
                 return None
             if len(known) > _REMEMBERED:
                 known.popitem(last=False)

@@ -1,7 +1,4 @@
-"""`farro agq`: the RESP front on a port, until a signal ends it.
-
-What it understands lives in fronts.resp.
-"""
+"""`farro agq`: serve the queues over RESP until a signal comes."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def listens(command: Callable[..., int]) -> Callable[..., int]:
-    """The option `--bind`, and what is said to who looks for it under the names that it has elsewhere."""
+    """Add the option `--bind`, and refuse `--host` and `--port` with a hint, because other programs call it so."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -77,7 +74,7 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
         asyncio.run(_serve(server, signals, log))
         if (
             server.stuck
-        ):  # the store does not answer; its leases end with this process, and a watchdog recovers the jobs
+        ):  # the store does not answer; the leases end with this process, and a watchdog recovers the jobs
             log("error", "agq stopped while the store did not answer", {})
             end_well()
             os._exit(1)
@@ -127,7 +124,7 @@ async def _serve(server: AgqServer, signals: Signals, log: Log) -> None:
 
 
 def reached(host: str) -> str:
-    """The name by which a worker finds it: 0.0.0.0 is every address of this machine, and none to go to."""
+    """Return the host under which workers reach it: 0.0.0.0 stands for every address and is none itself."""
     if ipaddress.ip_address(host).is_unspecified:
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host
@@ -150,7 +147,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _allow_files(connections: int) -> None:
-    """A file for each connection, one for each job that a client holds, and some: more than a shell usually allows."""
+    """Raise the limit of open files: each connection and each held job needs one. Shells often allow fewer."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * connections + 256
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -159,5 +156,5 @@ def _allow_files(connections: int) -> None:
 
 
 def _beat_s(settings: Settings) -> float:
-    """Several heartbeats in every time after which a store calls an agent dead."""
+    """Return the heartbeat interval: several beats in the time after which the store declares an agent dead."""
     return max(0.2, min(5.0, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 4))

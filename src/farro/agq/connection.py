@@ -1,11 +1,9 @@
-"""One client: its commands in order, its answers in the same order, and what it may leave lying.
+"""Handle one client: run its commands in order, reply in the same order, and bound its unread data.
 
-What commands do lives in commands; who listens lives in server.
-
-Commands that need no store are answered at once, in the call that brought their bytes. Others are answered later, or
-run in a task, and while one does nothing else of this client is read from what it sent: its answers stay in order, and
-a pipeline is bounded by what the socket holds. A task is never cancelled: a call of the store cannot be, and a job that
-it claims for a client that is gone must be handed back.
+Commands that need no store are answered at once, in the call that brought their bytes. Others reply later or run in a
+task. Meanwhile no further command of this client is parsed: its replies stay in order, and a pipeline is bounded by the
+socket's buffers. A task is never cancelled: a call of the store cannot be, and a job claimed for a client that is gone
+must be handed back.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ if TYPE_CHECKING:
     from farro.agq.server import AgqServer
 
 AHEAD = 1 << 20  # bytes of a pipeline that are kept while a command runs
-UNREAD = 1 << 20  # bytes of answers that a client may leave lying before it is not served any more
-UNREAD_MESSAGES = 8 << 20  # … of messages that it subscribed to, before it is let go
-ANSWERS = 32 << 20  # bytes of all answers of one EXEC
-PIPELINE_TURN = 512  # commands answered before other clients have a turn
+UNREAD = 1 << 20  # bytes of unread replies at which a client is no longer served
+UNREAD_MESSAGES = 8 << 20  # … and of unread messages of its subscriptions at which it is disconnected
+ANSWERS = 32 << 20  # bytes of all replies of one EXEC
+PIPELINE_TURN = 512  # commands answered before other clients get a turn
 
 _PING = b"*1\r\n$4\r\nPING\r\n"
 _PONG = b"+PONG\r\n"
@@ -46,37 +44,37 @@ class Connection(asyncio.Protocol):
         self.id = 0
         self.proto = 2
         self.name = ""
-        self.authenticated = server.key is None  # said the key, or none is asked for
+        self.authenticated = server.key is None  # sent the key, or none is required
         self.closed = False
         self.worker: RemoteWorker | None = None
         self.waiter: Waiter | None = None
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
         self.queued: list[list[bytes]] | None = None  # between MULTI and EXEC
-        self.multi_failed = False  # … and one of them was no command
-        self._queued_bytes = 0  # bytes of them
+        self.multi_failed = False  # … and one of them was invalid
+        self._queued_bytes = 0  # their bytes
         self.executing = False
-        self.undelivered: list[HeldJob] = []  # jobs that the answer under way tells of
+        self.undelivered: list[HeldJob] = []  # jobs in the reply that is being made
         self.info: dict[str, str] = {}
         self.peer = ""
         self.wrong_keys = 0
         self.since_s = 0.0
-        self.partial_since_s: float | None = None  # when the command began that has not come whole
-        self.unread_since_s: float | None = None  # since when it does not read its answers
+        self.partial_since_s: float | None = None  # since when an incomplete command is pending
+        self.unread_since_s: float | None = None  # since when its replies are unread
         self._transport: asyncio.Transport | None = None
         self._busy = False
-        self._write_paused = False  # its answers lie unread
+        self._write_paused = False  # too many replies are unread
         self._read_paused = False
         self._parser = Parser(wire.AUTHENTICATED if self.authenticated else wire.UNAUTHENTICATED, server.reserve)
 
-    # --- asyncio's calls ---
+    # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            # A machine that lost its power says nothing: without this its jobs were held for ever.
+            # A machine that lost power sends nothing: without this, its jobs would be held for ever.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
                 if hasattr(socket, option):
@@ -89,7 +87,7 @@ class Connection(asyncio.Protocol):
             self._refuse("ERR max number of clients reached")
 
     def data_received(self, data: bytes) -> None:
-        if data == _PING and self._idle():  # what most clients say most of the time
+        if data == _PING and self._idle():  # what most clients send most of the time
             assert self._transport is not None
             self._transport.write(_PONG)
             return
@@ -102,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._serve()
 
     def _idle(self) -> bool:
-        """Whether a command can be answered as if it were the first."""
+        """Whether the next command can be answered directly."""
         waits = self._busy or self._write_paused or self.closed or self._parser.partial
         return self.authenticated and not (waits or self.queued is not None or self.channels or self.patterns)
 
@@ -124,10 +122,10 @@ class Connection(asyncio.Protocol):
         self.unread_since_s = self.unread_since_s if self.closed else None
         self._serve()
 
-    # --- serving ---
+    # --- commands ---
 
     def _serve(self) -> None:
-        """Answer what can be answered now."""
+        """Run the commands that can run now."""
         out: list[bytes] = []
         turns = size = 0
         while not (self._busy or self._write_paused or self.closed or self.server.stopping):
@@ -157,12 +155,13 @@ class Connection(asyncio.Protocol):
                 out, size = [], 0
                 answer.then(self._answered)
             else:
-                if type(answer) is DeferredReply:  # in this loop, not in a call: a pipeline may be full of such answers
+                # handled in this loop, not by recursion: a pipeline may be full of them
+                if type(answer) is DeferredReply:
                     answer, self.undelivered = self._as_reply(answer.value), []
                 out.append(replies.encode(answer, self.proto))
                 size += len(out[-1])
                 self.server.return_budget(self._parser)
-                if size > UNREAD:  # said now: whoever does not read is noticed before the next one
+                if size > UNREAD:  # written now, so that a client that does not read is noticed before the next command
                     self._write(out)
                     out, size = [], 0
         if not self.closed:
@@ -177,7 +176,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def read_paused(self) -> bool:
-        """Whether what it sends is not read just now."""
+        """Whether its input is not being read now."""
         return self._read_paused
 
     def _resume(self) -> None:
@@ -202,11 +201,11 @@ class Connection(asyncio.Protocol):
             self._serve()
             return
         workers = self.server.workers
-        for held in undelivered:  # of several: the client went away before the last one was there
+        for held in undelivered:  # of several jobs: the client went away before the last one was claimed
             self.server.spawn(workers.hand_back(held, "its client went away before it was told"))
 
     def answer(self, args: list[bytes]) -> Any:
-        """What a command answers, or the coroutine that will."""
+        """Return the reply of a command, or the coroutine that produces it."""
         name = args[0].upper()
         if not self.authenticated and name not in _BEFORE_AUTH:
             return CommandError("Authentication required.", "NOAUTH")
@@ -244,14 +243,15 @@ class Connection(asyncio.Protocol):
             return self.error_reply(error)
 
     def error_reply(self, error: Exception) -> CommandError:
-        """What its client is told of that."""
+        """Return the reply for an exception; log it if it is a bug."""
         if isinstance(error, CommandError | FarroError):
             return as_error(error)
         self.server.log("error", "a command broke", {"error": f"{type(error).__name__}: {error}"})
         return CommandError(f"internal error: {type(error).__name__}; the log of farro agq has more")
 
     async def execute(self, queued: list[list[bytes]]) -> list[Any]:
-        """EXEC: one after the other. Nobody else is kept out meanwhile, and what was done stays done."""
+        """Run the commands of EXEC one after the other. Other clients may run commands in between, and completed
+        commands stand if a later one fails."""
         self.executing = True
         try:
             answers: list[Any] = []
@@ -270,18 +270,18 @@ class Connection(asyncio.Protocol):
             self.unqueue()
 
     def unqueue(self) -> None:
-        """Nothing stands between MULTI and EXEC any more."""
+        """Leave the MULTI state, and drop its commands."""
         self.queued, self.multi_failed = None, False
         self.server.release(self._queued_bytes)
         self._queued_bytes = 0
 
-    # --- saying ---
+    # --- output ---
 
     def send(self, value: Any) -> None:
         self._write([replies.encode(value, self.proto)])
 
     def push(self, message: replies.PushMessage) -> None:
-        """A message that it subscribed to. Who does not read them is let go: they would pile up for ever."""
+        """Send a message of a subscription. Disconnect a client that does not read: its messages would pile up."""
         if self.closed or self._transport is None:
             return
         if self._transport.get_write_buffer_size() > UNREAD_MESSAGES:
@@ -295,27 +295,27 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
     def authenticate(self) -> None:
-        """It has said the key."""
+        """Accept the client: it sent the right key."""
         self.authenticated = True
         self._parser.limits = wire.AUTHENTICATED
 
     def deauthenticate(self) -> None:
-        """RESET: it has to say the key again, where there is one."""
+        """After RESET, require the key again if there is one."""
         if self.server.key is not None:
             self.authenticated, self.since_s = False, self.server.now_s()
             self._parser.limits = wire.UNAUTHENTICATED
 
     def close_after_writes(self) -> None:
-        """Close when everything is written."""
+        """Close the connection after everything is written."""
         self.closed = True
         self.unread_since_s = (
             self.server.now_s() if self.unread_since_s is None else self.unread_since_s
-        )  # who never reads it is dropped
+        )  # dropped if it never reads this
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, whatever was not written."""
+        """Close at once and discard unwritten data."""
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -326,7 +326,7 @@ class Connection(asyncio.Protocol):
         self.close_after_writes()
 
     def _update_reading(self) -> None:
-        """Read on, or not: what is not read stays in the client's hands."""
+        """Pause or resume reading. Unread input stays in the client's and the socket's buffers."""
         if self.closed or self._transport is None:
             return
         pause = (self._busy and self._parser.waiting > AHEAD) or self._write_paused
@@ -345,7 +345,7 @@ def unknown(args: list[bytes]) -> CommandError:
 
 
 def as_error(error: Exception) -> CommandError:
-    """What a client is told of a refusal."""
+    """Translate a refusal into an error reply."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, CapacityReached):

@@ -1,7 +1,4 @@
-"""Jobs, queues and workers as data for programs that ask over a wire: flat fields, JSON documents, streams.
-
-Printing for people lives in cli; the protocol lives in fronts.
-"""
+"""Describe jobs, queues and workers as data: flat fields, JSON documents, streams."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ T = TypeVar("T")
 
 
 def part(store: Store, job_id: str, name: str) -> bytes | str | None:
-    """`status`, `result`, `stdout` or `stderr` of a job; None: there is no such job, or it has none yet."""
+    """Return `status`, `result`, `stdout` or `stderr` of a job; None: the job does not exist, or has none yet."""
     if name == "status":
         view = store.find(job_id)
         return None if view is None else str(view.status)
@@ -37,13 +34,13 @@ def _looked(store: Store, job_id: str, look: Callable[[JobView], T | None]) -> T
         view = store.find(job_id)
         if view is None:
             return None
-        with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
+        with contextlib.suppress(FileNotFoundError):  # the job moved meanwhile
             return look(view)
     return None
 
 
 def _stream(store: Store, view: JobView, stream: str) -> bytes | None:
-    """All that its steps said there in the latest attempt, one after the other, up to a limit."""
+    """Return the output of all steps of the latest attempt, in order, up to a limit."""
     output = logs.output(store, store.root, view.job_id, LogQuery(streams=(stream,)))
     if output.attempt is None:
         return None
@@ -57,7 +54,7 @@ def _stream(store: Store, view: JobView, stream: str) -> bytes | None:
 
 
 def fields(store: Store, job_id: str) -> dict[str, str] | None:
-    """A job in a line a field; None: there is none."""
+    """Return a job as flat text fields; None: it does not exist."""
     return _looked(store, job_id, lambda view: _fields(store, view))
 
 
@@ -73,7 +70,7 @@ def _flat(value: Any) -> str:
 
 
 def summary(store: Store, view: JobView) -> dict[str, Any]:
-    """A job in short."""
+    """Summarise a job."""
     life = view.lifecycle
     prompt = read_prompt(store.folder(view))
     steps = shape(dict(prompt)).data
@@ -99,7 +96,7 @@ def summary(store: Store, view: JobView) -> dict[str, Any]:
 
 
 def whole(store: Store, job_id: str) -> dict[str, Any] | None:
-    """A job with its prompt and the result of its latest attempt."""
+    """Return a job with its prompt and the result of its latest attempt."""
     return _looked(store, job_id, lambda view: _whole(store, view))
 
 
@@ -121,7 +118,7 @@ def summaries(store: Store, views: Iterable[JobView]) -> list[dict[str, Any]]:
 
 
 def queues(store: Store, roles: Collection[str]) -> dict[str, dict[str, int]]:
-    """How many jobs of each status each role has."""
+    """Count the jobs of each role by status."""
     return {role: {str(status): count for status, count in _counts(store, role).items()} for role in roles}
 
 
@@ -130,7 +127,7 @@ def _counts(store: Store, role: str) -> Mapping[Status, int]:
 
 
 def workers(store: Store, *, without: Collection[str]) -> list[dict[str, Any]]:
-    """The store's own workers that are alive, but for these."""
+    """Return the store's own live workers, except those in `without`."""
     return [
         {
             "worker_id": agent.id,

@@ -1,7 +1,6 @@
-"""A thread that waits in `Store.changes` for everybody who wants to know, and tells the event loop.
+"""Wait for changes in the store, in a thread, and report them to the event loop.
 
-Who is woken lives in waiting and channels. One thread a role that somebody waits for, and one for all changes: clients
-that wait cost none.
+There is one thread for each role that a client waits for, and one for all changes: waiting clients cost none.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from farro.errors import FarroError
 from farro.log.structured import Log
 from farro.store.port import Changes, Store
 
-LOOK_S = 10.0  # at the latest: no feed tells of a dead lock, nor of what another machine's clock makes due
+LOOK_S = 10.0  # longest wait: no feed reports a dead lock, or a job that another machine's clock makes due
 RETRY_S = 1.0
-PAUSE_S = 0.005  # what comes meanwhile is told together; the first after a pause at once
-OWN_PAUSE_S = 0.02  # … where all of it was this front's own doing, which nobody need be told of
-OWN_S = 0.25  # … and yet is, so late, in case it was not
-MAX_EXPECTED = 4096  # own jobs whose entries are awaited
+PAUSE_S = 0.005  # changes in this time are reported together; the first one after a pause at once
+OWN_PAUSE_S = 0.02  # … if all of them are this server's own pushes, which need no report
+OWN_S = 0.25  # … but are reported after this time, in case they were not
+MAX_EXPECTED = 4096  # own jobs whose feed entries are awaited
 
 
 class OwnPushes:
-    """Jobs that this front is about to queue: whoever waits for them is woken by the push itself, and by the feed again
-    when it tells of them. Noted before they are queued, so that the feed is never faster."""
+    """The jobs that this server is about to queue. The push itself wakes waiting clients, so the feed need not wake
+    them again. A job is added before it is queued, so the feed cannot be faster."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +36,7 @@ class OwnPushes:
                 del self._expected[next(iter(self._expected))]
 
     def covers(self, changes: Changes) -> bool:
-        """Whether it tells of nothing else. Each is its own once: a job that comes back was sent by somebody."""
+        """Return whether all changes are own pushes. Each job counts once: a second entry is not ours."""
         if changes.gap or not changes.items:
             return False
         with self._lock:
@@ -68,7 +67,7 @@ class ChangeWatcher:
 
     def _run(self) -> None:
         cursor: int | None = None
-        late_s: float | None = None  # when what was not told is told
+        late_s: float | None = None  # when held-back changes are reported
         while not self._stopped.is_set():
             try:
                 timeout_s = LOOK_S if late_s is None else max(0.0, late_s - time.monotonic())
@@ -83,7 +82,7 @@ class ChangeWatcher:
                 if not self._stopped.is_set():
                     self._on_changes(changes)
                     self._stopped.wait(PAUSE_S)
-            except Exception as error:  # noqa: BLE001 - without this thread nobody who waits is woken any more
+            except Exception as error:  # noqa: BLE001 - without this thread no waiting client would be woken
                 if self._stopped.is_set():
                     return
                 why = str(error) if isinstance(error, FarroError) else f"{type(error).__name__}: {error}"

@@ -1,6 +1,6 @@
-"""What keys mean: queues of roles, the jobs in work, parts of a job, facts of a worker. There are no others.
+"""Interpret keys: queues of roles, held jobs, parts of a job, facts of a worker. There are no other keys.
 
-What is done with them lives in commands.
+Glob patterns for keys and channels are here as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def decoded(key: bytes) -> str:
 
 
 def role_of(key: bytes, roles: list[str]) -> str | None:
-    """The role whose queue that is; None: it is none."""
+    """Return the role of a queue key; None: it is no queue."""
     name = decoded(key)
     if name == READY:
         return READY_ROLE
@@ -44,7 +44,7 @@ def role_of(key: bytes, roles: list[str]) -> str | None:
 
 
 def queue_role(key: bytes, roles: list[str]) -> str:
-    """The same of a key that must be a queue."""
+    """Return the role of a key that must be a queue."""
     role = role_of(key, roles)
     if role is None:
         there = ", ".join([READY, *(f"queue:{role}" for role in roles)])
@@ -69,7 +69,7 @@ def job_key(key: bytes) -> JobKey | None:
 
 
 def worker_key(key: bytes) -> WorkerKey | None:
-    """`worker:<id>` or `worker:<id>:<fact>`; an id may have colons, a fact has none."""
+    """Parse `worker:<id>` or `worker:<id>:<fact>`. An id may contain colons, a fact none."""
     name = decoded(key)
     if not name.startswith("worker:"):
         return None
@@ -87,12 +87,14 @@ MAX_LENGTH = 1024
 
 
 class GlobPattern:
+    r"""A glob pattern of Redis: `*`, `?`, `[a-c]`, `[^a]` and `\\x`."""
+
     def __init__(self, text: bytes) -> None:
         self._items = list(_items(text[:MAX_LENGTH]))
 
     def fits(self, name: bytes) -> bool:
-        """Greedy with one way back, to the last `*`: linear in practice, quadratic at worst; a regular expression with
-        many stars is exponential."""
+        """Match with one backtrack point, the last `*`: linear in practice, quadratic at worst. A regular expression
+        with many stars would be exponential."""
         items, at, place, star, mark = self._items, 0, 0, -1, 0
         while place < len(name):
             if at < len(items) and items[at] is _ANY:

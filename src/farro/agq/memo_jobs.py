@@ -1,6 +1,7 @@
-"""Jobs and results in the memo's form (seed 004): pushing, what a claimed job says, and committing what was posted.
+"""Convert jobs and results from and to the memo's form (seed 004): push, claim, commit.
 
-The rules of both documents live in plans.memo; the protocol that carries them lives in fronts.
+farro.plans.memo has the rules. The texts of repeated jobs are cached: a text is known if it is, byte for byte, one that
+was accepted, except for the value of its own `id`. [test_jobs_that_differ_in_their_ids_are_checked_once]
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from farro.store.port import Claim, JobView, Store, Submission
 
 RESULT_BYTES = 16 << 20
 _RESULT_LIMITS = Limits(size=RESULT_BYTES, depth=16, nodes=100_000)
-_RELEASES = 5  # a job whose workers vanish more often has attempts counted: it may be what ends them
+_RELEASES = 5  # a job that loses more workers than this has its attempts counted: it may be what kills them
 
 # --- repeated jobs -----------------------------------------------------------------------------------------------
 
 _ID = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"([A-Za-z0-9][A-Za-z0-9_-]{0,63})"')
 _PLAIN = frozenset({"id", "plan_id", "name", "steps", "timeout", "parallel", "metadata", "created_at"})
 _OTHERS = frozenset({"after", "after_any"})
-_REPEATED_BYTES = 8192  # bytes of a text that is worth keeping
+_REPEATED_BYTES = 8192  # longest text that is remembered
 
-_Key = tuple[str, bytes, bytes]  # role, the text before its id, and after it
+_Key = tuple[str, bytes, bytes]  # role, the text before its id, the text after it
 
 
 class RepeatedJobs:
@@ -55,7 +56,7 @@ class RepeatedJobs:
         self._known: dict[_Key, Submission] = {}
 
     def find(self, text: bytes, role: str) -> Submission | None:
-        """What is to be queued for a text that was accepted before under another id."""
+        """Return the submission for a text that was accepted before under another id."""
         if len(text) > _REPEATED_BYTES or (found := _ID.search(text)) is None:
             return None
         first = self._known.get((role, text[: found.start(1)], text[found.end(1) :]))
@@ -64,12 +65,12 @@ class RepeatedJobs:
         return Submission(role=role, prompt={**first.prompt, "id": job_id}, job_id=job_id)
 
     def learn(self, text: bytes, data: Any, wanted: Submission) -> None:
-        """That text was accepted: `data` is what it says, `wanted` what is made of it."""
+        """Remember an accepted text; `data` is its content, `wanted` its submission."""
         if len(text) > _REPEATED_BYTES or not _is_plain(data) or (found := _ID.search(text)) is None:
             return
         if wanted.job_id is None or found[1].decode() != wanted.job_id or wanted.prompt != data:
             return
-        # Whether it is the job's own id that was found, and not that of something inside.
+        # Make sure that this is the job's own id, not one of something inside.
         before, after = text[: found.start(1)], text[found.end(1) :]
         other = "a" if wanted.job_id != "a" else "b"
         if json.loads(before + other.encode() + after) != {**data, "id": other}:
@@ -80,7 +81,7 @@ class RepeatedJobs:
 
 
 def _is_plain(data: Any) -> bool:
-    """Whether all that is checked of a plan stands in its text."""
+    """Whether its checks depend on the text alone: no agents, no paths, no files, no other jobs."""
     if not isinstance(data, dict) or not _PLAIN.issuperset(data):
         return False
     metadata = data.get("metadata")
@@ -95,16 +96,15 @@ def _is_plain(data: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PushRequest:
-    """Jobs that one client wants queued, all of them or none."""
+    """Jobs that one client pushes, all of them or none."""
 
     texts: Sequence[bytes]
     role: str
-    queue: str  # as the client calls it
+    queue: str  # as the client names it
 
 
 def push(store: Store, request: PushRequest, *, gate: Gate | None, contract: Contract = STRICT) -> list[str]:
-    """Queue its jobs; their ids. BadDocument, its source being which of them: the first bad one with all of its
-    problems."""
+    """Queue the jobs; return their ids. BadDocument: the first bad job with its problems; the source says which."""
     return enqueue_admitted(store, _prepare(store, request, contract), gate)
 
 
@@ -116,10 +116,10 @@ def push_all(
     contract: Contract = STRICT,
     expect: Callable[[Iterable[str]], None] | None = None,
 ) -> list[list[str] | FarroError]:
-    """The same of many clients, each answered for itself, with the syncs of all merged. `expect` is told their ids
-    before anything is queued.
+    """Queue the jobs of many clients with merged syncs; answer each client separately. `expect` gets the ids before
+    anything is queued.
 
-    Tried together first; where that fails each is tried alone, which is safe to repeat for jobs that have ids.
+    All are tried together first. If that fails, each is tried alone, which is safe to repeat for jobs that have ids.
     """
     answers: list[list[str] | FarroError] = []
     waiting: dict[int, list[Submission]] = {}
@@ -163,7 +163,7 @@ def _prepare(store: Store, request: PushRequest, contract: Contract) -> list[Sub
     return wanted
 
 
-_repeated = RepeatedJobs()  # most producers push one plan over and over
+_repeated = RepeatedJobs()  # most producers push one plan again and again
 
 
 def _read(text: bytes, source: str) -> Document:
@@ -186,7 +186,7 @@ def _submissions(store: Store, document: Document, role: str, queue: str, contra
 
 
 def _check_duplicates(store: Store, wanted: Sequence[Submission]) -> None:
-    """Several are queued together or not at all: what the store would refuse of one is found before any is staged."""
+    """Find before staging what the store would refuse of one: several jobs are queued together or not at all."""
     first: dict[str, Mapping[str, Any]] = {}
     for item in wanted:
         if item.job_id is None:
@@ -199,24 +199,25 @@ def _check_duplicates(store: Store, wanted: Sequence[Submission]) -> None:
 
 
 def first_problem(error: BadDocument) -> str:
-    """`<where>: <what>` of the first problem, in one line, and how many more there are."""
+    """Return `<where>: <what>` of the first problem in one line, and how many more there are."""
     problem = error.problems[0]
-    inside = problem.line is not None and (problem.line, problem.column) != (1, 1)  # else it is the whole text
+    # otherwise it concerns the whole text
+    inside = problem.line is not None and (problem.line, problem.column) != (1, 1)
     where = problem.path or (f"line {problem.line} column {problem.column}" if inside else "job")
     more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
     which = f"{error.source}: " if error.source.startswith("value ") else ""
     return f"{which}{where}: {problem.message}{more}"
 
 
-# --- claimed -----------------------------------------------------------------------------------------------------
+# --- claimed jobs ------------------------------------------------------------------------------------------------
 
 
 def job_text(claim: Claim) -> bytes:
-    """What is told of a job to the worker that claimed it. BadDocument: it is no plan, and nobody can run it."""
+    """Return the text of a claimed job for its worker. BadDocument: it is no plan, so no worker can run it."""
     prompt = claim.envelope.prompt
     if prompt.get("id") != claim.job_id:
         return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
-    # As it was pushed: the same text for every job that says the same, around its id.
+    # Jobs that differ only in their ids share one text around the id.
     known = _spell(_without_id(prompt))
     parts = _job_texts.get(known)
     if parts is None:
@@ -233,7 +234,7 @@ def job_text(claim: Claim) -> bytes:
 
 _MARK = "the-id-of-the-job-----------------------"
 _SMALL, _CACHED = 4096, 256
-_job_texts: dict[str, tuple[bytes, bytes]] = {}  # a prompt but for its id → the text before it, and after it
+_job_texts: dict[str, tuple[bytes, bytes]] = {}  # a prompt without its id → the text before the id, the text after it
 _spell = encoder()
 
 
@@ -242,7 +243,7 @@ def _without_id(prompt: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def queued_text(store: Store, view: JobView) -> bytes:
-    """The same of a job that waits."""
+    """Return the text of a queued job."""
     prompt = read_prompt(store.folder(view))
     try:
         return _json(memo.as_job(prompt, view.job_id))
@@ -251,7 +252,7 @@ def queued_text(store: Store, view: JobView) -> bytes:
 
 
 def bad_prompt(claim: Claim, error: BadDocument) -> Failed:
-    """A claimed job that is no plan: as a worker would end it."""
+    """Build the failure of a claimed job that is no plan, as a worker would."""
     message = str(error)
     result = {"job_id": claim.job_id, "success": False, "step_results": [], "error": message}
     return Failed(
@@ -261,8 +262,7 @@ def bad_prompt(claim: Claim, error: BadDocument) -> Failed:
 
 
 def release(store: Store, claim: Claim, why: str) -> Lifecycle:
-    """Hand back a job whose worker is gone: into its queue at once. One that loses worker after worker is counted as
-    attempts, so that it ends."""
+    """Hand back a job whose worker is gone. If it loses worker after worker, count an attempt, so that it ends."""
     released = sum(1 for hop in claim.envelope.lifecycle.hops if hop.reason is Reason.RELEASED)
     if released < _RELEASES:
         return store.release(claim, why)
@@ -274,17 +274,18 @@ def release(store: Store, claim: Claim, why: str) -> Lifecycle:
     )
 
 
-# --- posted ------------------------------------------------------------------------------------------------------
+# --- posted results ----------------------------------------------------------------------------------------------
 
 
 def read_posted(text: bytes, job_id: str) -> tuple[PostedResult, Mapping[str, Any]]:
-    """A posted result and its document, or BadDocument."""
+    """Parse a posted result; return it with its document, or raise BadDocument."""
     document = parse_json(text, source="result", limits=_RESULT_LIMITS)
     return memo.result(document, job_id), document.data
 
 
 def status_result(claim: Claim, *, success: bool, stdout: str, stderr: str) -> PostedResult:
-    """What AGW says in three keys instead of one result: told of the last step, as nobody said which."""
+    """Build a result from the three keys that AGW posts instead. The output belongs to the last step: AGW does not say
+    which."""
     last = max(memo.step_ids(_plan(claim)), default=1)
     step = PostedStep(step_number=last, exit_code=0 if success else 1, success=success, stdout=stdout, stderr=stderr)
     return PostedResult(success=success, step_results=(step,))
@@ -293,8 +294,7 @@ def status_result(claim: Claim, *, success: bool, stdout: str, stderr: str) -> P
 def outcome(
     claim: Claim, posted: PostedResult, document: Mapping[str, Any], *, worker: str | None
 ) -> Succeeded | Failed:
-    """What the worker's word makes of the claim's attempt; its output is written. ClaimLost: somebody else has it by
-    now."""
+    """Build the outcome of an attempt from its posted result, and write its output. ClaimLost: it lost the job."""
     try:
         return _outcome(claim, posted, document, worker)
     except FileNotFoundError as error:  # its folder moved on with the job
@@ -327,8 +327,8 @@ def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], wo
 
 
 def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], inline: Inline) -> StepResult:
-    """Its output goes where a worker of farro's own would have written it: `farro logs` shows it alike. A stream that
-    said nothing has no file."""
+    """Build the result of a step. Its output is written where farro's own workers write it, so that `farro logs` shows
+    it. An empty stream has no file."""
     home = f"steps/{name}"
     said = _SILENT
     if step.stdout or step.stderr:
@@ -386,18 +386,18 @@ def _seconds(value: Any) -> float:
 
 
 def _plan(claim: Claim) -> Plan:
-    """The plan of a claimed job, but for its id: jobs that differ in nothing else have one."""
+    """Return the plan of a claimed job without its id; jobs that differ only in their ids share one plan."""
     prompt = claim.envelope.prompt
     if prompt.get("id") == claim.job_id:
         prompt = _without_id(prompt)
     return _plans.of(prompt)
 
 
-_plans = Plans()  # asked when a job is given out, and again when its result comes
+_plans = Plans()  # used when a job is given out, and again when its result comes
 
 
 def _step_ids(plan: Plan) -> Mapping[int, str]:
-    """Of the same plan once: `_plans` has one for all jobs that are alike."""
+    """Return the step ids of a plan; they are computed once, because `_plans` has one plan for all equal jobs."""
     known = _step_id_cache.get(id(plan))
     if known is None or known[0] is not plan:
         while len(_step_id_cache) >= _CACHED:
@@ -406,14 +406,15 @@ def _step_ids(plan: Plan) -> Mapping[int, str]:
     return known[1]
 
 
-_step_id_cache: dict[int, tuple[Plan, Mapping[int, str]]] = {}  # held with the plan, so that no other has its number
+# keeps the plan alive, so that no other object gets its id()
+_step_id_cache: dict[int, tuple[Plan, Mapping[int, str]]] = {}
 
 
-# --- looking -----------------------------------------------------------------------------------------------------
+# --- queries -----------------------------------------------------------------------------------------------------
 
 
 def result_text(store: Store, view: JobView) -> bytes | None:
-    """result.json of the latest attempt, however the job was run; None: it has none yet."""
+    """Return result.json of the latest attempt, whichever worker ran it; None: there is none yet."""
     if not view.lifecycle.attempt:
         return None
     found = read_result(store.folder(view), view.lifecycle.attempt)

@@ -1,7 +1,4 @@
-"""Values → bytes of RESP2 or RESP3.
-
-Which value answers which command lives in commands.
-"""
+"""Encode values as RESP2 or RESP3, and hold replies that come later."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ class SimpleString:
 
 
 class CommandError(Exception):
-    """An answer that is an error: its code (ERR, NOAUTH, …) and words, in one line."""
+    """An error reply: its code (ERR, NOAUTH, …) and text, in one line."""
 
     def __init__(self, text: str, code: str = "ERR") -> None:
         super().__init__(f"{code} {text}")
@@ -26,31 +23,31 @@ class CommandError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PushMessage:
-    """What comes without being asked for; in RESP2 it looks like any array."""
+    """A message that no command asked for; in RESP2 it looks like any array."""
 
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MultiReply:
-    """As many answers as items: a SUBSCRIBE of several channels."""
+    """Several replies to one command, such as a SUBSCRIBE of several channels."""
 
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedReply:
-    """An answer as it goes over the wire already."""
+    """A reply that is encoded already."""
 
     data: bytes
 
 
 class _NoArray:
-    """Nothing where an array would be: RESP2 tells it from a missing string."""
+    """A null array, which RESP2 distinguishes from a null string."""
 
 
 class _Nothing:
-    """No answer at all: it was given already, or will never be read."""
+    """No reply: it was sent already, or will never be read."""
 
 
 OK = SimpleString("OK")
@@ -61,13 +58,14 @@ NOTHING = _Nothing()
 
 
 class DeferredReply:
-    """Answered once: with a value, or with the exception that says what went wrong."""
+    """A reply that comes later, delivered in the call that brings it; for the commands that every job needs. It is
+    answered once, with a value or an exception. Commands that wait in several places are coroutines instead."""
 
     __slots__ = ("_then", "answered", "value")
 
     def __init__(self) -> None:
         self._then: Callable[[Any], None] | None = None
-        self.answered = False  # before anybody asked: `value` is the answer
+        self.answered = False  # `value` came before a callback was set
         self.value: Any = None
 
     def answer(self, value: Any) -> None:
@@ -77,14 +75,14 @@ class DeferredReply:
             self.answered, self.value = True, value
 
     def then(self, callback: Callable[[Any], None]) -> None:
-        """Who is told; at once if the answer is there."""
+        """Set the callback; call it at once if the reply is there."""
         if self.answered:
             callback(self.value)
         else:
             self._then = callback
 
     async def wait(self) -> Any:
-        """For a coroutine: the value, or the exception raised."""
+        """Wait in a coroutine; return the value or raise the exception."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def resolve(value: Any) -> None:
@@ -146,6 +144,6 @@ def _put(out: list[bytes], value: Any, proto: int) -> None:
 
 
 def one_line(text: str) -> str:
-    """An error's words: a line break would end the reply, and what follows be read as the next one."""
+    """Fold an error text into one line: a line break would end the reply, and the rest be read as the next one."""
     line = " ".join(text.split())
     return line if len(line) <= 2000 else f"{line[:1999]}…"

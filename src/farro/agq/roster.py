@@ -1,7 +1,4 @@
-"""Who works over this front, and what they hold: workers, jobs in their hands, and the agents that claimed those.
-
-What happens with them lives in workers.
-"""
+"""Record the workers that use this server, the jobs that they hold, and the agents that claimed those."""
 
 from __future__ import annotations
 
@@ -22,33 +19,33 @@ AgentKind = tuple[str, str, frozenset[str]]  # name, role, tags
 
 @dataclass(kw_only=True, eq=False)
 class ClaimingAgent:
-    """An agent of the store, and how many jobs are in its hands. It claims again when they are over."""
+    """An agent of the store, and how many jobs it holds for clients. It claims again when they have ended."""
 
     agent: Agent
     kind: AgentKind
     held: int = 0
-    batch: bool = False  # what it holds was taken in a row
-    retired: bool = False  # one of its jobs was lost: it leaves after the others
+    batch: bool = False  # its jobs were claimed as a batch
+    retired: bool = False  # it lost a job, and leaves when the others have ended
 
 
 @dataclass(kw_only=True, eq=False)
 class HeldJob:
-    """A job in the hands of a worker."""
+    """A job that a worker holds."""
 
     claim: Claim
     claimer: ClaimingAgent
-    text: bytes  # as it was given out
+    text: bytes  # as the worker got it
     worker: RemoteWorker
     since_s: float = 0.0
-    recorded: bool = False  # the store shows all that it knows of it, if it did not at once
+    recorded: bool = False  # the store shows its whole claim, if it did not at once
     stdout: str = ""
     stderr: str = ""
-    success: bool | None = None  # what a status words, before or without a result
+    success: bool | None = None  # what a status said before, or instead of, a result
     timer: asyncio.TimerHandle | None = None
     busy: bool = False  # it is being committed or handed back
-    dropped: bool = False  # it is nobody's here any more
-    connection: Any = None  # over which its worker was told of it, or last spoke of it; None: that one is gone
-    unconfirmed_s: float | None = None  # since when its worker pops on as if it had never heard of it
+    dropped: bool = False  # it is no longer held here
+    connection: Any = None  # the one that delivered it, or last named it; None: that connection is gone
+    unconfirmed_s: float | None = None  # since when its worker claims on without having named it
 
     @property
     def job_id(self) -> str:
@@ -59,7 +56,7 @@ class HeldJob:
         return self.claimer.kind[1]
 
     def cancel_timer(self) -> None:
-        """Nothing happens to it by the clock any more."""
+        """Cancel what would happen to the job after a time."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -72,8 +69,9 @@ class RemoteWorker:
     ttl_s: float
     connections: set[Any] = field(default_factory=set)
     held: dict[str, HeldJob] = field(default_factory=dict)
-    posted: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # job → its result, as far as remembered
-    facts: dict[str, str] = field(default_factory=dict)  # what it says of itself: tools, tags, …
+    # job → digest of its result, for the latest ones
+    posted: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    facts: dict[str, str] = field(default_factory=dict)  # what it announced: tools, tags, …
     gone: bool = False
 
     @property
@@ -91,5 +89,5 @@ class RemoteWorker:
         return re.sub(r"[^A-Za-z0-9_-]", "-", self.id)[:32]
 
     def remaining_s(self, now_s: float) -> float:
-        """How long it counts as alive."""
+        """Return how long the worker still counts as alive."""
         return self.ttl_s if self.connections else max(0.0, self.seen_s + self.ttl_s - now_s)

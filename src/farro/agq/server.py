@@ -1,7 +1,4 @@
-"""All of the RESP front on one port: connections, the store in threads, and what happens by the clock.
-
-What a connection does lives in connection, what a command does in commands.
-"""
+"""Run the RESP server on one port: connections, threads for the store, and timers."""
 
 from __future__ import annotations
 
@@ -32,17 +29,17 @@ from farro.queue.agent_rules import STRICT, Contract
 from farro.store.library import Library
 from farro.store.port import Changes, Store
 
-THREADS = 16  # calls of the store at once, beside those at the desks
-QUERY_THREADS = 4  # … of those that look at many jobs
-IN_FLIGHT = 256 << 20  # bytes of large commands, and of those between MULTI and EXEC, on all connections together
-AUTH_S = 10.0  # to say the key
-COMMAND_S = 60.0  # for a command that has begun to come whole
-READ_S = 60.0  # for a client to read what it was answered
+THREADS = 16  # parallel calls of the store, besides those of the batchers
+QUERY_THREADS = 4  # … that read many jobs
+IN_FLIGHT = 256 << 20  # bytes of large commands and of those between MULTI and EXEC, on all connections together
+AUTH_S = 10.0  # until the key must be sent
+COMMAND_S = 60.0  # until a command that has begun must be complete
+READ_S = 60.0  # until a client must read its replies
 SWEEP_S = 0.5
-STOP_S = 8.0  # everything is handed back by then, or a watchdog does it
-IDLE_POLL_S = 0.005  # between two looks whether everybody was answered, at the end
+STOP_S = 8.0  # until everything is handed back; a watchdog recovers the rest
+IDLE_POLL_S = 0.005  # interval of checks whether all calls have ended, when stopping
 ROLES_S = 5.0
-LENGTH_S = 1.0  # how long a counted length of a queue is believed
+LENGTH_S = 1.0  # how long a counted queue length is used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +50,12 @@ class ServerOptions:
     max_connections: int = 1000
     worker_ttl_s: float = 30.0
     beat_s: float = 5.0
-    remote_store: bool = True  # calls of the store wait for a network; else they are work, nearly all of it
+    remote_store: bool = True  # calls of the store wait for a network; otherwise they are mostly CPU work
     version: str = ""
 
 
 class AgqServer:
-    """Invariant: everything but calls of the store happens in the event loop that `start` ran in."""
+    """Invariant: everything except calls of the store runs in the event loop of `start`."""
 
     def __init__(
         self,
@@ -99,7 +96,7 @@ class AgqServer:
         self.served = 0  # connections so far
         self.port = options.port
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
-        # Of their own: however many look at however many jobs, pops and results go on, and leases are kept.
+        # Separate pools: however many clients read however many jobs, pops, results and leases go on.
         self._query_pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="agq-look")
         self._heartbeat_pool = ThreadPoolExecutor(1, thread_name_prefix="agq-heart")
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -118,7 +115,7 @@ class AgqServer:
         self.channels: Channels
 
     def _make_batchers(self) -> tuple[Batcher, Batcher]:
-        """Return the batchers for claims and for pushes. In front of a remote store they are two threads: one works while
+        """Return the batchers for claims and for pushes. For a remote store they are two threads: one works while
         the other waits for the server."""
         if not self.options.remote_store:
             batcher = LoopBatcher(log=self.log)
@@ -128,10 +125,10 @@ class AgqServer:
         pushes = ThreadBatcher("push", turns=turns, loop=self._call_in_loop, log=self.log)
         return claims, pushes
 
-    # --- life ---
+    # --- start and stop ---
 
     async def start(self) -> tuple[str, int]:
-        """Listen; where. OSError: it cannot."""
+        """Listen; return host and port. OSError: it cannot listen."""
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self.channels = Channels(self.store, self._loop)
@@ -145,12 +142,12 @@ class AgqServer:
         return host, self.port
 
     def stop(self) -> None:
-        """From any thread or signal, and again: `ended` returns soon."""
+        """Make `ended` return soon. May be called from any thread or signal handler, and repeatedly."""
         if self._loop is not None and self._ended is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._ended.set)
 
     async def ended(self) -> None:
-        """Wait for `stop`, then hand everything back."""
+        """Wait for `stop`, then hand all jobs back."""
         assert self._ended is not None
         assert self._listener is not None
         await self._ended.wait()
@@ -165,11 +162,11 @@ class AgqServer:
             feed.stop()
         try:
             async with asyncio.timeout(STOP_S):
-                await self._idle()  # a result that was sent is taken, and answered
+                await self._idle()  # accept and answer results that were sent
                 for connection in list(self.connections.values()):
                     connection.close_after_writes()
                 await self.workers.close("farro agq is stopping")
-                await self._idle()  # agents that leave
+                await self._idle()  # let the agents leave
         except TimeoutError:
             self.log("error", "not everything was handed back in time; a watchdog recovers it", {})
         for connection in list(self.connections.values()):
@@ -184,7 +181,7 @@ class AgqServer:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def _idle(self) -> None:
-        """Nothing is under way any more."""
+        """Wait until no call and no task is running."""
         while (under_way := self._tasks - self._background) or any(batcher.pending for batcher in self._batchers):
             if under_way:
                 await asyncio.wait(under_way)
@@ -224,14 +221,14 @@ class AgqServer:
         self._in_flight -= size
 
     def return_budget(self, parser: Parser) -> None:
-        """The command is done with, or its connection is: nothing else was read of it meanwhile."""
+        """Release the bytes that the last command reserved."""
         self.release(parser.reserved)
         parser.reserved = 0
 
-    # --- running ---
+    # --- tasks and threads ---
 
     def spawn(self, running: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task of its own that somebody holds on to until it is over."""
+        """Start a task, and keep a reference to it until it ends."""
         task = asyncio.get_running_loop().create_task(running)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -243,11 +240,11 @@ class AgqServer:
             self.log("error", "something broke", {"error": f"{type(error).__name__}: {error}"})
 
     async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """A call of the store, in a thread."""
+        """Call the store in a thread."""
         return await self._in(self._pool, function, *args, **more)
 
     async def query(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """The same of a call that looks at many jobs."""
+        """Call a function that reads many jobs, in a thread of a separate pool."""
         return await self._in(self._query_pool, function, *args, **more)
 
     async def call_heartbeat(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -262,16 +259,16 @@ class AgqServer:
 
     @property
     def stuck(self) -> bool:
-        """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
+        """Whether a call of the store has not returned: waiting for its thread would take as long."""
         return any(batcher.pending for batcher in self._batchers) or any(call.running() for call in list(self._calls))
 
     def _call_in_loop(self, function: Callable[..., object], *args: Any) -> None:
-        """In the event loop, from any thread. RuntimeError: it has ended."""
+        """Call a function in the event loop, from any thread. RuntimeError: the loop has ended."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(function, *args)
 
     def push(self, request: PushRequest, callback: Callable[[list[str] | Exception], None]) -> None:
-        """Queue it, with what others push meanwhile; `told` has the ids, or why not."""
+        """Queue jobs, batched with those of other clients; `callback` gets the ids or an exception."""
 
         def pushed(answer: list[str] | Exception) -> None:
             if not isinstance(answer, Exception):
@@ -279,7 +276,7 @@ class AgqServer:
             callback(answer)
             queue = self._queues.get(request.role)
             if queue is not None:
-                queue.notify()  # the store's own feed tells of it later
+                queue.notify()  # the store's feed reports it later
 
         self._push_batcher.submit(self._push_all, request, pushed, size=sum(map(len, request.texts)))
 
@@ -289,7 +286,7 @@ class AgqServer:
         return memo_jobs.push_all(self.store, requests, gate=self.gate, contract=self.contract, expect=expect)
 
     def queue(self, role: str) -> RoleQueue:
-        """Where clients wait for that role; whoever asks is going to wait."""
+        """Return the queue of waiting clients for a role, and start to watch the role."""
         queue = self._queues.get(role)
         if queue is None:
             queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn, self._next_due_s)
@@ -313,14 +310,14 @@ class AgqServer:
         return None if due is None else (due - datetime.now(UTC)).total_seconds()
 
     def watch_all_changes(self) -> None:
-        """Somebody listens to `job:updates`."""
+        """Start to publish `job:updates`."""
         if None not in self._feeds and self._loop is not None:
             self._feeds[None] = ChangeWatcher(
                 store=self.store, role=None, on_changes=self.channels.changed, log=self.log
             )
 
     async def roles(self) -> list[str]:
-        """Of the store, asked now and then: a new one is made by a person."""
+        """Return the store's roles; they are cached for some seconds, because people create them rarely."""
         known = self.known_roles()
         if known is None:
             known = list(await self.call(self.store.roles))
@@ -328,19 +325,19 @@ class AgqServer:
         return known
 
     def known_roles(self) -> list[str] | None:
-        """The same, where they were asked for a moment ago."""
+        """Return the cached roles; None: the cache is too old."""
         asked_s, known = self._roles
         return known if self.now_s() - asked_s <= ROLES_S else None
 
     def waiting(self) -> dict[str, int]:
-        """Clients in blocking pops, by role."""
+        """Count the clients in blocking pops, by role."""
         return {role: len(queue.waiters) for role, queue in self._queues.items()}
 
-    # --- lengths ---
+    # --- queue lengths ---
 
     async def length(self, role: str, *, exactly: bool = False) -> int:
-        """How many jobs wait in that queue. Counted at most once a second; between two counts this front's own pushes
-        and pops are reckoned."""
+        """Return how many jobs wait in a queue. They are counted at most once a second; own pushes and pops are added
+        in between."""
         known = None if exactly else self.known_length(role)
         if known is None:
             known = await self.call(self._count, role)
@@ -348,12 +345,12 @@ class AgqServer:
         return known
 
     def known_length(self, role: str) -> int | None:
-        """The same, where it was counted a moment ago."""
+        """Return the length if it was counted recently."""
         counted_s, count = self._lengths.get(role, (0.0, None))
         return count if count is not None and self.now_s() - counted_s <= LENGTH_S else None
 
     def estimated_length(self, role: str) -> int:
-        """The last count, with what went through this front since."""
+        """Return the last count, adjusted by this server's own pushes and pops since."""
         return self._lengths.get(role, (0.0, 0))[1]
 
     def adjust_length(self, role: str, more: int) -> None:
@@ -365,7 +362,7 @@ class AgqServer:
         running = sum(len(agent.jobs) for agent in self.store.agents() if agent.role == role)
         return max(0, self.store.load(role) - running)
 
-    # --- by the clock ---
+    # --- timers ---
 
     async def _sweep(self) -> None:
         while True:
@@ -376,7 +373,8 @@ class AgqServer:
                     (not connection.authenticated and now_s - connection.since_s > AUTH_S)
                     or (connection.partial_since_s is not None and now_s - connection.partial_since_s > COMMAND_S)
                     or (connection.unread_since_s is not None and now_s - connection.unread_since_s > READ_S)
-                    or (connection.waiter is not None and connection.read_paused)  # nor would its end be
+                    # the end of its wait would not be noticed either
+                    or (connection.waiter is not None and connection.read_paused)
                 )
                 if late:
                     connection.abort()

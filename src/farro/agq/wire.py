@@ -1,10 +1,7 @@
-"""Bytes → commands, piece by piece: arrays of bulk strings, and inline commands. CommandLimits are checked on lengths, before
-what they announce is kept.
+"""Parse commands from bytes, piece by piece: arrays of bulk strings, and inline commands.
 
-What commands mean lives in commands; replies are written by replies.
-
-A client is a client: of all the types of RESP only an array of bulk strings is a command. Everything else, and every
-length out of bounds, is Malformed, after which nothing that this connection says is read any more.
+Limits are checked against announced lengths, before the data is kept. Clients may send only arrays of bulk strings. Any
+other type, and any length out of bounds, is Malformed; the connection is not read any further.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from collections.abc import Callable
 
 from farro.lazy_dataclass import dataclass
 
-LARGE = 64 << 10  # commands above this are counted together over all connections
+LARGE = 64 << 10  # larger commands count towards a limit over all connections
 
 _HEADER = 32  # bytes: no length has more digits
 _NUMBER = re.compile(rb"-?[0-9]{1,19}")
@@ -22,7 +19,7 @@ _STAR, _DOLLAR = 0x2A, 0x24
 
 
 class Malformed(Exception):
-    """What came is no command. The text is what the client is told before it is let go."""
+    """The input is no command. The text is sent to the client before it is disconnected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,14 +35,14 @@ AUTHENTICATED = CommandLimits(args=4096, bulk=16 << 20, command=32 << 20, inline
 
 
 class Parser:
-    """Invariant: `_buffer[:_at]` is read; `_left` arguments of the command in `_args` are missing, and of the next one
-    `_length` bytes are awaited (-1: its header was not read)."""
+    """Invariant: `_buffer[:_at]` is parsed. `_left` arguments are missing in `_args`, and the next one has `_length`
+    bytes (-1: its header is not parsed yet)."""
 
     __slots__ = ("_args", "_at", "_buffer", "_left", "_length", "_reserve", "_size", "limits", "reserved")
 
     def __init__(self, limits: CommandLimits, reserve: Callable[[int], bool] = lambda size: True) -> None:
         self.limits = limits
-        self.reserved = 0  # bytes of a large command that were asked for; whoever runs the command gives them back
+        self.reserved = 0  # bytes reserved for a large command; its runner releases them
         self._reserve = reserve
         self._buffer = bytearray()
         self._at = 0
@@ -62,16 +59,16 @@ class Parser:
 
     @property
     def waiting(self) -> int:
-        """Bytes that were fed and not yet read."""
+        """Bytes that were fed and are not parsed."""
         return len(self._buffer) - self._at
 
     @property
     def partial(self) -> bool:
-        """Whether a command has begun and not ended."""
+        """Whether an incomplete command is pending."""
         return self._left > 0 or self.waiting > 0
 
     def next(self) -> list[bytes] | None:
-        """The next whole command; an empty line or array is an empty one. None: more must come."""
+        """Return the next complete command; an empty line or array is an empty list. None: more data is needed."""
         if not self._left:
             if self._at >= len(self._buffer):
                 return None
@@ -123,7 +120,7 @@ class Parser:
         return True
 
     def _number(self, kind: bytes) -> int | None:
-        """What a header says; None: it has not come whole."""
+        """Parse the number of a header; None: it is not complete."""
         end = self._buffer.find(b"\r\n", self._at, self._at + _HEADER)
         if end < 0:
             if len(self._buffer) - self._at >= _HEADER:
@@ -153,7 +150,7 @@ class Parser:
 
 
 def _is_http(args: list[bytes]) -> bool:
-    """What a browser would be made to send here by a page of somebody else's: a request line, or a header."""
+    """Detect what a malicious web page would make a browser send here: an HTTP request line or header."""
     return args[-1].startswith(b"HTTP/") or args[0].upper() in (b"POST", b"HOST:")
 
 

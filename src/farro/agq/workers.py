@@ -1,16 +1,14 @@
-"""Who holds which job: workers of this front, the agents that claim for them, and what happens when they are gone.
+"""Claim jobs for the workers of this server, and hand them back when their workers are gone.
 
-Blocking pops live in waiting, the calls of the store in hands; what is committed lives in operations.memo.
-
-- A worker is a connection, or the id that connections announce. A job belongs to the worker that popped it, and only
-  from its connections a result of it is taken.
-- An agent of the store claims what one request asks for, and again when all of that is over. Its lease is this
-  process's: when that dies, a watchdog recovers what it held; while it lives, a job is handed back as soon as its
+- A worker is a connection, or the id that connections announce. A job belongs to the worker that popped it, and a
+  result is accepted only from its connections.
+- An agent of the store claims the jobs of one request, and claims again when all have ended. Its lease belongs to this
+  process: if this process dies, a watchdog recovers the jobs; while it lives, a job is handed back as soon as its
   worker is gone.
 - A worker without an id is gone with its connection. One with an id has `ttl_s` to come back.
-- When it is back and pops on without a word of what a broken connection of it popped, the answer never reached it: such
-  a job goes back after as long.
-- Everything here runs in the event loop, but for the calls of the store.
+- If it comes back and claims on, but never names a job that a broken connection popped, the reply did not reach it: the
+  job is handed back after the same time.
+- Everything except calls of the store runs in the event loop.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ from farro.log.structured import Log
 from farro.plans.memo import PostedResult
 from farro.store.port import Agent, Store
 
-MOMENT_S = 0.2  # what takes longer is recorded to whoever looks at the store
-STATUS_GRACE_S = 1.0  # how long a status waits for the result that usually comes with it
-_IDLE = 8  # agents of one kind that are kept for the next claim
-_REMEMBERED = 1024  # results of a worker that it may post again, or acknowledge
+MOMENT_S = 0.2  # claims that last longer become visible in the store
+STATUS_GRACE_S = 1.0  # how long a status waits for the result that usually follows
+_IDLE = 8  # idle agents of one kind that are kept for the next claim
+_REMEMBERED = 1024  # results that a worker may post again or acknowledge
 
 
 class RemoteWorkers:
@@ -53,8 +51,8 @@ class RemoteWorkers:
         self._calls = ClaimCalls(store)
         self._batcher = batcher
         self._spawn = spawn
-        self._call = call  # of the store, in a thread
-        self._call_heartbeat = call_heartbeat  # the same, in a thread that heartbeats share with nobody
+        self._call = call  # calls the store in a thread
+        self._call_heartbeat = call_heartbeat  # the same, in a thread for heartbeats alone
         self._now_s = now_s
         self._ttl_s = ttl_s
         self._log = log
@@ -63,7 +61,7 @@ class RemoteWorkers:
         self.held: dict[str, HeldJob] = {}  # of all workers, in the order of their pops
         self.popped = self.committed = self.returned = 0
 
-    # --- who ---
+    # --- workers ---
 
     @staticmethod
     def is_id(word: bytes) -> bool:
@@ -72,14 +70,14 @@ class RemoteWorkers:
     def of(self, connection: Any) -> RemoteWorker:
         if connection.worker is None:
             connection.worker = RemoteWorker(id=None, seen_s=self._now_s(), ttl_s=self._ttl_s, connections={connection})
-        elif connection.worker.gone:  # it was ended, and its connection is still here: a new beginning
+        elif connection.worker.gone:  # the worker was ended, but its connection remains: start anew
             known, connection.worker = connection.worker, None
             return self.of(connection) if known.id is None else self.announce(connection, known.id)
         worker: RemoteWorker = connection.worker
         return worker
 
     def announce(self, connection: Any, worker_id: str) -> RemoteWorker:
-        """The connection speaks for that worker from here on, also of what it popped before."""
+        """Let the connection speak for that worker from now on, also about the jobs that it popped before."""
         worker = self.touch(worker_id)
         before = connection.worker
         if before is not worker:
@@ -97,7 +95,7 @@ class RemoteWorkers:
         return worker
 
     def touch(self, worker_id: str, ttl_s: float | None = None) -> RemoteWorker:
-        """That worker is alive; a new one when it was not known."""
+        """Note that the worker is alive; create it if it is unknown."""
         if WORKER_ID.fullmatch(worker_id) is None:
             raise CommandError(f"{worker_id[:80]!a} is no worker id: 1 to 64 of A-Z a-z 0-9 _ . : -")
         worker = self.named.get(worker_id)
@@ -111,7 +109,7 @@ class RemoteWorkers:
         return worker
 
     def disconnect(self, connection: Any, *, said_bye: bool) -> RemoteWorker | None:
-        """A connection is over. The worker that is gone with it, if one is."""
+        """Remove a closed connection; return the worker that is gone with it, if any."""
         worker: RemoteWorker | None = connection.worker
         connection.worker = None
         if worker is None:
@@ -130,13 +128,13 @@ class RemoteWorkers:
         return [worker for worker in self.named.values() if worker.remaining_s(now_s) <= 0]
 
     def confirm(self, connection: Any, job_id: str) -> None:
-        """Who speaks of a job that it holds knows of it."""
+        """Note that the worker knows of a job, because it named it."""
         held = None if connection.worker is None else connection.worker.held.get(job_id)
         if held is not None:
             held.connection, held.unconfirmed_s = connection, None
 
     def unconfirmed(self) -> list[HeldJob]:
-        """Jobs whose workers do not seem to know of them."""
+        """Return the jobs of which their workers do not seem to know."""
         now_s = self._now_s()
         return [
             held
@@ -145,7 +143,7 @@ class RemoteWorkers:
         ]
 
     async def end(self, worker: RemoteWorker, why: str) -> None:
-        """Its jobs go back to where they came from."""
+        """End a worker, and hand its jobs back."""
         worker.gone = True
         if worker.id is not None and self.named.get(worker.id) is worker:
             del self.named[worker.id]
@@ -153,11 +151,11 @@ class RemoteWorkers:
         if worker.id is not None:
             await self._dismiss_agents(lambda kind: kind[0] == worker.agent_name)
 
-    # --- claiming ---
+    # --- claims ---
 
     async def claim(self, worker: RemoteWorker, role: str, limit: int = 1, *, batch: bool = False) -> list[HeldJob]:
-        """The next jobs of that role for this worker, up to so many; none where there is none. `batch`: it takes several
-        in a batch, and most of them are over in a moment."""
+        """Claim up to `limit` jobs of a role for this worker. `batch`: it takes several at once, and most of them end
+        soon."""
         later = DeferredReply()
         self.claim_then(worker, role, limit, later.answer, batch=batch)
         held: list[HeldJob] = await later.wait()
@@ -172,7 +170,7 @@ class RemoteWorkers:
         *,
         batch: bool,
     ) -> None:
-        """The same; `callback` has them, or what went wrong."""
+        """Claim like `claim`; `callback` gets the jobs or an exception."""
         for other in worker.held.values():
             if other.connection is None and other.unconfirmed_s is None:
                 other.unconfirmed_s = self._now_s()
@@ -201,7 +199,7 @@ class RemoteWorkers:
         for held in found:
             self.held[held.job_id] = held
             worker.held[held.job_id] = held
-            worker.posted.pop(held.job_id, None)  # an earlier attempt's: this one has its own result
+            worker.posted.pop(held.job_id, None)  # of an earlier attempt; this one has its own result
         self.popped += len(found)
         if worker.gone:
             for held in found:
@@ -210,14 +208,14 @@ class RemoteWorkers:
         callback(found)
 
     def _reuse(self, claimer: ClaimingAgent, *, leaves: bool) -> None:
-        """For the next claim of that kind."""
+        """Keep the agent for the next claim of its kind, or let it leave."""
         idle = self._idle.setdefault(claimer.kind, [])
         if leaves or claimer.retired or len(idle) >= (_IDLE if claimer.kind[0] == ANONYMOUS else 1):
             self._spawn(self._call(self._calls.leave, claimer.agent))
         else:
             idle.append(claimer)
 
-    # --- ending ---
+    # --- commits ---
 
     def holding(self, worker: RemoteWorker, job_id: str) -> HeldJob:
         held = worker.held.get(job_id)
@@ -230,8 +228,8 @@ class RemoteWorkers:
     def commit(
         self, held: HeldJob, posted: PostedResult, document: Any, digest: bytes, callback: Callable[[Any], None]
     ) -> None:
-        """End it as its worker says. `callback` has None, or what went wrong: ClaimLost, it was taken away; a passing
-        trouble, it is still held."""
+        """Commit what the worker posted. `callback` gets None or an exception: ClaimLost if the job was taken away;
+        after a passing error the job is still held."""
         held.cancel_timer()
         held.busy = True
         ending = CommitRequest(held.claim, posted, document, held.worker.id)
@@ -245,7 +243,7 @@ class RemoteWorkers:
             self._drop(held, lost=True)
         elif answer is not None:
             held.success = None
-            if held.worker.gone:  # nobody will try again
+            if held.worker.gone:  # no client will try again
                 self._spawn(self.hand_back(held, "its result could not be kept, and its worker is gone"))
         else:
             self.committed += 1
@@ -257,7 +255,7 @@ class RemoteWorkers:
         callback(answer)
 
     async def commit_status(self, held: HeldJob) -> None:
-        """A status said how it ended, and no result came."""
+        """Commit a job of which only a status came, without a result."""
         assert held.success is not None
         posted = memo_jobs.status_result(held.claim, success=held.success, stdout=held.stdout, stderr=held.stderr)
         later = DeferredReply()
@@ -265,7 +263,7 @@ class RemoteWorkers:
         await later.wait()
 
     async def return_unbegun(self, unbegun: Collection[HeldJob]) -> None:
-        """Its worker has not begun them: back to their places, as if nobody had had them."""
+        """Put jobs that were not begun back to their old positions."""
         for held in unbegun:
             held.cancel_timer()
             held.busy = True
@@ -280,13 +278,13 @@ class RemoteWorkers:
                 self._drop(held, lost=lost)
 
     async def _in_batcher(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What is done to a claim is done where claims are committed: never two things to one at once."""
+        """Make a call where claims are committed, so that no claim is changed by two calls at once."""
         later = DeferredReply()
         self._batcher.submit(each, partial(function, *args), later.answer)
         return await later.wait()
 
     async def hand_back(self, held: HeldJob, why: str) -> None:
-        """Hand it back; a worker that said how it ended has done its part, though."""
+        """Hand a job back. If its worker already posted a status, commit that instead."""
         if held.busy or self.held.get(held.job_id) is not held:
             return
         held.cancel_timer()
@@ -300,7 +298,7 @@ class RemoteWorkers:
             self._log("info", "job handed back", {"job_id": held.job_id, "why": why})
         except Lost:
             pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, the agent leaves: then a watchdog recovers it
+        except Exception as error:  # noqa: BLE001 - in any case the agent leaves, and a watchdog recovers the job
             self._log("error", "job could not be handed back", {"job_id": held.job_id, "error": str(error)})
             self._drop(held, lost=True)
             return
@@ -309,7 +307,7 @@ class RemoteWorkers:
         self._drop(held)
 
     def _drop(self, held: HeldJob, *, lost: bool = False) -> None:
-        """Once: several ways may lead here for one job, and its claimer counts those that it still has."""
+        """Forget a job, once: several paths may lead here, and the agent counts the jobs that it still has."""
         if held.dropped:
             return
         held.dropped = True
@@ -323,10 +321,10 @@ class RemoteWorkers:
         if claimer.held == 0:
             self._reuse(claimer, leaves=held.worker.gone)
 
-    # --- keeping ---
+    # --- maintenance ---
 
     async def record_slow_claims(self) -> None:
-        """Jobs of a batch that are not over in a moment: from here on the store shows all that it knows of them."""
+        """Record batch claims that last longer than a moment, so that the store shows them whole."""
         late_s = self._now_s() - MOMENT_S
         slow = [held for held in self.held.values() if not (held.recorded or held.busy) and held.since_s < late_s]
         for held in slow:
@@ -335,7 +333,7 @@ class RemoteWorkers:
             await self._in_batcher(self._calls.record_claim, [held.claim for held in slow if held.claimer.batch])
 
     async def heartbeat(self) -> None:
-        """Tell the store that all of them are alive; learn what was taken away."""
+        """Renew the leases of all agents, and drop jobs that were taken away."""
         holding = [held for held in self.held.values() if not held.busy]
         idle = [claimer for claimers in self._idle.values() for claimer in claimers]
         lost: list[HeldJob]
@@ -358,7 +356,7 @@ class RemoteWorkers:
                 self._store.heartbeat(held.claim.agent, held.claim)
             except Lost:
                 lost.append(held)
-            except (FarroError, OSError) as error:  # the others' hearts go on
+            except (FarroError, OSError) as error:  # the other heartbeats go on
                 self._log("error", "a heartbeat failed", {"job_id": held.job_id, "error": str(error)})
         for agent in idle:
             try:
@@ -370,7 +368,7 @@ class RemoteWorkers:
         return lost, dead
 
     async def close(self, why: str) -> None:
-        """Everything goes back."""
+        """Hand everything back."""
         await asyncio.gather(*(self.hand_back(held, why) for held in list(self.held.values())))
         await self._dismiss_agents(lambda kind: True)
 
@@ -380,6 +378,6 @@ class RemoteWorkers:
                 await self._call(self._calls.leave, claimer.agent)
 
     def agents(self) -> set[str]:
-        """The store's agents that are this front's."""
+        """Return the ids of the store's agents that belong to this server."""
         idle = {claimer.agent.id for claimers in self._idle.values() for claimer in claimers}
         return idle | {held.claim.agent.id for held in self.held.values()}

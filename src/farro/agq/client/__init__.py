@@ -1,19 +1,17 @@
-"""Working over agq: what a worker needs of a store (WorkerStore), reply to `farro agq` in the words of any Redis
-client, and in three commands of its own for rows of jobs: JOB.TAKE, JOB.DONE, JOB.RETURN.
+"""Work over agq: implement what a worker needs of a store with Redis commands to `farro agq`, and with JOB.TAKE,
+JOB.DONE and JOB.RETURN for batches.
 
-The line to it lives in line, the posted document in results; the other side lives in fronts.resp. Submitting, looking
-and steering are not here: those who do that open the store behind agq, or use agx.
+Programs that submit, read or manage jobs open the store behind agq instead, or use agx.
 
-- Each slot is a worker of its own to agq. What it popped is its own while its id is alive: as long as it has a
-  connection, or comes back within the other side's `agq.worker_ttl_s`.
-  [test_a_worker_that_was_cut_off_posts_its_result]
-- A pop is never repeated. Where its answer is lost the slot says goodbye and joins under a new id, so that what it may
-  have popped goes back. [test_a_killed_workers_job_is_run_by_another]
-- A result may be repeated after a lost answer: agq remembers it until the worker takes more (JOB.TAKE).
+- Each slot is a worker of its own. It keeps what it popped while its id is alive: as long as it has a connection, or
+  comes back within the server's `agq.worker_ttl_s`. [test_a_worker_that_was_cut_off_posts_its_result]
+- A pop is never repeated. If its reply is lost, the slot quits and joins under a new id, so that jobs it may have
+  popped go back. [test_a_killed_workers_job_is_run_by_another]
+- A result may be repeated after a lost reply: agq remembers it until the worker takes more (JOB.TAKE).
   [test_a_result_is_taken_once]
-- `changes` waits in a blocking JOB.TAKE; what it brings is this slot's, and its next claim has it.
-- Small jobs go in rows (ports.store.BatchStore): one trip takes several, one trip posts what came of them, and each is
-  accepted or refused by itself. [test_small_jobs_go_over_agq_in_rows]
+- `changes` waits in a blocking JOB.TAKE; the jobs that it brings belong to this slot, and its next claim returns them.
+- Small jobs go in batches (BatchStore): one round trip takes several, one posts their results, and each is accepted or
+  refused separately. [test_small_jobs_go_over_agq_in_rows]
 """
 
 from __future__ import annotations
@@ -42,28 +40,28 @@ from farro.store.workspace import JobFiles, Workspace
 
 READY, PROCESSING = "queue:ready", "queue:processing"
 READY_ROLE = "Runner"
-SLICE_S = 1.0  # of a blocking pop: whoever stops a worker waits so long at most
-BRIEF_S = 0.01  # … in a stream of small jobs: one trip for the next of them, instead of one in vain and another
-LOOK_S = 1.0  # so often a running job is looked at: whether it was taken away
+SLICE_S = 1.0  # of one blocking pop: stopping a worker takes at most this long
+BRIEF_S = 0.01  # … in a stream of small jobs: one round trip for the next ones, instead of an empty one and another
+LOOK_S = 1.0  # how often a running job is checked for being taken away
 _DICE = random.SystemRandom()
 _encode = encoder()
 
 
 @dataclass(kw_only=True, eq=False)
 class _Slot:
-    """Invariant: used by the slot's own thread, but for `connection.quit`."""
+    """Invariant: used by the slot's own thread only, except for `connection.quit`."""
 
     agent: Agent
     connection: WorkerConnection
-    popped: list[tuple[int, bytes]] = field(default_factory=list)  # brought by `changes`, for the next claim
-    stream: bool = False  # what it last asked for was there: more is likely to come
-    last_limit: int = 1  # jobs that it last asked for at once
+    popped: list[tuple[int, bytes]] = field(default_factory=list)  # jobs that `changes` brought, for the next claim
+    stream: bool = False  # the last pop brought jobs: more are likely to come
+    last_limit: int = 1  # the limit of the last claim
     checked_s: float = field(default=float("-inf"))
-    doubtful: bool = False  # a pop without an answer: this id may hold what nobody knows of
+    doubtful: bool = False  # a pop had no reply: this id may hold unknown jobs
 
 
 class AgqStore:
-    """Ports: WorkerStore, BatchStore."""
+    """Implement the ports WorkerStore and BatchStore."""
 
     def __init__(
         self,
@@ -104,7 +102,7 @@ class AgqStore:
             self._slots[agent.id] = _Slot(agent=agent, connection=connection)
             swept, self._swept = self._swept, True
         if not swept:
-            self._workspace.sweep()  # what killed workers of this machine left: over agq nobody else looks here
+            self._workspace.sweep()  # remove what killed workers of this machine left: over agq no watchdog does
         return agent
 
     def leave(self, agent: Agent) -> None:
@@ -136,7 +134,7 @@ class AgqStore:
     # --- waiting ---
 
     def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
-        """The cursor counts the calls of `wake`: one that came before the wait ends it, too.
+        """Wait for jobs. The cursor counts the calls of `wake`: a call before the wait ends it as well.
         [test_a_wake_before_the_wait_is_not_missed]"""
         slot: _Slot | None = getattr(self._thread, "slot", None)
         if cursor is None or timeout_s <= 0:
@@ -175,13 +173,13 @@ class AgqStore:
         return [self._claimed(slot, attempt, text) for attempt, text in found]
 
     def record_claim(self, claim: Claim) -> None:
-        """Nothing to do here: the other side shows what takes longer."""
+        """Do nothing: the server records claims that last longer."""
 
     def next_due(self, role: str) -> datetime | None:
-        return None  # agq's own: a blocking pop wakes for it
+        return None  # the server wakes a blocking pop for delayed jobs
 
     def _pop(self, slot: _Slot, limit: int, wait_s: float | None = None) -> list[tuple[int, bytes]]:
-        """Attempt and text of each. Never repeated: a second pop would be a second row."""
+        """Pop jobs; return attempt and text of each. It is never repeated: a second pop would be a second batch."""
         words: list[str | int] = ["JOB.TAKE", _queue(slot.agent), limit]
         if wait_s is not None:
             words.append(f"{max(0.01, wait_s):.3f}")
@@ -194,7 +192,7 @@ class AgqStore:
     def _claimed(self, slot: _Slot, attempt: int, text: bytes) -> Claim:
         agent = slot.agent
         job_id, prompt = _job(text)
-        # Without the id, which the lifecycle has: jobs that differ in nothing else are one plan to whoever runs them.
+        # Without the id, which the lifecycle has: then jobs that differ only in their ids share one plan.
         prompt_without_id = {name: value for name, value in prompt.items() if name != "id"}
         now = self._clock.now()
         assert agent.role is not None
@@ -250,7 +248,7 @@ class AgqStore:
         return [result for result in outcomes if isinstance(result, Lifecycle | Lost)]
 
     def _post(self, slot: _Slot, job_ids: Sequence[str], texts: Sequence[bytes]) -> list[Any]:
-        """As many as fit into one request; for each its answer, or the error that is one."""
+        """Post results, as many per request as fit; return the answer for each, which may be an exception."""
         answers: list[Any] = []
         while len(answers) < len(texts):
             words: list[str | bytes] = []
@@ -297,7 +295,8 @@ class AgqStore:
         raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
 
     def release(self, claim: Claim, note: str = "") -> Lifecycle:
-        """Into its queue at once. Where nobody answers, the slot says goodbye: then all that it holds goes back."""
+        """Put the job back into its queue at once. If the server does not answer, the slot quits: then all of its jobs
+        go back."""
         slot = self._slot_of(claim.agent)
         try:
             words = ("JOB.RELEASE", claim.job_id, note or "released by its worker")
@@ -311,7 +310,7 @@ class AgqStore:
         return self._lifecycle(claim, move)
 
     def pending(self, role: str) -> int:
-        """For a worker that drains: what is queued there, and what anybody has in work."""
+        """Return how many jobs of the role are queued or held, for a worker that drains."""
         with self._lock:
             slot = next((slot for slot in self._slots.values() if slot.agent.role == role), None)
         if slot is None:
@@ -330,7 +329,7 @@ class AgqStore:
             self.leave(agent)
         self._workspace.close()
 
-    # --- inside ---
+    # --- internals ---
 
     def _slot_of(self, agent: Agent) -> _Slot:
         with self._lock:
@@ -340,7 +339,7 @@ class AgqStore:
         return slot
 
     def _lifecycle(self, claim: Claim, move: Move) -> Lifecycle:
-        """What the other side made of it, as far as it is known here."""
+        """Return what the server made of the job, as far as it is known here."""
         return transitions.decided(
             claim.envelope.lifecycle, move, by=claim.agent.id, attempt=claim.attempt, now=self._clock.now()
         )
@@ -353,7 +352,7 @@ def _done(words: Sequence[str | bytes], client: RespClient) -> list[Any]:
     answers: list[Any] = client.send("JOB.DONE", *words)
     for answer in answers:
         if isinstance(answer, Exception) and "ask again" in str(answer):
-            raise answer  # what was posted before the line broke is being kept just now
+            raise answer  # the same result, sent before the connection broke, is being committed
     return answers
 
 
@@ -367,7 +366,7 @@ def _attempt(found: Mapping[bytes, bytes]) -> int | None:
 
 
 def _job(text: bytes) -> tuple[str, Mapping[str, Any]]:
-    """A popped job: its id, and the prompt that it was made of."""
+    """Parse a popped job; return its id and its prompt."""
     try:
         data = json.loads(text)
         job_id = data["id"]

@@ -1,11 +1,8 @@
-"""One worker's line to `farro agq`: a connection under its id, made anew when it broke, and what goes wrong with it.
-
-What is said over it lives in the store itself; the other side lives in fronts.resp.
+"""Connect one worker to `farro agq` under its id, reconnect after failures, and translate errors.
 
 - The id is announced with every connection (CLIENT SETNAME, tags and tools): a worker that was cut off is the same one
-  when it is back, and what it holds is still its own.
-- redis-py repeats nothing by itself here. A pop that was sent twice would be two jobs; what may be repeated, and for
-  how long, is said by whoever asks.
+  when it is back, and keeps its jobs.
+- redis-py repeats nothing here: a pop that was sent twice would take two jobs. The caller says what may be repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from farro.lazy_dataclass import dataclass, field
 
 T = TypeVar("T")
 
-FACT_BYTES = 4096  # of the tools or tags that a worker tells
+FACT_BYTES = 4096  # of the tools or tags that a worker announces
 PAUSE_S = 0.2  # between two tries
 
 
@@ -29,14 +26,14 @@ PAUSE_S = 0.2  # between two tries
 class AgqAddress:
     host: str
     port: int
-    key: str | None = field(repr=False)  # what clients say with AUTH
+    key: str | None = field(repr=False)  # sent with AUTH
 
     def __str__(self) -> str:
         return f"agq://{self.host}:{self.port}"
 
     @classmethod
     def of(cls, url: str, key: str | None) -> AgqAddress:
-        if "@" in url:  # not repeated: what stands before it is a key
+        if "@" in url:  # the address is not shown: it contains a key
             raise InputError(
                 "an address of `farro agq` holds no key: write agq://HOST:PORT, and set AGQ_KEY to the key"
             )
@@ -54,13 +51,13 @@ class Announcement:
 
 
 class RespClient:
-    """One connection of redis-py, without its pool: a worker is one line, and goodbye on it is the worker's own."""
+    """One connection of redis-py, without its pool: a worker is one connection, and QUIT on it ends the worker."""
 
     __slots__ = ("_connection", "_error")
 
     def __init__(self, connection: Any, error: type[Exception]) -> None:
         self._connection = connection
-        self._error = error  # what an answer that is an error is raised as
+        self._error = error  # the exception that redis-py raises for an error reply
 
     def send(self, *words: str | bytes | int) -> Any:
         connection = self._connection
@@ -68,7 +65,7 @@ class RespClient:
         return connection.read_response()
 
     def send_all(self, *commands: tuple[str | bytes | int, ...]) -> list[Any]:
-        """All in one trip. The first error is raised when every answer is there."""
+        """Send all commands in one round trip. Raise the first error when all replies are there."""
         connection = self._connection
         connection.send_packed_command(connection.pack_commands(commands))
         answers: list[Any] = []
@@ -91,7 +88,7 @@ class WorkerConnection:
 
     def __init__(self, address: AgqAddress, announcement: Announcement, clock: Clock, *, timeout_s: float) -> None:
         self.address = address
-        self.alive_s = 30.0  # how long the other side waits for a worker without a connection: it says so
+        self.alive_s = 30.0  # how long the server waits for a worker without a connection; the server says so
         self._announcement = announcement
         self._clock = clock
         self._timeout_s = timeout_s
@@ -99,8 +96,9 @@ class WorkerConnection:
         self._client: RespClient | None = None
 
     def call(self, send: Callable[[RespClient], T], *, repeat: bool) -> T:
-        """What `say` makes of the client. `again`: it may be repeated after a broken connection, for as long as the
-        other side waits for this worker. StorageTrouble: there was no answer, and nobody knows whether it was done."""
+        """Return what `send` makes of the client. `repeat`: it may be repeated after a broken connection, for as long
+        as the server waits for this worker. StorageTrouble: no reply came, and it is unknown whether the call was
+        carried out."""
         redis = _redis()
         until_s = self._clock.monotonic_s() + (self.alive_s if repeat else 0.0)
         with self._lock:
@@ -121,7 +119,7 @@ class WorkerConnection:
                     self._clock.sleep(PAUSE_S)
 
     def quit(self) -> None:
-        """The worker leaves: what it still holds goes back at once. Without an answer it goes back after its time."""
+        """Leave: the server hands the worker's jobs back at once. Without a reply it does so later."""
         if self._lock.acquire(timeout=self._timeout_s):
             try:
                 with contextlib.suppress(FarroError):
@@ -133,7 +131,7 @@ class WorkerConnection:
     def drop(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with contextlib.suppress(Exception):  # a socket that is broken already
+            with contextlib.suppress(Exception):  # the socket is broken already
                 client.close()
 
     def _connected(self, redis: Any) -> RespClient:
@@ -169,7 +167,7 @@ class WorkerConnection:
 
 
 def _fitting(names: tuple[str, ...]) -> str:
-    """As many as are taken, none of them cut in two."""
+    """Join as many names as fit, none of them cut."""
     text = ",".join(names)
     return text if len(text) <= FACT_BYTES else text[:FACT_BYTES].rpartition(",")[0]
 

@@ -1,7 +1,4 @@
-"""What is posted of an attempt over agq: the memo's result (seed 004), whole as far as it is taken.
-
-Committing lives in the store; reading it on the other side lives in operations.memo.
-"""
+"""Build the result document that is posted over agq: the memo's form (seed 004)."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from typing import Any
 from farro.host import fs
 from farro.jobs.outcomes import Failed, Succeeded, Unroutable
 
-NO_EXIT_CODE = -1  # of a step that was ended before it could exit: the memo wants a number
+NO_EXIT_CODE = -1  # of a step that was ended before it could exit: the memo requires a number
 TOTAL = 8 << 20  # characters of all streams together, at first
-POST_BYTES = 15 << 20  # of the document: agq takes 16 MiB
+POST_BYTES = 15 << 20  # of the document: agq accepts 16 MiB
 
 
 def document(job_id: str, folder: str, outcome: Succeeded | Failed | Unroutable, *, inline_bytes: int) -> bytes:
-    """The result as JSON. Streams that the report cut short are result up to `inline_bytes` each; less of all where their
-    quoting (a NUL is six characters) makes more of them than is taken."""
+    """Return the result as JSON. Streams that the report cut are read up to `inline_bytes` each; less of all if their
+    escaping (a NUL takes six characters) makes the document too large."""
     total = TOTAL
     while len(text := _document(job_id, folder, outcome, inline_bytes, total)) > POST_BYTES and total:
         total //= 2

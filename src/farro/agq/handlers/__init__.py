@@ -1,7 +1,4 @@
-"""What each command does: a file a topic, each with its part of the table.
-
-How commands come and answers go lives beside this package.
-"""
+"""Handle the commands: one module per topic, each with its part of the command table."""
 
 from farro.agq.handlers import batches, connection, jobs, keys, library, queues, results
 from farro.agq.handlers.table import Command

@@ -1,6 +1,6 @@
-"""Rows of small jobs: taken, ended and put back several at a time. JOB.TAKE, JOB.DONE, JOB.RETURN.
+"""Claim, commit and return batches of small jobs: JOB.TAKE, JOB.DONE, JOB.RETURN.
 
-What Redis clients say of one job lives in queues and results; both mean the same job and the same claim.
+They act on the same claims as the commands of Redis for single jobs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MOST = 16  # jobs of one batch: 16 MiB, as one LPOP
 
 
 def take(connection: Connection, args: list[bytes]) -> Any:
-    """JOB.TAKE queue count [seconds]: attempt and text of each of up to so many; with seconds it waits for one. Whoever
-    takes more has heard what became of all that he posted."""
+    """JOB.TAKE queue count [seconds]: return attempt and text of up to `count` jobs; with seconds, wait for one. A
+    worker that takes more has received the answers to its earlier results."""
     count = integer(args[2])
     if not 1 <= count <= MOST:
         raise CommandError(f"value is out of range, must be between 1 and {MOST}")
@@ -36,7 +36,7 @@ def take(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def _take_later(connection: Connection, queue: bytes, count: int, timeout_s: float | None) -> Any:
-    """Where the roles must be asked for first, once in a while."""
+    """Read the roles first, once in a while."""
     role = queues.workable_role(queue, await connection.server.roles())
     return await _take(connection, role, count, timeout_s).wait()
 
@@ -67,7 +67,7 @@ def _reply(found: list[HeldJob]) -> Any:
 
 
 def done(connection: Connection, args: list[bytes]) -> Any:
-    """JOB.DONE id result [id result …]: for each OK, or why its result is not taken."""
+    """JOB.DONE id result [id result …]: return OK for each, or why its result is refused."""
     pairs = list(zip(args[1::2], args[2::2], strict=False))
     if len(args) % 2 == 0:
         raise CommandError("wrong number of arguments for 'job.done' command")
@@ -90,19 +90,19 @@ def done(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def _done_slowly(connection: Connection, pairs: list[tuple[bytes, bytes]]) -> Any:
-    """The same of large ones, one after the other."""
+    """Commit large results, one after the other."""
     answers: list[Any] = []
     for job_id, value in pairs:
         try:
             answers.append(await results.commit_large_result(connection, keys.decoded(job_id), value))
-        except Exception as error:  # noqa: BLE001 - this one's alone
+        except Exception as error:  # noqa: BLE001 - concerns this result only
             answers.append(connection.error_reply(error))
     return answers
 
 
 async def return_jobs(connection: Connection, args: list[bytes]) -> Any:
-    """JOB.RETURN id …: jobs that were not begun go to their places in the queue, as if nobody had had them. How many;
-    what this connection's worker does not hold is passed over."""
+    """JOB.RETURN id …: put jobs that were not begun back to their positions in the queue; return how many. Jobs that
+    this worker does not hold are skipped."""
     server = connection.server
     worker = server.workers.of(connection)
     known = (worker.held.get(text(job_id)) for job_id in dict.fromkeys(args[1:]))

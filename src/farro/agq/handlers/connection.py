@@ -1,7 +1,5 @@
-"""What clients of any Redis send on their own: HELLO, AUTH, CLIENT, SELECT, INFO, COMMAND, CONFIG, PING, MULTI, QUIT, …
-
-Queues, results and the rest live beside this.
-"""
+"""Handle what every Redis client sends by itself: HELLO, AUTH, CLIENT, SELECT, INFO, COMMAND, CONFIG, PING, MULTI,
+QUIT, … and subscriptions."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ from farro.agq.replies import NOTHING, OK, PONG, CommandError, MultiReply, PushM
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
 
-REDIS_VERSION = "7.4.0"  # what clients may expect of the protocol
-WRONG_KEY_S = 0.5  # how long a wrong key waits for its answer: guessing is slow
+REDIS_VERSION = "7.4.0"  # the protocol version that clients may expect
+WRONG_KEY_S = 0.5  # delay of the reply to a wrong key, against guessing
 WRONG_KEYS = 5  # then the connection is closed
 LISTED: dict[bytes, Command] = {}  # all commands, for COMMAND
 
 
-# --- who ---
+# --- identity ---
 
 
 def auth(connection: Connection, args: list[bytes]) -> Any:
@@ -33,7 +31,7 @@ def auth(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def _wrong_key(connection: Connection) -> Any:
-    """Told late, and in the log; after a few of them the connection is closed."""
+    """Refuse a wrong key late, and log it; close the connection after a few of them."""
     connection.wrong_keys += 1
     connection.server.log("warning", "a wrong key", {"peer": connection.peer, "times": connection.wrong_keys})
     await asyncio.sleep(WRONG_KEY_S)
@@ -48,7 +46,7 @@ def _authenticated(connection: Connection, user: bytes, key: bytes) -> bool:
     wanted = connection.server.key
     if wanted is None:
         raise CommandError("AUTH was sent, but this server has no key: the config's `agq.key` names one")
-    # Compared in the same time whatever is wrong with it.
+    # Compared in constant time.
     if not hmac.compare_digest(key, wanted.encode("utf-8", "surrogateescape")) or user != b"default":
         return False
     connection.authenticate()
@@ -135,18 +133,18 @@ def select(connection: Connection, args: list[bytes]) -> Any:
     return OK
 
 
-# --- whether ---
+# --- liveness ---
 
 
 def ping(connection: Connection, args: list[bytes]) -> Any:
-    """PING with a word answers it, as Redis does; where it can be a worker's id, it is that worker's heartbeat."""
+    """Return the argument, as Redis does. If it can be a worker's id, it is that worker's heartbeat."""
     subscribed = bool(connection.channels or connection.patterns)
     if subscribed and connection.proto == 2:
         return [b"pong", args[1] if len(args) > 1 else b""]
     if len(args) == 1:
         return PONG
     if subscribed:
-        return args[1]  # a client's own check whether its subscription lives
+        return args[1]  # the client checks whether its subscription is alive
     workers = connection.server.workers
     if workers.is_id(args[1]):
         workers.announce(connection, args[1].decode())
@@ -161,7 +159,7 @@ def quit_(connection: Connection, args: list[bytes]) -> Any:
 
 
 def reset(connection: Connection, args: list[bytes]) -> Any:
-    """As a new connection, but for the jobs that it holds: those are its worker's."""
+    """Reset to a new connection; its jobs remain, because they are its worker's."""
     connection.unqueue()
     connection.server.channels.forget(connection)
     connection.proto = 2
@@ -170,7 +168,7 @@ def reset(connection: Connection, args: list[bytes]) -> Any:
     return SimpleString("RESET")
 
 
-# --- what ---
+# --- information ---
 
 
 def info(connection: Connection, args: list[bytes]) -> Any:
@@ -234,7 +232,7 @@ def config(connection: Connection, args: list[bytes]) -> Any:
     raise CommandError("the config is a file: agents-config.json of the root that farro agq serves")
 
 
-# --- several at once ---
+# --- transactions ---
 
 
 def multi(connection: Connection, args: list[bytes]) -> Any:

@@ -1,7 +1,5 @@
-"""Commands of farro's own on jobs, queues and workers: JOB.*, JOBS.LIST, WORKERS.LIST, QUEUE.STATS. Answers are JSON.
-
-What they tell is made in operations.description.
-"""
+"""Handle farro's own commands on jobs, queues and workers: JOB.*, JOBS.LIST, WORKERS.LIST, QUEUE.STATS. Replies are
+JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from farro.queue.listing import JobQuery
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
 
-LISTED = 100  # where nobody says how many
+LISTED = 100  # without LIMIT
 MOST = 10_000
 BY = "agq"
 
@@ -39,7 +37,7 @@ async def get(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def list_(connection: Connection, args: list[bytes]) -> Any:
-    """[STATUS status] [ROLE role] [LIMIT n]: those that changed last, the newest first."""
+    """[STATUS status] [ROLE role] [LIMIT n]: list the jobs that changed last, newest first."""
     server = connection.server
     words = args[1:]
     if len(words) % 2:
@@ -66,7 +64,7 @@ def _status(word: str) -> Status:
 
 
 async def cancel(connection: Connection, args: list[bytes]) -> Any:
-    """JOB.CANCEL id [why]: ends it for good, whoever holds it. What it is now."""
+    """JOB.CANCEL id [why]: end a job for good, whether or not a worker holds it; return its status."""
     server = connection.server
     job_id = _job_id(args[1])
     note = text(args[2])[:1000] if len(args) > 2 else "cancelled over RESP"
@@ -75,7 +73,7 @@ async def cancel(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def retry(connection: Connection, args: list[bytes]) -> Any:
-    """JOB.RETRY id: the id of the new job."""
+    """JOB.RETRY id: return the id of the new job."""
     server = connection.server
     job_id = _job_id(args[1])
     made = await server.call(again.retry, server.store, server.store.root, job_id, gate=server.gate)
@@ -83,7 +81,7 @@ async def retry(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def release(connection: Connection, args: list[bytes]) -> Any:
-    """JOB.RELEASE id [why]: back into its queue, unfinished; only by who holds it."""
+    """JOB.RELEASE id [why]: put a held job back into its queue, unfinished; only its holder may."""
     workers = connection.server.workers
     held = workers.holding(workers.of(connection), _job_id(args[1]))
     held.success = None
@@ -99,7 +97,7 @@ def _job_id(word: bytes) -> str:
 
 
 async def workers(connection: Connection, args: list[bytes]) -> Any:
-    """Workers of this front by their ids, then the store's own."""
+    """List the workers of this server by their ids, then the store's own."""
     server = connection.server
     now_s = server.now_s()
     lines = [
@@ -127,7 +125,7 @@ async def workers(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def stats(connection: Connection, args: list[bytes]) -> Any:
-    """QUEUE.STATS [queue]: how many jobs of each status each role has, and whether its queue is paused."""
+    """QUEUE.STATS [queue]: count the jobs of each role by status, and say whether its queue is paused."""
     server = connection.server
     roles = await server.roles()
     if len(args) > 1:

@@ -1,7 +1,4 @@
-"""Commands on keys of any kind: EXISTS, TTL, TYPE, EXPIRE, DEL, KEYS, SCAN.
-
-What keys there are lives in farro.agq.keys.
-"""
+"""Handle commands on keys of any kind: EXISTS, TTL, TYPE, EXPIRE, DEL, KEYS, SCAN."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from farro.agq.connection import Connection
     from farro.agq.roster import RemoteWorker
 
-LISTED = 10_000  # jobs that KEYS and SCAN look at
+LISTED = 10_000  # jobs that KEYS and SCAN read
 
 
 async def type_(connection: Connection, args: list[bytes]) -> Any:
@@ -25,7 +22,7 @@ async def type_(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def _type(connection: Connection, key: bytes) -> str:
-    """`none` where there is nothing."""
+    """Return the type of a key; `none` if it does not exist."""
     server = connection.server
     job = keys.job_key(key)
     if job is not None:
@@ -50,7 +47,7 @@ async def exists(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def ttl(connection: Connection, args: list[bytes]) -> Any:
-    """-2: nothing is there; -1: it stays. Only workers have a time."""
+    """-2: the key does not exist; -1: it does not expire. Only workers expire."""
     if await _type(connection, args[1]) == "none":
         return -2
     known = _worker(connection, args[1])
@@ -61,7 +58,7 @@ async def ttl(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def expire(connection: Connection, args: list[bytes]) -> Any:
-    """Sets the time of a worker. What is kept of a job goes by `farro prune`, never by itself: 0, not set."""
+    """Set the time to live of a worker. Jobs do not expire, `farro prune` removes them: return 0 for them."""
     amount = integer(args[2])
     known = _worker(connection, args[1])
     if known is None or known.id is None:
@@ -76,7 +73,7 @@ def _worker(connection: Connection, key: bytes) -> RemoteWorker | None:
 
 
 async def delete(connection: Connection, args: list[bytes]) -> Any:
-    """Facts of a worker can be deleted; jobs and queues cannot be, not this way."""
+    """Delete facts of a worker. Jobs and queues cannot be deleted this way."""
     for key in args[1:]:
         if keys.worker_key(key) is None and await _type(connection, key) != "none":
             raise CommandError(
@@ -100,7 +97,7 @@ async def keys_(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def scan(connection: Connection, args: list[bytes]) -> Any:
-    """All at once: the cursor that comes back is always 0."""
+    """Return all keys at once; the cursor is always 0."""
     integer(args[1])
     pattern, kind = b"*", None
     words = args[2:]
@@ -120,7 +117,7 @@ async def scan(connection: Connection, args: list[bytes]) -> Any:
 
 
 def _kind(name: str) -> str:
-    """The type of a key that exists."""
+    """Return the type of a key that exists."""
     if name.startswith("queue:"):
         return "list"
     return "hash" if name.startswith("job:") and name.count(":") == 1 else "string"
@@ -139,7 +136,7 @@ async def _matching(connection: Connection, text_of_pattern: bytes) -> list[str]
     jobs = not text_of_pattern.startswith((b"worker:", b"queue:"))
 
     def fitting() -> list[str]:
-        """In a thread: fifty thousand names against a pattern are seconds, in which nobody else would be served."""
+        """Match in a thread: fifty thousand names take seconds, in which no other client would be served."""
         for view in server.store.list(limit=LISTED) if jobs else ():
             names.append(f"job:{view.job_id}")
             names.extend(f"job:{view.job_id}:{part}" for part in _parts(view.lifecycle.attempt))

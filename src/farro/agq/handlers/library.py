@@ -1,7 +1,4 @@
-"""PLAN.* and ACTION.*: plans that are kept, and one plan for many inputs.
-
-What they may say lives in plans; keeping and queueing them lives in operations.library.
-"""
+"""Handle PLAN.* and ACTION.*: stored plans, and one plan for many inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def plan_submit(connection: Connection, args: list[bytes]) -> Any:
-    """PLAN.SUBMIT json [REPLACE]: keep a plan; its id."""
+    """PLAN.SUBMIT json [REPLACE]: store a plan; return its id."""
     server = connection.server
     replace = len(args) > 2
     if replace and args[2].upper() != b"REPLACE":
@@ -57,13 +54,13 @@ async def plan_list(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def plan_delete(connection: Connection, args: list[bytes]) -> Any:
-    """PLAN.DELETE id: keep it no longer. 0: there is none. An action that needs it refuses."""
+    """PLAN.DELETE id: delete a plan; 0 if there is none. Refused while an action needs it."""
     there = await plan_get(connection, args)
     return await _deleted(connection, args, there, library.remove_plan)
 
 
 async def action_delete(connection: Connection, args: list[bytes]) -> Any:
-    """ACTION.DELETE id: keep it no longer; its jobs stay. 0: there is none."""
+    """ACTION.DELETE id: delete an action; its jobs stay. 0 if there is none."""
     there = await action_get(connection, args)
     return await _deleted(connection, args, there, library.remove_action)
 
@@ -76,7 +73,7 @@ async def _deleted(connection: Connection, args: list[bytes], there: Any, remove
 
 
 async def action_submit(connection: Connection, args: list[bytes]) -> Any:
-    """ACTION.SUBMIT json [queue]: keep an action and queue a job for each of its inputs; all of them or none."""
+    """ACTION.SUBMIT json [queue]: store an action and queue a job for each of its inputs; all of them or none."""
     server = connection.server
     document = _document(args[1], "action")
     role = keys.queue_role(args[2], await server.roles()) if len(args) > 2 else None
@@ -98,7 +95,7 @@ async def action_submit(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def action_get(connection: Connection, args: list[bytes]) -> Any:
-    """With its jobs, and what each of them is."""
+    """Return an action with its jobs and their statuses."""
     server = connection.server
     try:
         return as_json(await server.call(library.action_told, server.store, server.library, text(args[1])))

@@ -1,9 +1,7 @@
-"""Queues: pushing jobs, popping them, moving them to queue:processing and acknowledging them there.
+"""Handle queues: push jobs, pop them, move them to queue:processing and acknowledge them there.
 
-Results live in results; who holds what lives in workers, and blocking in waiting.
-
-A queue has one order, the store's (priority, then entry), whichever end is named: a queue of jobs that was read from
-its young end would starve its old ones.
+A queue has one order, the store's (priority, then entry), whichever end is named: reading a queue of jobs from its
+young end would starve the old ones.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from farro.agq.connection import Connection
 
 MANAGER = "Manager"
-SHOWN = 1000  # jobs that one LRANGE tells
+SHOWN = 1000  # jobs that one LRANGE returns
 SHOWN_BYTES = 16 << 20
 
 
@@ -53,7 +51,7 @@ def push(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def _push_slowly(connection: Connection, args: list[bytes]) -> Any:
-    """Where something must be asked for first, once in a while."""
+    """Read roles or the queue's length first, once in a while."""
     server = connection.server
     role = keys.queue_role(args[1], await server.roles())
     later = DeferredReply()
@@ -126,10 +124,10 @@ async def _source(connection: Connection, args: list[bytes]) -> str:
 
 
 def workable_role(key: bytes, roles: list[str]) -> str:
-    """The role whose queue workers may work."""
+    """Return the role of a queue that workers may claim from."""
     role = keys.queue_role(key, roles)
     if role == MANAGER:
-        raise CommandError("the manager's queue is workable_role by `farro manager`")
+        raise CommandError("the manager's queue is worked by `farro manager`")
     return role
 
 
@@ -140,7 +138,7 @@ async def _claim(connection: Connection, role: str) -> HeldJob | None:
 
 
 def deliver(connection: Connection, found: list[HeldJob]) -> list[HeldJob]:
-    """Jobs that the answer under way will tell of."""
+    """Prepare jobs for the reply that is being made; hand them back if the client is gone."""
     if not found:
         return []
     server = connection.server
@@ -149,7 +147,7 @@ def deliver(connection: Connection, found: list[HeldJob]) -> list[HeldJob]:
         held.connection = connection
     connection.undelivered += found
     if connection.closed or server.stopping:
-        # At once, also where its worker may come back: it never learned of these jobs.
+        # At once, even if its worker may come back: it never learned of these jobs.
         for held in found:
             server.spawn(server.workers.hand_back(held, "its client went away before it was told"))
         return []
@@ -159,15 +157,16 @@ def deliver(connection: Connection, found: list[HeldJob]) -> list[HeldJob]:
 def wait(
     connection: Connection, roles: list[str], timeout_s: float, *, limit: int = 1, batch: bool = False
 ) -> DeferredReply:
-    """Up to so many jobs of one of these roles, as soon as there is one; 0 s: without end."""
+    """Return up to `limit` jobs of one of these roles, as soon as there is one; 0 s: wait without end."""
     server = connection.server
     workers = server.workers
     queues = [server.queue(role) for role in dict.fromkeys(roles)]
-    news_before: dict[RoleQueue, int] = {}  # those in which nothing was
+    news_before: dict[RoleQueue, int] = {}  # the `news` count of each queue that was empty
     later = DeferredReply()
 
     def look(at: int) -> None:
-        """One after the other: without others who wait there, and before waiting for all of them."""
+        """Try the queues one after the other, except those in which other clients already wait; then wait in all of
+        them."""
         while at < len(queues) and (queues[at].waiters or (batch and queues[at].gathers and not connection.executing)):
             at += 1
         if at == len(queues):
@@ -206,7 +205,7 @@ def wait(
     return later
 
 
-# --- looking ---
+# --- queries ---
 
 
 async def length(connection: Connection, args: list[bytes]) -> Any:
@@ -241,7 +240,7 @@ def _queued(store: Any, role: str, first: int, last: int) -> list[bytes]:
 
 
 def _bounded(texts: Iterable[bytes]) -> list[bytes]:
-    """As many of them as one answer tells."""
+    """Return as many texts as fit into one reply."""
     shown: list[bytes] = []
     size = 0
     for text in texts:
@@ -253,18 +252,18 @@ def _bounded(texts: Iterable[bytes]) -> list[bytes]:
 
 
 def _sliced(items: list[Any], first: int, last: int) -> list[Any]:
-    """As LRANGE counts: inclusive, negative from the end."""
+    """Slice like LRANGE: inclusive, negative indexes from the end."""
     count = len(items)
     begin = max(0, first + count) if first < 0 else first
     end = last + count if last < 0 else last
     return items[begin : end + 1][:SHOWN] if end >= begin else []
 
 
-# --- acknowledging ---
+# --- acknowledgement ---
 
 
 async def remove(connection: Connection, args: list[bytes]) -> Any:
-    """LREM queue:processing count value: the worker is done with that job, whose result it has posted."""
+    """LREM queue:processing count value: acknowledge a job whose result the worker has posted."""
     integer(args[2])
     if keys.decoded(args[1]) != keys.PROCESSING:
         raise CommandError(f"only {keys.PROCESSING} has LREM; JOB.CANCEL takes a job out of its queue")
@@ -280,7 +279,7 @@ async def remove(connection: Connection, args: list[bytes]) -> Any:
 
 
 def _job_id(value: bytes) -> str:
-    """Of a job as it was popped, or of its id alone."""
+    """Return the id of a job as it was popped, or the id itself."""
     if not value.startswith(b"{"):
         return keys.decoded(value)
     try:

@@ -1,7 +1,4 @@
-"""Results: SET of what a worker posts, and what is callback of any job, however it was run.
-
-Keys of workers and the generic commands live in keys; committing lives in workers.
-"""
+"""Handle results and facts: SET and GET of what workers post, and of any job, whichever worker ran it."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ if TYPE_CHECKING:
 GOOD = frozenset({"completed", "succeeded", "success", "done"})
 BAD = frozenset({"failed", "failure", "error"})
 UNDER_WAY = frozenset({"running", "processing", "in_progress", "in-progress", "pending", "started"})
-FACTS, FACTS_SIZE = 32, 16384  # that a worker tells of itself
-SMALL_RESULT = 64 << 10  # bytes of a result that is read where it came in
+FACTS, FACTS_SIZE = 32, 16384  # limits of what a worker announces
+SMALL_RESULT = 64 << 10  # bytes; larger results are parsed in a thread
 STREAM_BYTES = 8 << 20  # of one stream that a worker posts beside its result
 
 
-# --- posting ---
+# --- writes ---
 
 
 def set_(connection: Connection, args: list[bytes]) -> Any:
@@ -50,7 +47,7 @@ def set_(connection: Connection, args: list[bytes]) -> Any:
 
 
 def _job_of(connection: Connection, key: bytes) -> JobKey | None:
-    """The job that a key is of; where its holder names it, it knows that it has it."""
+    """Parse the key of a job. If its holder names the job, the holder knows of it."""
     job = keys.job_key(key)
     if job is not None:
         connection.server.workers.confirm(connection, job.job_id)
@@ -58,7 +55,7 @@ def _job_of(connection: Connection, key: bytes) -> JobKey | None:
 
 
 def _expiry(words: list[bytes]) -> float | None:
-    """EX and PX; a job's keys do not expire, a worker's do."""
+    """Parse EX and PX. Keys of jobs do not expire, keys of workers do."""
     if not words:
         return None
     if len(words) == 2 and words[0].upper() in (b"EX", b"PX"):
@@ -79,7 +76,7 @@ def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
     if job.part == "result":
         return _post_result(connection, job.job_id, value)
     if job.part == "status" and job.job_id in worker.posted:
-        return OK  # it was said with the result
+        return OK  # the result said it already
     held = workers.holding(worker, job.job_id)
     if job.part == "status":
         _post_status(connection, held, text(value).strip().lower())
@@ -99,12 +96,12 @@ def _post_result(connection: Connection, job_id: str, value: bytes) -> Any:
 
 
 def commit_result(connection: Connection, job_id: str, value: bytes, callback: Callable[[Any], None]) -> None:
-    """Take the result of a job; `callback` has OK, or why it is not taken."""
+    """Commit the result of a job; `callback` gets OK, or why it is refused."""
     workers = connection.server.workers
     worker = workers.of(connection)
     digest = _digest(value)
     if worker.posted.get(job_id) == digest:
-        callback(OK)  # again, after an answer that was lost
+        callback(OK)  # repeated after a lost reply
         return
     try:
         held = workers.holding(worker, job_id)
@@ -116,7 +113,7 @@ def commit_result(connection: Connection, job_id: str, value: bytes, callback: C
 
 
 async def commit_large_result(connection: Connection, job_id: str, value: bytes) -> Any:
-    """The same of one that takes a while to be read."""
+    """Commit a result that takes a while to parse."""
     workers = connection.server.workers
     worker = workers.of(connection)
     digest = await connection.server.call(_digest, value)
@@ -142,8 +139,8 @@ def _read(value: bytes, job_id: str) -> Any:
 
 
 def _post_status(connection: Connection, held: HeldJob, word: str) -> None:
-    """How it ended. The result usually comes with it, before or after: it is waited for a moment, then the job ends
-    with what its streams said."""
+    """Note how the job ended. The result usually comes shortly before or after: wait for it a moment, then commit the
+    job with the streams alone."""
     if word in UNDER_WAY:
         return
     if word not in GOOD | BAD:
@@ -158,10 +155,10 @@ def _post_status(connection: Connection, held: HeldJob, word: str) -> None:
 
 async def _commit_status(server: Any, held: HeldJob) -> None:
     if held.success is not None:
-        await server.workers.hand_back(held, "")  # which commits it
+        await server.workers.hand_back(held, "")  # it commits the status
 
 
-# --- telling ---
+# --- reads ---
 
 
 async def get(connection: Connection, args: list[bytes]) -> Any:
@@ -195,7 +192,7 @@ async def hgetall(connection: Connection, args: list[bytes]) -> Any:
 async def hget(connection: Connection, args: list[bytes]) -> Any:
     job = _job_of(connection, args[1])
     if job is not None and args[2] == b"attempt" and (held := connection.server.workers.held.get(job.job_id)):
-        return str(held.claim.attempt)  # what every agw asks after its pop: no look at the disk for that
+        return str(held.claim.attempt)  # every agw reads it after its pop: this avoids a read of the disk
     found = await hgetall(connection, args[:2])
     return found.get(text(args[2]))
 

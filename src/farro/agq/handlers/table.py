@@ -1,7 +1,4 @@
-"""What a command is: a name, how many words it takes, and what it does. And reading words.
-
-The commands themselves live beside this.
-"""
+"""Define a command: its name, the number of its arguments, its function. Parse arguments."""
 
 from __future__ import annotations
 
@@ -15,19 +12,19 @@ from farro.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
 
-Run = Callable[["Connection", list[bytes]], Any]  # an answer, or the coroutine that gives it
+Run = Callable[["Connection", list[bytes]], Any]  # returns a reply, or the coroutine that produces it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
     name: str
     run: Run
-    least: int = 0  # words after the name
+    least: int = 0  # arguments after the name
     most: int | None = None
 
     @property
     def arity(self) -> int:
-        """As COMMAND tells it: negative where there may be more."""
+        """The arity as COMMAND reports it: negative if there may be more."""
         return self.least + 1 if self.most == self.least else -(self.least + 1)
 
     def fault(self, args: list[bytes]) -> CommandError | None:
@@ -59,7 +56,7 @@ def integer(word: bytes) -> int:
 
 
 def seconds(word: bytes) -> float:
-    """Of a blocking pop; 0 is without end."""
+    """Parse the timeout of a blocking pop; 0 means no end."""
     try:
         value = float(word) if len(word) <= 32 else math.nan
     except ValueError:

@@ -133,7 +133,7 @@ def decide_and_swap(
         done = compare_and_swap(context, agent, record, after, attempt, kept)
         if done is not None:
             return after, done
-    raise TryAgain(f"{job_id} is changed by others again and again; try again in a from_ms")
+    raise TryAgain(f"{job_id} is changed by others again and again; try again in a moment")
 
 
 def compare_and_swap(
