@@ -197,3 +197,7 @@ def _ended(results: Sequence[Mapping[str, object]]) -> dict[str, StepState]:
         for one in results
         if "success" in one
     }
+
+
+def _state(result: Mapping[str, object]) -> StepState:
+    return StepState.SUCCEEDED if result.get("success") is True else StepState.FAILED
