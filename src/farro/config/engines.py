@@ -1,4 +1,4 @@
-"""What can be configured of engines and fronts: the Redis store, buses, RESP, HTTP, the MCP server.
+"""Settings of the Redis store, buses, RESP front, HTTP front and MCP server.
 
 Keys of the rest live in the package itself.
 """
@@ -17,7 +17,7 @@ AGQ = "agq://"  # HOST:PORT of a `farro agq`: for workers and agx, never in a co
 
 @dataclass(frozen=True, eq=False)
 class StoreAddress:
-    """`files`, or where the Redis server is."""
+    """`files`, or the address of a Redis server."""
 
     def fault(self, value: str, /) -> str | None:
         if value == "files" or re.fullmatch(r"rediss?://[^\s@]+|unix://[^\s@]+", value):
@@ -35,7 +35,7 @@ Address = Annotated[str, StoreAddress()]
 
 @dataclass(frozen=True, eq=False)
 class BusAddressForm:
-    """`files`, a folder, or where RabbitMQ is."""
+    """`files`, a folder, or the address of RabbitMQ."""
 
     def fault(self, value: str, /) -> str | None:
         if value == "files" or re.fullmatch(r"files:.+|amqps?://[^\s@]+", value):
@@ -56,30 +56,32 @@ HostPort = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class RedisSettings:
-    """Where jobs lie in a Redis or Valkey server, for roots of many machines: `store` says which. docs/redis.md."""
+    """The Redis store, for many machines; `store` holds its address. docs/redis.md."""
 
     name: Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "letters, digits, _ and -")] = "farro"
     user: FilledText | None = None
     password: Secret | None = None  # ${NAME}, never the password itself
-    # An agent that is silent for so long is dead. Not less than two: one at work says something every second.
+    # An agent without a heartbeat for this long is dead. At least two seconds: the heartbeat is every second.
     lease_s: Annotated[float, Bounds(at_least=2, at_most=3600)] = 30.0
-    wait_replicas: Annotated[int, Bounds(at_least=0, at_most=100)] = 0  # that have what is acknowledged (WAIT)
-    wait_s: Positive = 1.0  # … and how long that may take
-    shared: FilledText | None = None  # a folder that every machine has: where large outputs go
+    wait_replicas: Annotated[int, Bounds(at_least=0, at_most=100)] = (
+        0  # that acknowledge a write (WAIT)
+    )
+    wait_s: Positive = 1.0  # the longest wait for them
+    shared: FilledText | None = None  # a folder that all machines share, for large outputs
     inline_bytes: Annotated[int, Bounds(at_least=1024, at_most=16 << 20)] = 256 << 10  # of one file of a result
     timeout_s: Positive = 5.0  # of one request to the server
-    retry_s: Positive = 30.0  # how long a request is tried again while the server is away
+    retry_s: Positive = 30.0  # how long a request is retried while the server is away
     keep_changes: Count = 65536  # entries of the change feed
     keep_audit: Count = 1_000_000  # lines of the common audit log
 
 
 @dataclass(frozen=True, kw_only=True)
 class AmqpSettings:
-    """The RabbitMQ that carries what swarms say, where `bus` is amqp://…. docs/swarms.md."""
+    """RabbitMQ as the bus of swarms; `bus` holds its address. docs/swarms.md."""
 
     user: FilledText | None = None
     password: Secret | None = None  # ${NAME}, never the password itself
-    quorum: bool = False  # queues are replicated (quorum queues): for a broker of several nodes
+    quorum: bool = False  # use quorum queues, for a broker with several nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +89,19 @@ class AgqSettings:
     """The RESP front, `farro agq`. docs/agq.md."""
 
     bind: HostPort = "127.0.0.1:6380"
-    key: Secret | None = None  # ${NAME}: what clients say with AUTH; needed beyond loopback
+    key: Secret | None = None  # ${NAME}: the key that clients send with AUTH; required beyond loopback
     max_connections: Annotated[int, Bounds(at_least=1, at_most=100_000)] = 1000
-    worker_ttl_s: Positive = 30.0  # a worker that says nothing for so long, and has no connection, is gone
+    worker_ttl_s: Positive = 30.0  # a worker without connection and heartbeat for this long is gone
 
 
-Allowed = Literal["write", "approve"]  # what an MCP server may do beside looking
+Allowed = Literal["write", "approve"]  # what an MCP server may do beyond reading
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpSettings:
     """The MCP server, `farro mcp`. docs/mcp.md."""
 
-    allow: tuple[Allowed, ...] = ()  # write: queue, retry, requeue, kill; approve: answer in a person's name
+    allow: tuple[Allowed, ...] = ()  # write: queue, retry, requeue, kill; approve: answer for a person
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +110,8 @@ class WebSettings:
 
     bind: HostPort = "127.0.0.1:8420"
     token: Secret | None = (
-        None  # ${NAME}: what programs say; needed beyond loopback. None: one is made, jobs/.web/token
+        None  # ${NAME}: the token of programs; required beyond loopback. None: jobs/.web/token is generated
     )
-    hosts: tuple[FilledText, ...] = ()  # names by which it is reached, beside addresses and localhost
-    read_only: bool = False  # it shows, and changes nothing
-    secure_cookie: bool = False  # behind a proxy that speaks https: browsers send the session by it alone
+    hosts: tuple[FilledText, ...] = ()  # host names that it answers to, besides addresses and localhost
+    read_only: bool = False  # refuse every change
+    secure_cookie: bool = False  # behind an https proxy: browsers send the session cookie over https only

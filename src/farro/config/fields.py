@@ -1,7 +1,4 @@
-"""What values of the config may be: numbers within bounds, durations, endings, secrets by name.
-
-Which keys there are lives in the package itself and in engines.
-"""
+"""Types of config values: bounded numbers, durations, file extensions, secrets by name."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ Share = Annotated[float, Bounds(more_than=0, at_most=1)]
 
 @dataclass(frozen=True, eq=False)
 class Duration:
-    """Text such as 7d, 12h or 1h30m."""
+    """A duration such as 7d, 12h or 1h30m."""
 
     def fault(self, value: str, /) -> str | None:
         return duration_fault(value)
@@ -44,8 +41,8 @@ Version = Annotated[str, Matching(SEMVER, "a version such as 1.0.0 (semver)")]
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret by the name of the variable that holds it. The value is never part of the settings: whoever needs it
-    asks when it is needed, so that nothing can print it, and nobody else's command stops for want of it."""
+    """The name of the environment variable that holds a secret. The value is never part of the settings: it is read
+    when it is used, so that nothing can print it, and commands that do not need it run without it."""
 
     name: str
 
@@ -64,12 +61,12 @@ class Secret:
         return {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"}
 
     def reveal(self, environ: Mapping[str, str], wanted_by: str = "the config") -> str:
-        """What the variable holds."""
+        """Return the value of the variable."""
         value = environ.get(self.name, "")
         if not value.strip():
             what = "is empty" if self.name in environ else "is not set"
             raise InputError(f"the variable {self.name} {what}, and {wanted_by} needs it; set it and start again")
-        return value.strip()  # a line break at the end, as of a file that was read into it, breaks a header
+        return value.strip()  # a trailing line break, as from a file, would break an HTTP header
 
     def __str__(self) -> str:
         return f"${{{self.name}}}"

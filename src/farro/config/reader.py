@@ -1,7 +1,4 @@
-"""Finding a root and reading its config: the only reader of config files and of farro's environment variables.
-
-What can be configured lives in settings; what the values do lives where they are used.
-"""
+"""Find a root and read its config. No other module reads config files or farro's environment variables."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ NAMES = ("agents-config.json", "agents-config.yaml")
 
 
 def find_root(given: str | None, *, own: bool = False, make: bool = False) -> str:
-    """The root that was named, or FARRO_ROOT, or the nearest folder upwards that has a config and a jobs folder; with
-    `own`, else the person's own: if there is one, or, with `make`, where the caller is to make it."""
+    """Return the given root, or FARRO_ROOT, or the nearest folder upwards with a config and a jobs folder. With `own`,
+    fall back to the user's own root when it exists or, with `make`, to the place where the caller makes it."""
     named = given or os.environ.get("FARRO_ROOT")
     if named:
         root = os.path.abspath(named)
@@ -51,7 +48,7 @@ def find_root(given: str | None, *, own: bool = False, make: bool = False) -> st
 
 
 def own_root() -> str:
-    """Where a person's jobs are kept who made no root: not in the repository that they happen to stand in."""
+    """Return the root for users who made none: in their state folder, not in the current repository."""
     state = os.environ.get("XDG_STATE_HOME", "")
     home = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(home, "farro")
@@ -66,7 +63,7 @@ def _why_not(root: str) -> str:
 
 
 def load(root: str, *, warn: Callable[[str], None] = lambda _: None) -> Settings:
-    """The root's settings; every problem at once, with its place. No config file means the defaults.
+    """Load the settings of a root, or raise every problem with its position. No config file means the defaults.
 
     `warn` is told of each key that is ignored, where the config says `strict: false`.
     """
@@ -78,7 +75,7 @@ def load(root: str, *, warn: Callable[[str], None] = lambda _: None) -> Settings
 
 
 def changed_at(root: str) -> tuple[str, datetime] | None:
-    """The name of a root's config file, and when it was last written. None: it has none."""
+    """Return the name of the config file and when it was last written; None when there is none."""
     for name in NAMES:
         with contextlib.suppress(OSError):
             return name, datetime.fromtimestamp(os.stat(f"{root}/{name}").st_mtime, UTC)
@@ -86,7 +83,7 @@ def changed_at(root: str) -> tuple[str, datetime] | None:
 
 
 class Remembered:
-    """The settings in a folder, read once for each content."""
+    """Loads the settings of a folder, once per content."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], Settings] = {}
@@ -98,7 +95,7 @@ class Remembered:
                 found = os.lstat(f"{folder}/{name}")
         if found is None:
             return load(folder)
-        which = found.st_ino, found.st_size, found.st_mtime_ns  # a hard link: one file for each content
+        which = found.st_ino, found.st_size, found.st_mtime_ns  # a hard link: one file per content
         if which not in self._known:
             if len(self._known) >= _CONFIGS:
                 self._known.pop(next(iter(self._known)), None)
@@ -110,11 +107,11 @@ _CONFIGS = 16
 
 
 def with_store(settings: Settings, given: str | None = None) -> Settings:
-    """The settings with another store than the config's, where one is named: `--store`, else FARRO_STORE."""
+    """Return the settings with the store that `--store` or FARRO_STORE names, if any."""
     named = given if given is not None else os.environ.get("FARRO_STORE") or None
     if named is None:
         return settings
-    # agq is no store: only workers and agx can do with what it offers (app.open_store says so to others).
+    # agq is no store: only workers and agx can use it, and opening a store refuses it.
     fault = None if named.startswith(AGQ) else StoreAddress().fault(named)
     if fault is not None:
         raise InputError(f"{'--store' if given is not None else 'FARRO_STORE'}: {fault}")

@@ -1,7 +1,4 @@
-"""What can be configured: one pure shape, with the defaults that the seeds pin. docs/configuration.md explains it.
-
-Reading files and the environment lives in config; what a value does lives where it is used.
-"""
+"""Define all settings with their defaults. docs/configuration.md explains them."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER
 from farro.roles.provider_rules import names_a_secret
 
-UNCAPPED = RUNNER  # command plans come by the thousand; its queue is bounded only when the config says so
+UNCAPPED = RUNNER  # command plans come by the thousand: no cap unless configured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +54,7 @@ class RetrySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogSettings:
-    """When an agent counts as hung, and how often somebody looks."""
+    """When an agent counts as hung, and how often the watchdog checks."""
 
     stale_after_s: Positive = 1800.0
     abandon_after_s: Positive = 7200.0
@@ -74,7 +71,7 @@ class ToolSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SecuritySettings:
-    """SPEC-1 §7: what a job may bring."""
+    """Limits and guardrails of jobs (SPEC-1 §7)."""
 
     max_job_bytes: Count = 25 << 20
     payload_allowlist: tuple[Ending, ...] = (".md", ".txt", ".json", ".patch", ".diff", ".png", ".jpg", ".svg", ".zip")
@@ -90,7 +87,7 @@ class SecuritySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PriceSettings:
-    """What a model costs, in US dollars for a million tokens: for models that nobody else knows."""
+    """The price of a model without a known price, in US dollars per million tokens."""
 
     input_usd: Amount
     output_usd: Amount
@@ -98,7 +95,7 @@ class PriceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderSettings:
-    """One provider: who answers agents' prompts, and how it is reached."""
+    """A provider, which answers agent prompts, and how to reach it."""
 
     kind: FilledText | None = None  # openai, google, openrouter, cli, scripted, or an installed one; None: as its name
     model: FilledText | None = None  # of roles that name none
@@ -114,19 +111,19 @@ class ProviderSettings:
     stream: bool = True
     # cli
     command: Command | None = None
-    environment: tuple[FilledText, ...] = ()  # names of variables that it gets beside PATH, HOME and the language
+    environment: tuple[FilledText, ...] = ()  # names of variables that it gets besides PATH, HOME and the locale
     workspace: Literal["temp", "root", "worktree"] = "temp"  # where it works
     network: bool = False
-    fatal_exit_codes: tuple[ExitCode, ...] = ()  # another try would not help
-    answer_field: FilledText | None = None  # its output is JSON, and the answer stands there
-    cost_field: FilledText | None = None  # … and what it cost, in US dollars
+    fatal_exit_codes: tuple[ExitCode, ...] = ()  # exit codes that are not retried
+    answer_field: FilledText | None = None  # the field of its JSON output that holds the answer
+    cost_field: FilledText | None = None  # the field with the cost in US dollars
     # scripted
     file: FilledText | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FallbackSettings:
-    """Who is asked when the one before gave no answer."""
+    """The provider to ask when the one before it failed."""
 
     provider: FilledText
     model: FilledText | None = None
@@ -142,18 +139,18 @@ class RoleSettings:
     fallbacks: tuple[FallbackSettings, ...] = ()
     timeout_s: Positive | None = None  # of one call; None: as the provider says
     max_output_tokens: Count | None = None  # None: as the provider says
-    repairs: Annotated[int, Bounds(at_least=0, at_most=10)] = 2  # calls to put an answer of the wrong form right
-    read_only: bool = False  # its programs write nowhere, whatever the prompt allows
+    repairs: Annotated[int, Bounds(at_least=0, at_most=10)] = 2  # calls to repair an answer of the wrong form
+    read_only: bool = False  # its programs may write nowhere, even if the prompt allows it
     network: bool = False  # its programs may use the network
     budget_usd: Positive | None = None  # per UTC day
-    fast_path: bool = False  # what passes goes straight to the workflow's next role, without the manager
+    fast_path: bool = False  # a passing result goes straight to the next role, without the manager
     on_success: Hooks = ()  # commands that the manager runs when it decides about a success of this role
-    on_failure: Hooks = ()  # … and about a failure
+    on_failure: Hooks = ()  # commands that the manager runs when it decides about a failure
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetSettings:
-    """The most that agents' calls may cost, in US dollars. A role's own is under `roles`."""
+    """Limits on the cost of agent calls, in US dollars. Those of a role are under `roles`."""
 
     job_usd: Positive | None = None
     day_usd: Positive | None = None  # UTC
@@ -161,7 +158,7 @@ class BudgetSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeoutSettings:
-    """Of one call to a provider."""
+    """Timeouts of one provider call."""
 
     http_seconds: Positive = 120.0
     cli_seconds: Positive = 900.0
@@ -169,7 +166,7 @@ class TimeoutSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnersSettings:
-    """How jobs are executed. Air-Executor's keys, with its bounds, and what a runner of its own may use."""
+    """How jobs are executed: Air-Executor's keys with its bounds, and limits of process runners."""
 
     kind: Literal["inline", "process"] = "inline"  # inside the worker, or one child process a job
     memory_bytes: Annotated[int, Bounds(at_least=256 << 20)] | None = None  # address space of each process
@@ -178,14 +175,14 @@ class RunnersSettings:
     poll_interval: Annotated[int, Bounds(at_least=1, at_most=60)] = 5  # seconds
     task_timeout: Annotated[int, Bounds(at_least=60, at_most=7200)] = 1800  # seconds; of a step that names none
     max_concurrent_runners: Annotated[int, Bounds(at_least=1, at_most=50)] = 10
-    ahead_bytes: Annotated[int, Bounds(at_least=1 << 16)] = AHEAD_BYTES  # a step that says more is read while it runs
+    ahead_bytes: Annotated[int, Bounds(at_least=1 << 16)] = AHEAD_BYTES  # a step with more output is read while it runs
     environment: tuple[FilledText, ...] | None = None  # names of variables that steps get; None: all
     base_path: FilledText = ".air-executor"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], AnyCase()] = "info"
     log_format: Annotated[Literal["json", "text"], AnyCase()] | None = None  # None: JSON, and text at a terminal
 
     def allowed(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """What steps get of the worker's environment: the names in the list, `LC_*` for all that begin so, and PATH."""
+        """Return the variables that steps get: the listed names, prefixes such as `LC_*`, and PATH."""
         if self.environment is None:
             return dict(environ)
         whole = {name for name in self.environment if not name.endswith("*")} | {"PATH"}
@@ -195,28 +192,28 @@ class RunnersSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CapacitySettings:
-    """How much may wait: SPEC-1 §10, checked when a job is enqueued."""
+    """Caps on queued jobs (SPEC-1 §10), checked when a job is enqueued."""
 
     role_cap: Cap = 200
     total_cap: Cap = 1000
     roles: dict[str, Cap | None] = field(default_factory=dict)  # None: no cap
-    force: tuple[FilledText, ...] = ()  # users who may enqueue beyond a cap; "*" is everybody
-    pause: Share = 0.8  # auto-plan makes no jobs while a role has so much of its cap …
-    resume: Share = 0.6  # … until none has more than this
+    force: tuple[FilledText, ...] = ()  # users who may enqueue beyond a cap; "*" means every user
+    pause: Share = 0.8  # auto-plan pauses when a role reaches this share of its cap
+    resume: Share = 0.6  # and resumes when no role has more than this
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerSettings:
-    """What the manager does by itself beside routing."""
+    """What the manager does besides routing."""
 
-    auto_plan: bool = False  # it makes jobs of an Architect's drafts, and of tasks that nobody has started
+    auto_plan: bool = False  # create jobs from an Architect's drafts and from tasks that have not been started
     auto_plan_limit: Annotated[int, Bounds(at_least=0, at_most=10_000)] = 50  # jobs in the life of a manager process
     hook_timeout_s: Positive = 60.0  # of one command of on_success or on_failure
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgxSettings:
-    """The planner, `farro agx`: who turns words into steps. docs/agx.md."""
+    """The planner, `farro agx`, which turns words into steps. docs/agx.md."""
 
     provider: FilledText | None = None  # None: the Architect's, else the first of `providers`
     model: FilledText | None = None  # None: as the provider says
@@ -225,7 +222,7 @@ class AgxSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingSettings:
-    """What workers may do where the manager is away."""
+    """What workers may do while the manager is away."""
 
     degraded_bypass: bool = False  # `farro worker --degraded-bypass` is permitted
 
@@ -235,21 +232,21 @@ class AuditSettings:
     """SPEC-1 §8."""
 
     mode: Literal["buffered", "strict"] = "buffered"
-    max_bytes: Count = 50 << 20  # of one file, before a new one is begun
+    max_bytes: Count = 50 << 20  # of one file before it is rotated
     keep: Count = 10  # files
     quota_bytes: Count = 512 << 20  # of all of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneSettings:
-    """How long finished jobs are kept, by how they ended. None: for good."""
+    """How long finished jobs are kept, by status. None: for ever."""
 
     keep_succeeded: Lasting | None = None
     keep_failed: Lasting | None = None
     keep_killed: Lasting | None = None
 
     def keep_s(self, status: Literal["succeeded", "failed", "killed"]) -> float | None:
-        """Seconds that a job of that status is kept; None: it is never pruned by itself."""
+        """Return how long a job of that status is kept; None: it is never pruned automatically."""
         kept = {"succeeded": self.keep_succeeded, "failed": self.keep_failed, "killed": self.keep_killed}[status]
         return None if kept is None else parse_duration(kept)
 
@@ -260,10 +257,10 @@ class Settings:
 
     version: Version = "1.0.0"
     strict: bool = True  # unknown keys are errors; else warnings
-    store: Address = "files"  # or redis://HOST:PORT/DB: where the jobs lie
-    bus: BusAddress = "files"  # or amqp://HOST:PORT/VHOST: what carries what swarms say
+    store: Address = "files"  # or redis://HOST:PORT/DB
+    bus: BusAddress = "files"  # or amqp://HOST:PORT/VHOST: the bus of swarms
     durability: Literal["power", "process"] = "power"  # of the file store
-    strict_start: bool = False  # daemons start only where the quick checks of doctor pass, warnings among them
+    strict_start: bool = False  # daemons start only when the quick checks of doctor pass without warnings
     # SPEC-1 §5; true has no effect: docs/decisions/a-root-is-one-filesystem.md
     allow_cross_volume: bool = False
     roles: dict[str, RoleSettings] = field(default_factory=dict)
@@ -291,23 +288,23 @@ class Settings:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
 
     def cap_of(self, role: str) -> int | None:
-        """How many jobs may wait in that role's queue; None: any number."""
+        """Return the cap of a role; None: no cap."""
         if role in self.capacity.roles:
             return self.capacity.roles[role]
         return None if role == UNCAPPED else self.capacity.role_cap
 
     def may_force(self, user: str) -> bool:
-        """Whether that user may enqueue beyond a cap."""
+        """Return whether that user may enqueue beyond a cap."""
         return "*" in self.capacity.force or user in self.capacity.force
 
     def provider_of(self, role: str) -> str | None:
-        """Who answers that role: the one that it names, else the only one that there is."""
+        """Return the provider of a role: the one it names, or the only one."""
         named = self.roles[role].provider if role in self.roles else None
         return named or (next(iter(self.providers)) if len(self.providers) == 1 else None)
 
     def secret_variables(self) -> tuple[str, ...]:
-        """Names of the variables that hold secrets: those that the config calls so, and those that programs are given
-        under such a name."""
+        """Return the names of variables that hold secrets: those that the config declares, and those passed to programs
+        under a name that looks secret."""
         found: dict[str, None] = {}
         doors = (self.redis.password, self.agq.key, self.amqp.password, self.web.token)
         found.update((secret.name, None) for secret in doors if secret is not None)

@@ -1,9 +1,7 @@
-"""Text → data with positions: JSON, NDJSON and YAML within limits, and the problems of a document with their places.
+"""Parse JSON, NDJSON and YAML within limits, and report the problems of a document with their positions.
 
-No meaning (`plans`, `settings` give it), no files (bytes come in), no operating system.
-
-Sizes are judged before parsing by scans that run in C; positions are found by a second look at the text, only when
-asked. Checking data against a dataclass lives in `shapes`.
+Bytes come in; no file is read here. Sizes are checked before parsing by scans that run in C. Positions are found by a
+second scan of the text, only when needed.
 """
 
 from __future__ import annotations
@@ -49,15 +47,15 @@ __all__ = [
 
 
 def parse(text: bytes, source: str) -> Document:
-    """YAML where the source's name ends in .yaml or .yml, else JSON."""
+    """Parse YAML when the source's name ends in .yaml or .yml, else JSON."""
     return (parse_yaml if source.lower().endswith((".yaml", ".yml")) else parse_json)(text, source=source)
 
 
 def parse_ndjson(text: bytes, source: str, *, limits: Limits = DEFAULT) -> list[Document]:
-    """One document a line that is not blank; the limits hold for each line. Bad lines are refused all at once."""
+    """Parse one document per non-blank line; the limits apply to each line. All bad lines are reported at once."""
     documents: list[Document] = []
     problems: list[Problem] = []
-    for number, line in enumerate(text.split(b"\n"), start=1):  # only \n: U+2028 may stand inside a JSON string
+    for number, line in enumerate(text.split(b"\n"), start=1):  # only \n: U+2028 is allowed inside a JSON string
         if line and not line.isspace():
             try:
                 documents.append(parse_json(line, source=source, limits=limits, first_line=number))
@@ -69,7 +67,7 @@ def parse_ndjson(text: bytes, source: str, *, limits: Limits = DEFAULT) -> list[
 
 
 def canonical(data: Any) -> bytes:
-    """The one spelling of this data: what content hashes are made of."""
+    """Return the canonical JSON of this data, which content hashes are computed from."""
     return _canonical(data).encode("utf-8")
 
 

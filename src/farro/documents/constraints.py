@@ -1,10 +1,9 @@
-"""What a value must be beyond its type, as data in an annotation: `Annotated[int, Bounds(at_least=1)]`.
+"""Constrain a value beyond its type, in an annotation: `Annotated[int, Bounds(at_least=1)]`.
 
-Checking lives in `shapes`; `json_schema` writes a schema from the same annotations. Any object with both methods is a
-constraint.
+`shapes` checks constraints, `json_schema` writes them as a schema. Any object with both methods is a constraint.
 
-Constraints are no tuples, and equal only to themselves: typing keeps `Annotated[int, X]` by what X equals, and would
-answer one constraint for another of the same content.
+Constraints are equal only to themselves: typing caches `Annotated[int, X]` by equality, and would return one constraint
+for another with the same content.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from farro.lazy_dataclass import dataclass
 
 class Constraint(Protocol):
     def fault(self, value: Any, /) -> str | None:
-        """What is wrong with a value of the right type; never with its text in it, which may be a secret."""
+        """Say what is wrong with a value of the right type. Never quote text, which may be a secret."""
 
     def schema(self) -> dict[str, Any]:
-        """The same as keywords of JSON Schema; empty where it has no words for it."""
+        """Return the constraint as JSON Schema keywords; empty when JSON Schema cannot express it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """Text of one pattern."""
+    """Text that matches a pattern."""
 
     pattern: str
     meaning: str  # "an id"
@@ -42,14 +41,14 @@ class Matching:
         return {"pattern": f"^(?:{self.pattern})$"}
 
 
-@lru_cache(None)  # as many as there are in the code; quicker than re's own
+@lru_cache(None)  # bounded by the patterns in the code; faster than re's own cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
 @dataclass(frozen=True, eq=False)
 class Argument:
-    """Text that the operating system can carry as an argument, a variable or a path."""
+    """Text without NUL: usable as an argument, a variable or a path."""
 
     filled: bool = False
 
@@ -63,8 +62,8 @@ class Argument:
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
-    """Words for somebody to read: not blank, and of a length that is read."""
+class Prose:
+    """Text for people: not blank, of limited length."""
 
     at_most: int
 
@@ -81,7 +80,7 @@ class Said:
 
 @dataclass(frozen=True, eq=False)
 class Length:
-    """How long a text may be."""
+    """The length of a text."""
 
     at_most: int
 
@@ -96,7 +95,7 @@ class Length:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """How large a number may be."""
+    """The range of a number."""
 
     more_than: float | None = None
     at_least: float | None = None
@@ -112,13 +111,13 @@ class Bounds:
         return None
 
     def schema(self) -> dict[str, Any]:
-        told = {"exclusiveMinimum": self.more_than, "minimum": self.at_least, "maximum": self.at_most}
-        return {name: bound for name, bound in told.items() if bound is not None}
+        keywords = {"exclusiveMinimum": self.more_than, "minimum": self.at_least, "maximum": self.at_most}
+        return {name: bound for name, bound in keywords.items() if bound is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """How many items a list may have."""
+    """The number of items in a list."""
 
     at_least: int = 0
     at_most: int | None = None
@@ -137,7 +136,7 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class AnyCase:
-    """A word of a `Literal` in lower case, however it was written."""
+    """A `Literal` word, accepted in any case."""
 
     def fault(self, value: str, /) -> str | None:
         return None

@@ -1,4 +1,4 @@
-"""Data → JSON text, quickly: for what is written at every job. Light: `farro --version` imports this.
+"""Encode JSON quickly, for what is written for every job. Light to import: `farro --version` uses it.
 
 Reading lives in documents.
 """
@@ -19,8 +19,8 @@ def encoder(
     allow_nan: bool = False,
     default: Callable[[Any], Any] | None = None,
 ) -> Callable[[Any], str]:
-    """As `json.JSONEncoder(...).encode`, but its part in C is made once: the standard library makes it anew for each
-    text, which takes longer than a small text itself. Data that contains itself is a RecursionError."""
+    """Return an encode function like `json.JSONEncoder(...).encode`. Its C part is built once; the standard library
+    builds it for each call, which takes longer than encoding a small text. Cyclic data raises RecursionError."""
     plain = json.JSONEncoder(
         ensure_ascii=ensure_ascii,
         sort_keys=sort_keys,
@@ -30,7 +30,7 @@ def encoder(
         check_circular=False,
     )
     make = getattr(standard, "c_make_encoder", None)
-    if make is None:  # an interpreter without it
+    if make is None:  # an interpreter without the C encoder
         return plain.encode
     text = standard.encode_basestring_ascii if ensure_ascii else standard.encode_basestring
     item, key = separators

@@ -1,4 +1,4 @@
-"""JSON Schema (2020-12) from the dataclasses that documents are checked against: the same annotations, the same rules.
+"""Generate JSON Schema (2020-12) from the dataclasses that documents are checked against.
 
 Checking lives in `shapes`. A class may add what its annotations cannot say as `schema_more`; what a schema cannot say
 either is only checked.
@@ -17,7 +17,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(shape: Any) -> dict[str, Any]:
-    """What a document of that dataclass must be. Nested classes are written out where they stand."""
+    """Return the schema of a dataclass. Nested classes are written inline."""
     hints = typing.get_type_hints(shape, include_extras=True)
     properties = {each.name: {**_of(hints[each.name]), **_default(each)} for each in fields(shape)}
     required = [each.name for each in fields(shape) if each.default is MISSING and each.default_factory is MISSING]
@@ -38,7 +38,7 @@ def _of(hint: Any) -> dict[str, Any]:
             made = {**made, "allOf": [*made.get("allOf", ()), more]} if made.keys() & more.keys() else {**made, **more}
         return made
     if isinstance(hint, type) and is_dataclass(hint):
-        own = getattr(hint, "schema", None)  # of text that has a class of its own
+        own = getattr(hint, "schema", None)  # a class built from text
         return schema(hint) if own is None else dict(own())
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and arguments[1:] == (...,):
@@ -62,12 +62,12 @@ _TYPES = {str: "string", int: "integer", bool: "boolean", float: "number"}
 def _or_null(made: dict[str, Any]) -> dict[str, Any]:
     kind = made.get("type")
     if isinstance(kind, str) and not made.keys() & {"enum", "anyOf", "allOf", "if"}:
-        return {**made, "type": [kind, "null"]}  # its other keywords say nothing of null
+        return {**made, "type": [kind, "null"]}  # the other keywords do not apply to null
     return {"anyOf": [made, {"type": "null"}]}
 
 
 def _default(each: Field[Any]) -> dict[str, Any]:
-    """For editors; only where it is one value. An empty list or object says nothing that its absence does not."""
+    """Return the default for editors, when it is a single value; empty lists and objects are left out."""
     value = each.default
     if isinstance(value, tuple) and value and all(isinstance(item, str | int) for item in value):
         return {"default": list(value)}

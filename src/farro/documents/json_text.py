@@ -1,4 +1,4 @@
-"""Strict JSON: what is refused, what it costs at most, and finding places by a second look at the text.
+"""Parse strict JSON with bounded cost, and find positions by a second scan of the text.
 
 YAML lives beside this; ruamel never reads JSON: it breaks surrogate pairs, NaN and large files.
 """
@@ -29,8 +29,8 @@ from farro.documents.model import (
 from farro.documents.syntax import json_hint
 from farro.errors import Problem
 
-# A quote always matches, if need be up to the end of the text: otherwise each escaped quote of an unterminated
-# string would start a scan of its own, and a megabyte of them would take minutes.
+# A quote always matches, up to the end of the text if necessary: otherwise each escaped quote of an unterminated string
+# would start another scan, and a megabyte of them would take minutes.
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _TOKENS = re.compile(_STRING.decode() + r'|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
@@ -42,7 +42,7 @@ _FLAT = bytes(byte for byte in range(256) if not _SLOPE[byte])
 
 
 def parse_json(text: bytes, *, source: str, limits: Limits = DEFAULT, first_line: int = 1) -> Document:
-    """Strict JSON: no duplicate key, no NaN, no number beyond a float, no lone surrogate, nothing beyond the limits."""
+    """Parse JSON. Refuse duplicate keys, NaN, numbers beyond a float, lone surrogates, and what exceeds the limits."""
     decoded = decode(text, source, limits, first_line)
     openers = text.count(b"[") + text.count(b"{")
     if openers > limits.depth or len(text) > limits.nodes:
@@ -50,13 +50,13 @@ def parse_json(text: bytes, *, source: str, limits: Limits = DEFAULT, first_line
     try:
         if len(text) <= limits.digits or re.search(b"[0-9]{%d}" % (limits.digits + 1), text) is None:
             data = _DECODER.decode(decoded)
-        else:  # digits may stand in a string: only the parser knows
+        else:  # the digits may be inside a string: only the parser knows
             data = json.JSONDecoder(**_HOOKS, parse_int=_bounded_int(limits.digits)).decode(decoded)
         if b"\\u" in text and _ESCAPE.search(text):
             json.dumps(data, ensure_ascii=False).encode()  # fails on a surrogate without its other half
     except json.JSONDecodeError as bad:
         raise refuse(source, f"not JSON: {_why(bad, decoded)}", place_of(decoded, bad.pos, first_line)) from None
-    except (ValueError, RecursionError):  # a hook's refusal, a lone surrogate, the interpreter's own cap on digits
+    except (ValueError, RecursionError):  # refused by a hook, a lone surrogate, or the interpreter's limit on digits
         faults = list(_json_faults(decoded, limits, first_line))
         unknown = Problem(path="", message="not JSON that can be read here", line=first_line, column=1)
         raise refusal(source, faults or [unknown]) from None
@@ -103,7 +103,7 @@ _DECODER = json.JSONDecoder(**_HOOKS)
 
 
 def _cap_structure(decoded: str, text: bytes, source: str, limits: Limits, first_line: int) -> None:
-    """Depth and node count, exact for every prefix that is JSON, without recursion and without a Python loop."""
+    """Check depth and node count without recursion and without a Python loop; exact for every valid prefix."""
     bare = _STRINGS.sub(b'"', text).translate(None, b" \t\r\n")
     slopes = memoryview(bare.translate(_SLOPE, _FLAT)).cast("b")
     deep = max(accumulate(slopes), default=0) > limits.depth
@@ -126,10 +126,10 @@ class _Token(NamedTuple):
 
 
 def _json_tokens(text: str, first_line: int) -> Iterator[_Token]:
-    """Keys and values in text order. Right for JSON; for a broken text right up to where it breaks."""
-    path: list[str | int] = []  # last: the key or index that the innermost open container is at
+    """Yield keys and values in text order; for broken text, correct up to the error."""
+    path: list[str | int] = []  # the last item is the current key or index of the innermost open container
     key_next = False
-    line, line_start, seen = first_line, 0, 0  # counted on from token to token: from the start each time is quadratic
+    line, line_start, seen = first_line, 0, 0  # counted from token to token; from the start would be quadratic
     for match in _TOKENS.finditer(text):
         word, offset = match[0], match.start()
         line += text.count("\n", seen, offset)
@@ -180,7 +180,7 @@ def _json_faults(text: str, limits: Limits, first_line: int) -> Iterator[Problem
 def _scalar_fault(token: str, limits: Limits) -> str:
     if token[0] == '"':
         return LONE_SURROGATE if SURROGATE.search(_unquote(token)) else ""
-    # Beginnings, as the parser reads: `1e999x` is refused for its size before the x is met.
+    # Prefixes, as the parser reads them: `1e999x` is refused for its size before the x.
     if constant := _CONSTANT.match(token):
         return f"{constant[0]} is not JSON; write a number, a string or null"
     number = _NUMBER.match(token)

@@ -1,4 +1,4 @@
-"""What a document is: data with the places it came from, its limits, and problems with their places.
+"""Define a document: data with its positions in the text, limits, and problems with positions.
 
 Reading JSON and YAML lives beside this.
 """
@@ -16,17 +16,17 @@ from farro.lazy_dataclass import dataclass
 Path = tuple[str | int, ...]
 Place = tuple[int, int]  # line and column, both from 1
 
-MAX_PROBLEMS = 100  # a hostile document may hold one problem a byte; nobody reads more than these
+MAX_PROBLEMS = 100  # a hostile document may hold one problem per byte; no person reads more than these
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a document may cost. Each is checked before the parser could pay for it."""
+    """The limits of a document, each checked before the parser does the work."""
 
     size: int = 1 << 20  # bytes
     depth: int = 64  # containers inside containers
     nodes: int = 100_000  # values, containers included
-    digits: int = 640  # of one integer: converting is quadratic, and beyond 640 an interpreter may refuse
+    digits: int = 640  # of one integer: conversion is quadratic, and an interpreter may refuse more than 640
 
 
 DEFAULT = Limits()
@@ -34,14 +34,14 @@ DEFAULT_YAML = Limits(size=1 << 18)  # ruamel reads about 200 KiB a second
 
 
 class Spot(NamedTuple):
-    """Where a member stands: its value, and its key (the same place for a list's item)."""
+    """The positions of a member: its value and its key (equal for a list item)."""
 
     value: Place
     key: Place
 
 
 class Document:
-    """Data and where it came from. Treat `data` as read-only."""
+    """Data and its source. Treat `data` as read-only."""
 
     __slots__ = ("_find", "_spots", "data", "source")
 
@@ -52,14 +52,14 @@ class Document:
         self._spots: dict[Path, Spot] | None = None
 
     def locate(self, path: Path, *, key: bool = False) -> Place | None:
-        """Line and column of the value (or the key) at that path; None when the text has no such member."""
+        """Return line and column of the value (or key) at that path; None when there is no such member."""
         if self._spots is None:
             self._spots = self._find()
         spot = self._spots.get(path)
         return None if spot is None else spot.key if key else spot.value
 
     def inside(self, name: str) -> Document:
-        """The member of that name as a document of its own; its places are those of the whole text."""
+        """Return a member as a document; its positions are those of the whole text."""
 
         def spots() -> dict[Path, Spot]:
             self.locate(())
@@ -68,7 +68,7 @@ class Document:
         return Document(self.data[name], self.source, spots)
 
     def problem(self, path: Path, message: str, *, key: bool = False) -> Problem:
-        """A problem at that path; what is missing stands where the innermost container that exists begins."""
+        """Return a problem at that path. A missing member is reported where its innermost existing container begins."""
         place = self.locate(path, key=key)
         for length in range(len(path) - 1, -1, -1):
             place = place or self.locate(path[:length])
@@ -77,7 +77,7 @@ class Document:
 
 
 def without_schema(data: Any) -> Any:
-    """The data without the line by which editors find its schema: `$schema` means nothing to farro."""
+    """Return the data without `$schema`, which is for editors only."""
     if not (isinstance(data, dict) and isinstance(data.get("$schema"), str)):
         return data
     return {name: value for name, value in data.items() if name != "$schema"}
@@ -89,13 +89,13 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 def show(value: object, length: int = 60) -> str:
-    """A value of the document inside a message: one line, ASCII, short; no control character reaches a terminal."""
+    """Quote a value in a message: one line, ASCII, short, without control characters."""
     text = json.dumps(value, default=str)
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def render_path(path: Path) -> str:
-    """`steps[2].input_from_step`; a key that is no plain name is quoted: `env["a b"]`."""
+    """Format a path: `steps[2].input_from_step`; other keys are quoted: `env["a b"]`."""
     parts = []
     for part in path:
         if isinstance(part, int):
@@ -111,7 +111,7 @@ def refuse(source: str, message: str, place: Place | None = None, path: Path = (
 
 
 def refusal(source: str, problems: list[Problem]) -> BadDocument:
-    """All problems in text order; those without a place come last, beyond `MAX_PROBLEMS` only their number is told."""
+    """Return all problems as one error, in text order; beyond `MAX_PROBLEMS` only their number is given."""
     problems = sorted(problems, key=lambda problem: (problem.line or 1 << 60, problem.column or 0))
     if (more := len(problems) - MAX_PROBLEMS) > 0:
         problems = [*problems[:MAX_PROBLEMS], Problem(path="", message=f"and {more} more problems")]

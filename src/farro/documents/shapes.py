@@ -1,12 +1,11 @@
-"""Shapes: parsed data against the frozen dataclass that it should become; all that is wrong, each with its path.
+"""Check parsed data against a frozen dataclass, and report every fault with its path.
 
-What is right lives in the dataclasses (plans, settings): the annotations are the rules, nothing is registered here.
+The annotations of the dataclass are the rules. Checking is strict: nothing is converted (JSON writes a float as a whole
+number and a tuple as a list), `true` is no number, and unknown members are faults with a hint. Rules beyond the type
+are `constraints` in the annotation.
 
-Strict: nothing is converted (a whole number for a `float` and a list for a tuple are only the JSON spelling of it),
-`true` is no number, unknown members are faults with a hint. Rules beyond the type are `constraints` in the annotation.
-
-Each class is resolved once, when the first of its kind is met, into plain functions: a job's plan is checked on every
-claim, and a command must not pay for sections that its config does not have.
+Each class is compiled into plain functions once, at first use: a job's plan is checked on every claim, and a command
+must not pay for sections that its config does not have.
 """
 
 from __future__ import annotations
@@ -24,38 +23,38 @@ T = TypeVar("T")
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong. `unknown`: a member that the shape does not have, and could do without."""
+    """One fault. `unknown`: a member that the dataclass does not have."""
 
     path: Path
     message: str
-    key: bool = False  # the name of the member is at fault, not its value
+    key: bool = False  # the fault is in the name of the member, not in its value
     unknown: bool = False
 
 
 class Checked(NamedTuple, Generic[T]):
-    """`value` is there unless something else is wrong than unknown members."""
+    """The result of a check. `value` is None when there are faults other than unknown members."""
 
     value: T | None
     faults: list[Fault]
 
 
 class _Invalid:
-    """Stands for a value that is at fault; no dataclass is made with it."""
+    """Marks an invalid value; no dataclass is built with it."""
 
 
 _INVALID = _Invalid()
-_Read = Callable[[Any, Path, list[Fault]], Any]  # the value as the dataclass has it, or _INVALID and a fault noted
+_Read = Callable[[Any, Path, list[Fault]], Any]  # returns the value for the dataclass, or _INVALID after adding a fault
 
 
 def check(shape: type[T], data: Any) -> Checked[T]:
-    """`data` as that dataclass, and every fault in the order of the data."""
+    """Build the dataclass from `data`, and list every fault in the order of the data."""
     faults: list[Fault] = []
     value = _reader_of_class(shape)(data, (), faults)
     return Checked(None if value is _INVALID else value, faults)
 
 
 def member_names(shape: Any) -> list[str]:
-    """What a document may say at that place."""
+    """Return the member names of a dataclass."""
     return [each.name for each in fields(shape)]
 
 
@@ -63,7 +62,7 @@ _readers: dict[type, _Read] = {}
 
 
 def _reader_of_class(shape: type) -> _Read:
-    """Made once, when the first of that class is met."""
+    """Compile the reader of a class, once."""
     if shape not in _readers:
         _readers[shape] = _object(shape)
     return _readers[shape]
@@ -97,14 +96,14 @@ def _object(shape: Any) -> _Read:
 
 
 def _reader(hint: Any) -> _Read:
-    """The function that reads what this annotation allows."""
+    """Compile the reader of an annotation."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *constraints = typing.get_args(hint)
         reader = _reader(inner)
         if any(isinstance(each, AnyCase) for each in constraints):
             reader = _any_case(reader)
         return _constrained(reader, constraints)
-    if (of_text := getattr(hint, "of_text", None)) is not None:  # a class of its own for some text: settings.Secret
+    if (of_text := getattr(hint, "of_text", None)) is not None:  # a class built from text, such as config.fields.Secret
         return _made(of_text)
     if isinstance(hint, type) and is_dataclass(hint):
         shape: type = hint
@@ -227,7 +226,7 @@ def _constrained(inner: _Read, constraints: list[Constraint]) -> _Read:
     others = [each for each in constraints if not isinstance(each, Size)]
 
     def read(value: Any, path: Path, faults: list[Fault]) -> Any:
-        if isinstance(value, list):  # before its items: of a list that is too long they are not worth a look
+        if isinstance(value, list):  # before its items: those of a list that is too long are not checked
             for size in sizes:
                 if message := size.fault(value):
                     faults.append(Fault(path, message))
@@ -235,7 +234,7 @@ def _constrained(inner: _Read, constraints: list[Constraint]) -> _Read:
         found = inner(value, path, faults)
         if found is not _INVALID:
             for constraint in others:
-                if message := constraint.fault(value):  # as it was written: 0, not 0.0
+                if message := constraint.fault(value):  # the value as written: 0, not 0.0
                     faults.append(Fault(path, message))
                     return _INVALID
         return found
@@ -249,7 +248,7 @@ def _expected(what: str, value: Any, path: Path, faults: list[Fault]) -> _Invali
 
 
 def _describe(value: object) -> str:
-    """What stands there, never text itself: it may be a secret."""
+    """Describe a value; never quote text, which may be a secret."""
     if value is None or isinstance(value, bool):
         return show(value)
     if isinstance(value, (int, float)):
@@ -258,9 +257,9 @@ def _describe(value: object) -> str:
 
 
 def _unknown(name: str, known: Collection[str], before: list[Fault]) -> str:
-    if len(before) >= MAX_PROBLEMS:  # nobody will read it, and a hostile document may hold a hundred thousand
+    if len(before) >= MAX_PROBLEMS:  # no more are shown, and a hostile document may hold a hundred thousand
         return "is not a known field"
-    from difflib import get_close_matches  # here: most documents are right
+    from difflib import get_close_matches  # imported late: most documents are valid
 
     near = get_close_matches(name, known, n=1)
     return (

@@ -1,7 +1,4 @@
-"""What to do about text that is no JSON or no YAML: the parsers say what they met, not what a person should change.
-
-Parsing lives in json_text and yaml_text; what parsed data should be lives in shapes.
-"""
+"""Advise on syntax errors: the parsers say what they met, this says what to change."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ _CUT = "the text ends too early: a } or ] is missing"
 
 
 def json_hint(message: str, text: str, offset: int) -> str:
-    """What to do where the JSON parser stopped at `offset`; empty when it said enough itself."""
+    """Advise where the JSON parser stopped; empty when its message is enough."""
     here, before = text[offset : offset + 1], text[:offset].rstrip()[-1:]
     said = message.lower()
     if "extra data" in said:
@@ -39,7 +36,7 @@ def json_hint(message: str, text: str, offset: int) -> str:
 
 
 def yaml_hint(problem: str) -> str:
-    """What to do about what ruamel met; empty when it said enough itself."""
+    """Advise on an error of ruamel; empty when its message is enough."""
     if "'\\t'" in problem:
         return "a tab stands here; YAML is indented by spaces"
     if starts := re.search(r"found character '(.)' that cannot start any token", problem):

@@ -1,4 +1,4 @@
-"""The part of YAML 1.2 that JSON can say, from ruamel's events, within limits.
+"""Parse the JSON subset of YAML 1.2 from ruamel's events, within limits.
 
 ruamel is imported when a YAML text is read, not before: importing it takes longer than most commands.
 """
@@ -32,7 +32,7 @@ _YAML_WORDS: dict[str, Any] = {
 }
 _YAML_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _YAML_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_YAML_FOREIGN = (  # what some YAML reader takes for something else than text, and JSON has no word for
+_YAML_FOREIGN = (  # values that some YAML parsers do not read as text, and that JSON lacks
     (re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"), "is not a finite number"),
     (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt \t].*)?"), "is a date in YAML; quote it to have text"),
     (
@@ -43,15 +43,15 @@ _YAML_FOREIGN = (  # what some YAML reader takes for something else than text, a
 
 
 def parse_yaml(text: bytes, *, source: str, limits: Limits = DEFAULT_YAML) -> Document:
-    """The part of YAML 1.2 that JSON can say: no anchors, aliases, tags, merge keys, dates; one document."""
+    """Parse one YAML document. Refuse anchors, aliases, tags, merge keys and dates."""
     decoded = decode(text, source, limits, 1)
-    from ruamel.yaml import YAML  # here: importing it takes longer than most commands
+    from ruamel.yaml import YAML  # imported late: it takes longer than most commands
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
 
     builder = _YamlBuilder(source, limits)
     try:
-        # Events, not nodes: composing is recursive, and would follow an alias before it could be refused.
+        # Events, not nodes: composing is recursive, and follows an alias before it can be refused.
         for event in YAML(typ="safe", pure=True).parse(decoded):
             builder.take(event)
     except MarkedYAMLError as bad:
@@ -63,7 +63,7 @@ def parse_yaml(text: bytes, *, source: str, limits: Limits = DEFAULT_YAML) -> Do
         message = f"not YAML: the character U+{bad.character:04X} is not allowed"
         raise refuse(source, message, place_of(decoded, decoded.find(chr(bad.character)))) from None
     except (YAMLError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, AssertionError):
-        # ruamel stumbles over some broken texts ("\UFFFFFFFF", "%YAML x"): the text is at fault, not farro.
+        # ruamel raises other errors for some broken texts ("\UFFFFFFFF", "%YAML x").
         raise builder.refuse("not YAML: it cannot be read from here on", builder.mark) from None
     if not builder.done:
         raise refuse(source, "not YAML: the document is empty", (1, 1))
@@ -71,7 +71,7 @@ def parse_yaml(text: bytes, *, source: str, limits: Limits = DEFAULT_YAML) -> Do
 
 
 class _YamlBuilder:
-    """Data and places from ruamel's events, with a stack of its own: no text can make it recurse."""
+    """Build data and positions from ruamel's events with an explicit stack: no text makes it recurse."""
 
     def __init__(self, source: str, limits: Limits) -> None:
         self.source = source
@@ -82,7 +82,7 @@ class _YamlBuilder:
         self.mark: Any = None  # of the last event
         self._open: list[Any] = []
         self._path: list[str | int] = []
-        self._key: Place | None = None  # of the member whose value comes next
+        self._key: Place | None = None  # position of the key whose value comes next
 
     def refuse(self, message: str, mark: Any) -> BadDocument:
         place = (mark.line + 1, mark.column + 1) if mark else None

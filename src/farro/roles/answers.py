@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, assert_never
 
 from farro.documents import Limits, parse_json, shapes
-from farro.documents.constraints import AnyCase, Bounds, Said, Size
+from farro.documents.constraints import AnyCase, Bounds, Prose, Size
 from farro.errors import BadDocument, Problem
 from farro.lazy_dataclass import dataclass, field
 from farro.roles import paths
@@ -23,7 +23,7 @@ MAX_BYTES = 4 << 20
 _LIMITS = Limits(size=MAX_BYTES, nodes=20_000)
 _MAX_STARTS = 64  # braces in prose that may begin the answer: looking at each costs a pass over the rest
 
-LongText = Annotated[str, Said(200_000)]
+LongText = Annotated[str, Prose(200_000)]
 Verdict = Annotated[Literal["approve", "changes_requested"], AnyCase()]
 Severity = Annotated[Literal["blocker", "major", "minor", "note"], AnyCase()]
 
@@ -33,9 +33,9 @@ class PromptDraft:
     """A prompt that an Architect proposes: a job to be, once somebody accepts it."""
 
     role: Role
-    rubric: Annotated[str, Said(MAX_RUBRIC)]
+    rubric: Annotated[str, Prose(MAX_RUBRIC)]
     allowed_paths: AllowedPaths
-    success: Annotated[str, Said(MAX_SUCCESS)]
+    success: Annotated[str, Prose(MAX_SUCCESS)]
     routing: Routing = field(default_factory=lambda: Routing(mode="manager"))
     inputs: dict[str, Any] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from farro.documents import Document, refusal, shapes, without_schema
-from farro.documents.constraints import Matching, Said, Size
+from farro.documents.constraints import Matching, Prose, Size
 from farro.documents.shapes import Fault
 from farro.lazy_dataclass import dataclass, field
 from farro.plans import loading
@@ -53,9 +53,9 @@ class AgentPrompt:
     """What an agent is asked to do."""
 
     role: Role
-    rubric: Annotated[str, Said(MAX_RUBRIC)]
+    rubric: Annotated[str, Prose(MAX_RUBRIC)]
     allowed_paths: AllowedPaths  # as they were written; paths.normalise says what they mean
-    success: Annotated[str, Said(MAX_SUCCESS)]
+    success: Annotated[str, Prose(MAX_SUCCESS)]
     routing: Routing
     context_md: FileName | None = None
     inputs: dict[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Annotated, Any
 
 from farro.documents import Document, parse_json, parse_yaml, refusal, shapes, without_schema
-from farro.documents.constraints import Bounds, Said, Size
+from farro.documents.constraints import Bounds, Prose, Size
 from farro.documents.model import refuse
 from farro.documents.shapes import Fault
 from farro.lazy_dataclass import dataclass, field
@@ -43,19 +43,19 @@ class WorkflowStep:
     """One role's turn, or a person's, whose rubric is the question. What it does not say is as the task says."""
 
     role: RoleOrHuman
-    rubric: Annotated[str, Said(MAX_RUBRIC)]
+    rubric: Annotated[str, Prose(MAX_RUBRIC)]
     allowed_paths: AllowedPaths | None = None
-    success: Annotated[str, Said(MAX_SUCCESS)] | None = None
+    success: Annotated[str, Prose(MAX_SUCCESS)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowTask:
     id: Id  # as the file is called
-    title: Annotated[str, Said(200)]
+    title: Annotated[str, Prose(200)]
     description: str = ""
     workflow: Annotated[tuple[WorkflowStep, ...], Size(at_least=1, at_most=MAX_HOPS)]
     allowed_paths: AllowedPaths | None = None
-    success: Annotated[str, Said(MAX_SUCCESS)] | None = None
+    success: Annotated[str, Prose(MAX_SUCCESS)] | None = None
     review_rounds: Annotated[int, Bounds(at_least=0, at_most=REVIEW_ROUNDS)] = REVIEW_ROUNDS
     inputs: dict[str, Any] = field(default_factory=dict)
     metadata: Metadata = field(default_factory=Metadata)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from farro.agents import service as agents
 from farro.config.fields import Lasting
 from farro.documents import Document
-from farro.documents.constraints import Length, Said, Size
+from farro.documents.constraints import Length, Prose, Size
 from farro.errors import FarroError, InputError
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.start_times import parse_start
@@ -358,7 +358,7 @@ def waiting(house: House, asked: Asked) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    note: Annotated[str, Said(4000)]
+    note: Annotated[str, Prose(4000)]
 
 
 @dataclass(frozen=True, kw_only=True)

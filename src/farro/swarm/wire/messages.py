@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from farro.documents import json_schema, shapes
-from farro.documents.constraints import Bounds, Matching, Said
+from farro.documents.constraints import Bounds, Matching, Prose
 from farro.errors import BadName, InputError
 from farro.lazy_dataclass import dataclass, field
 from farro.swarm.lifecycle import ComponentState, SwarmState
@@ -59,7 +59,7 @@ class ControlSignal:
     role: Name | None = None
     instance: Name | None = None
     args: dict[str, Any] | None = None
-    origin: Annotated[str, Said(200)] | None = None
+    origin: Annotated[str, Prose(200)] | None = None
 
     @property
     def scope(self) -> Scope:
