@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agx.conftest import step
-from farro.agx.model_answer import Said, read
+from farro.agx.model_answer import PlanAnswer, read
 
 GOOD = {"steps": [step(1, "sort", "names.txt")]}
 
 
-def said(data: Any, **how: Any) -> Said:
+def said(data: Any, **how: Any) -> PlanAnswer:
     return read(data if isinstance(data, str) else json.dumps(data), after=0, **how)
 
 

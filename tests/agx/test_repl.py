@@ -139,7 +139,7 @@ def test_a_session_from_the_first_line_to_ctrl_d(farro: Program, terminals: list
     assert re.search(r"'a b\|c'", at.line("add --literal -- 'a b|c'"))
     assert "no command 'perview'; did you mean" in at.line("perview")
     assert "providers" in at.line("add don't forget the header")
-    assert "Hand in the draft" in at.line("help")
+    assert "Submit the draft" in at.line("help")
     assert "--input-from" in at.line("help add")
     at.line("")
     at.type("\x04")

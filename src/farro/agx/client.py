@@ -1,7 +1,6 @@
-"""The desk: where the planner hands plans in and asks what became of them, as a Protocol with its words.
+"""The port through which the planner submits plans and asks about their jobs.
 
-Two stand behind it: a root's own store (local) and a RESP queue on another machine (remote). What is printed lives in
-cli.
+Two adapters: `LocalPlanClient` over a root's own store, `RemotePlanClient` over a RESP queue on another machine.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from farro.queue.options import NO_OPTIONS, SubmitOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ticket:
-    """How a plan is to be handed in."""
+class PlanSubmission:
+    """How a plan is submitted."""
 
     role: str | None = None
     job_id: str | None = None
@@ -28,21 +27,21 @@ class Ticket:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobTold:
-    """A job as somebody who waits for it wants to know it."""
+class PlanJob:
+    """What the planner shows of a job."""
 
     job_id: str
     status: str
     role: str | None = None
     plan_id: str | None = None
     attempt: int = 0
-    step: str | None = None  # that runs
+    step: str | None = None  # the one that runs
     created_at: str | None = None
     ended_at: str | None = None
     agent: str | None = None
     error: str | None = None
     category: str | None = None  # of the error
-    ended: bool = False  # nothing moves it on any more
+    ended: bool = False  # for good: no retry follows
 
     @property
     def good(self) -> bool:
@@ -53,7 +52,7 @@ class JobTold:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerTold:
+class PlanWorker:
     id: str
     role: str | None
     alive: bool
@@ -63,42 +62,42 @@ class WorkerTold:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueTold:
+class PlanQueue:
     role: str
     counts: Mapping[str, int]  # by status
     workers: int
 
 
-class Desk(Protocol):
+class PlanClient(Protocol):
     @property
     def name(self) -> str:
-        """What people call it: the root's folder, or an address."""
+        """The name for messages: the root's folder, or an address."""
 
     def close(self) -> None: ...
 
-    # --- handing in ---
+    # --- submitting ---
 
-    def submit(self, plan: Mapping[str, Any], ticket: Ticket) -> str:
-        """The job's id. InputError and Refused as for any submission; nothing was queued then."""
+    def submit(self, plan: Mapping[str, Any], submission: PlanSubmission) -> str:
+        """Queue a job and return its id. Raise InputError or Refused as for any submission; then nothing was queued."""
 
     def save_plan(self, plan: Mapping[str, Any], *, name: str | None, replace: bool) -> str: ...
 
     def save_action(self, plan_id: str, inputs: Sequence[Any], *, name: str | None) -> str: ...
 
     def submit_inputs(
-        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, ticket: Ticket
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, submission: PlanSubmission
     ) -> tuple[str, list[str]]:
-        """A new action, kept and handed in: its id, and its jobs."""
+        """Save a new action and submit it; return its id and its jobs."""
 
-    def submit_action(self, action_id: str, ticket: Ticket) -> list[str]:
-        """The jobs of all its inputs; again: the same jobs."""
+    def submit_action(self, action_id: str, submission: PlanSubmission) -> list[str]:
+        """Queue a job for each of its inputs. Submitted again it returns the same jobs."""
 
     def delete_plan(self, plan_id: str) -> None:
-        """InputError: there is none, or an action needs it; nothing was deleted."""
+        """Raise InputError where there is none, or an action needs it; then nothing was deleted."""
 
     def delete_action(self, action_id: str) -> None: ...
 
-    # --- looking ---
+    # --- queries ---
 
     def plans(self) -> list[PlanLine]: ...
 
@@ -107,30 +106,30 @@ class Desk(Protocol):
     def actions(self) -> list[ActionLine]: ...
 
     def action(self, action_id: str) -> Mapping[str, Any]:
-        """With its `jobs`, each with its status."""
+        """Return the action with its `jobs`, each with its status."""
 
-    def job(self, job: str) -> JobTold:
-        """By its id, its name or its beginning. UnknownJob."""
+    def job(self, job: str) -> PlanJob:
+        """Find a job by its id, its name or the beginning of its id. Raise UnknownJob."""
 
-    def jobs(self, *, statuses: Sequence[str], limit: int) -> list[JobTold]:
-        """The newest first."""
+    def jobs(self, *, statuses: Sequence[str], limit: int) -> list[PlanJob]:
+        """List jobs, the newest first."""
 
     def result(self, job: str) -> Mapping[str, Any] | None:
-        """As the memo has it; None while there is none."""
+        """Return result.json as SPEC-4 has it; None while there is none."""
 
     def stdout(self, job: str, step: str | None) -> Iterator[bytes]:
-        """What a step said, byte for byte: the one that is named, else the last that began."""
+        """Return a step's stdout, byte for byte: of the named step, else of the last that began."""
 
-    def workers(self) -> list[WorkerTold]: ...
+    def workers(self) -> list[PlanWorker]: ...
 
-    def queues(self) -> list[QueueTold]: ...
+    def queues(self) -> list[PlanQueue]: ...
 
-    # --- steering and waiting ---
+    # --- cancelling and waiting ---
 
-    def cancel(self, job: str) -> JobTold: ...
+    def cancel(self, job: str) -> PlanJob: ...
 
-    def follow(self, job_id: str) -> Iterator[JobTold]:
-        """Each time something about it is another; over when it has ended."""
+    def follow(self, job_id: str) -> Iterator[PlanJob]:
+        """Yield the job each time it changes, until it has ended."""
 
-    def ends(self, job_ids: Sequence[str]) -> Iterator[JobTold]:
-        """Each of them as it ends."""
+    def ends(self, job_ids: Sequence[str]) -> Iterator[PlanJob]:
+        """Yield each job when it has ended."""

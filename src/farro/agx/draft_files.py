@@ -1,11 +1,8 @@
-"""Where a person's draft is kept between two commands: one for each place that plans are handed in at.
+"""Keep a user's draft between two commands: one file for each root or queue that plans are submitted to.
 
-What may be done to a draft lives in drafting; the rules of steps in plans.editing.
-
-A draft is a file of the person's own (0600), replaced whole. Every change is made under a lock and counted: two
-terminals that add at once both have their step, and what was read long ago (an editor, a model that took its time) is
-not written over what came since, but refused. The drafts before it are kept in it, for `undo`, and what was undone,
-for `redo`.
+The file is private to the user (0600) and replaced whole. Every change is made under a lock and counted: two terminals
+that add a step at once both keep theirs, and a change based on an old version (an editor, a slow model) is refused
+instead of overwriting a newer one. The file also keeps the drafts before it for `undo`, and undone ones for `redo`.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ class Draft:
     plan: Mapping[str, Any] = field(default_factory=lambda: {"steps": []})
     version: int = 0  # counts changes; 0: there is none yet
     before: tuple[Mapping[str, Any], ...] = ()  # the newest last
-    undone: tuple[Mapping[str, Any], ...] = ()  # the newest first; of no use any more once something is changed
+    undone: tuple[Mapping[str, Any], ...] = ()  # the newest first; dropped by the next change
 
     @property
     def steps(self) -> list[dict[str, Any]]:
@@ -46,13 +43,13 @@ class Draft:
 
 class Drafts:
     def __init__(self, folder: str, place: str) -> None:
-        """`place`: the root, or the address of a queue, whose draft it is."""
+        """`place`: the root, or the address of the queue, that the draft belongs to."""
         self._folder = folder
         self._place = place
         self._path = f"{folder}/draft-{sha256(place.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}.json"
 
     def read(self) -> Draft:
-        """Damaged: somebody else wrote into the file."""
+        """Read the draft, an empty one where there is no file. Raise Damaged where the file holds no draft."""
         try:
             text = fs.read_bytes(self._path, LIMIT)
         except FileNotFoundError:
@@ -70,15 +67,14 @@ class Drafts:
         return Draft(plan=plan, version=version, before=plans[0], undone=plans[1])
 
     def change(self, edit: Callable[[Draft], Mapping[str, Any]]) -> Draft:
-        """The draft with the plan that `edit` makes of it; nobody else changes it meanwhile. What `edit` raises goes
-        through, and nothing was changed."""
+        """Replace the plan by what `edit` makes of it, under the lock. Where `edit` raises, nothing is changed."""
         make_folder(self._folder)
         with leases.exclusively(f"{self._folder}/.lock", listening=True):
             before = self.read()
             return self._write(before, edit(before))
 
     def replace(self, read: Draft, plan: Mapping[str, Any]) -> Draft:
-        """The plan instead of the draft that was read before. Refused: it is another one by now."""
+        """Replace a draft that was read before. Raise Refused where it was changed since."""
 
         def unchanged(now: Draft) -> Mapping[str, Any]:
             if now.version != read.version:
@@ -91,7 +87,7 @@ class Drafts:
         return self.change(unchanged)
 
     def undo(self) -> Draft:
-        """The draft before the last change."""
+        """Bring back the draft before the last change."""
         make_folder(self._folder)
         with leases.exclusively(f"{self._folder}/.lock", listening=True):
             now = self.read()
@@ -102,7 +98,7 @@ class Drafts:
             return self._put(made)
 
     def redo(self) -> Draft:
-        """The draft before the last `undo`, while nothing else was changed since."""
+        """Take back the last `undo`, unless something else was changed since."""
         make_folder(self._folder)
         with leases.exclusively(f"{self._folder}/.lock", listening=True):
             now = self.read()
@@ -113,7 +109,7 @@ class Drafts:
             return self._put(made)
 
     def restart(self, plan: Mapping[str, Any]) -> Draft:
-        """A new draft, also where the file cannot be read."""
+        """Begin a new draft, also where the file is damaged."""
         make_folder(self._folder)
         with leases.exclusively(f"{self._folder}/.lock", listening=True):
             try:
@@ -123,7 +119,7 @@ class Drafts:
             return self._write(before, plan)
 
     def _write(self, before: Draft, plan: Mapping[str, Any]) -> Draft:
-        # Also one without steps: whoever undoes the first step of a new draft wants that one, not the one before it.
+        # An empty draft is kept too: undoing the first step of a new draft gives the empty one, not the one before.
         kept = before.before if plan == before.plan else (*before.before, before.plan)[-_KEPT:]
         return self._put(Draft(plan=plan, version=before.version + 1, before=kept))
 
@@ -142,7 +138,7 @@ class Drafts:
 
 
 def make_folder(path: str) -> None:
-    """The folder, and those above it; what is in it is for its owner alone."""
+    """Make the folder and its parents; its files are private to their owner."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -166,7 +162,7 @@ def _make(path: str) -> None:
 
 
 def write_private(path: str, data: bytes) -> None:
-    """Whole or not at all, and readable for its owner alone from the first instant."""
+    """Write a file whole or not at all, readable by its owner alone from the start."""
     name = fs.temporary(os.path.dirname(path))
     try:
         fs.create(name, b"")

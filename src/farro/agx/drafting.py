@@ -1,7 +1,4 @@
-"""What anyone may do to a draft without a model: begin, add commands, remove, take over a text, check.
-
-Where it is kept lives in drafts; what steps may say in plans; models are asked in proposing.
-"""
+"""Edit a draft without a model: begin it, add commands, remove steps, import a text, check it."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from farro.plans.model import MAX_STEPS
 from farro.queue import plan_check
 from farro.queue.plan_check import PlanContext, PlanReport
 
-SOURCE = "draft"  # what messages call it
+SOURCE = "draft"  # its name in messages
 
 
 def begin(drafts: Drafts, name: str | None) -> Draft:
-    """An empty draft; the one before it is kept for `undo`."""
+    """Begin an empty draft; the one before it is kept for `undo`."""
     plan: dict[str, Any] = {"steps": []}
     if name is not None:
         plan = {"plan_id": check_name(name), "steps": []}
@@ -48,7 +45,7 @@ def add(
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> tuple[Draft, int]:
-    """The commands that were typed as steps at the end of the draft; the draft, and how many they are."""
+    """Append the typed commands as steps; return the draft and how many steps were added."""
     read = command_text.typed(typed, literal=literal)
     _check_text(word for command in read.commands for word in command)
     _check_text((cwd or "", *(env or {}).values()))
@@ -79,7 +76,7 @@ def _check_text(typed: Any) -> None:
 
 
 def remove(drafts: Drafts, wanted: Sequence[str]) -> Draft:
-    """The draft without those steps, each by the number or id that it has now."""
+    """Remove steps, each named by its present number or id."""
 
     def shorter(draft: Draft) -> Mapping[str, Any]:
         steps = editing.steps_of(draft.plan)
@@ -91,7 +88,7 @@ def remove(drafts: Drafts, wanted: Sequence[str]) -> Draft:
 
 
 def taken_over(text: bytes, source: str) -> dict[str, Any]:
-    """The plan in a text that somebody wrote: JSON, or YAML by its name. BadDocument tells what is wrong with it."""
+    """Parse a plan from JSON, or from YAML where the file name says so. Raise BadDocument with every problem."""
     document = documents.parse(text, source)
     if isinstance(document.data, list):
         return {"steps": document.data}
@@ -105,15 +102,15 @@ def taken_over(text: bytes, source: str) -> dict[str, Any]:
     return plan
 
 
-def check(plan: Mapping[str, Any], ground: PlanContext, source: str = SOURCE) -> PlanReport:
-    """All that is wrong with it, or suspicious about it here."""
+def check(plan: Mapping[str, Any], context: PlanContext, source: str = SOURCE) -> PlanReport:
+    """Collect the problems of a plan and its warnings on this machine."""
     if not plan.get("steps") and not plan.get("tasks") and not plan.get("rubric"):
         raise InputError(f"the {source} has no steps yet; `agx add -- COMMAND`, or `agx add 'what shall happen'`")
-    return plan_check.check(Document(dict(plan), source), ground)
+    return plan_check.check(Document(dict(plan), source), context)
 
 
 def finished(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan as it is handed in: with a plan_id, which the memo wants of every job."""
+    """Add a plan_id where there is none: SPEC-4 requires one of every job."""
     made = dict(plan)
     if not made.get("plan_id") and "steps" in made:
         digest = sha256(canonical(made["steps"])).hexdigest()[:12]
@@ -122,14 +119,14 @@ def finished(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_steps(plan: Mapping[str, Any], source: str) -> None:
-    """InputError where there is nothing to hand in."""
+    """Raise InputError where there is nothing to submit."""
     if source == SOURCE and not plan.get("steps"):
         raise InputError("the draft has no steps yet; `agx add -- COMMAND`, or name a plan: `agx list` shows them")
 
 
 def placed(plan: Mapping[str, Any], folder: str, *, root: str) -> dict[str, Any]:
-    """With that folder for every step that names none, unless it is the root, where steps run anyhow. A command that
-    was typed somewhere is meant to run there."""
+    """Set the folder of every step that names none: a command runs in the folder in which it was typed. Nothing is set
+    for the root, where steps run anyway."""
     if folder == root or not isinstance(plan.get("steps"), list):
         return dict(plan)
     steps = [step if not isinstance(step, dict) or "cwd" in step else {**step, "cwd": folder} for step in plan["steps"]]

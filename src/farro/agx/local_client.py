@@ -1,7 +1,4 @@
-"""The desk over a root's own store and library: files or Redis, whichever it is.
-
-The words of the desk live in desk; what each verb does, in the operations that it calls.
-"""
+"""Submit plans to a root's own store and library, in files or in Redis, and ask about their jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farro.agx.client import JobTold, QueueTold, Ticket, WorkerTold
+from farro.agx.client import PlanJob, PlanQueue, PlanSubmission, PlanWorker
 from farro.documents import Document
 from farro.errors import InputError
 from farro.execution.progress import read_prompt, read_result
@@ -28,21 +25,21 @@ from farro.queue.library import ActionLine, PlanLine
 from farro.store.library import Library
 from farro.store.port import JobView, Store
 
-LOOK_S = 0.2  # a step that ends moves no job: it is looked for so often
+LOOK_S = 0.2  # how often to look at the steps of a running job: their ends wake no watcher
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalDesk:
-    """Port: Desk."""
+class LocalPlanClient:
+    """Port: PlanClient, over a root's own store."""
 
     store: Store
     library: Library
     contract: Contract
     gate: Callable[[bool], Gate]  # with or without --force
     clock: Clock
-    by: str  # who asks
+    by: str  # the actor of the audit log
     mint: Callable[[], str]
-    max_bytes: int  # of a job with what it brings
+    max_bytes: int  # of a job with its input
 
     @property
     def name(self) -> str:
@@ -51,27 +48,27 @@ class LocalDesk:
     def close(self) -> None:
         self.store.close()
 
-    # --- handing in ---
+    # --- submitting ---
 
-    def submit(self, plan: Mapping[str, Any], ticket: Ticket) -> str:
+    def submit(self, plan: Mapping[str, Any], submission: PlanSubmission) -> str:
         wanted = rules.fields(plan)
         if wanted:
             raise InputError(
                 f"the plan wants an input ({', '.join(wanted)}): save it, then `agx action submit NAME --inputs FILE`"
             )
         source = str(plan.get("plan_id") or "plan")
-        contract = replace(self.contract, with_files=plan.get("input") in ticket.payload)
+        contract = replace(self.contract, with_files=plan.get("input") in submission.payload)
         found = submit.submissions(
             self.store,
             [Document(dict(plan), source)],
-            role=ticket.role,
-            job_id=ticket.job_id,
+            role=submission.role,
+            job_id=submission.job_id,
             source=source,
-            options=ticket.options,
+            options=submission.options,
             contract=contract,
         )
-        made = [replace(one, payload=dict(ticket.payload)) for one in found]
-        return enqueue_admitted(self.store, made, self.gate(ticket.force))[0]
+        made = [replace(one, payload=dict(submission.payload)) for one in found]
+        return enqueue_admitted(self.store, made, self.gate(submission.force))[0]
 
     def save_plan(self, plan: Mapping[str, Any], *, name: str | None, replace: bool) -> str:
         document = Document(dict(plan), name or "plan")
@@ -85,19 +82,19 @@ class LocalDesk:
         return shelves.save_action(self.library, Document(data, "action"), mint=self.mint)
 
     def submit_inputs(
-        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, ticket: Ticket
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, submission: PlanSubmission
     ) -> tuple[str, list[str]]:
         action_id = self.save_action(plan_id, inputs, name=name)
-        return action_id, self.submit_action(action_id, ticket)
+        return action_id, self.submit_action(action_id, submission)
 
-    def submit_action(self, action_id: str, ticket: Ticket) -> list[str]:
+    def submit_action(self, action_id: str, submission: PlanSubmission) -> list[str]:
         return shelves.submit_action(
             self.store,
             self.library,
             action_id,
-            role=ticket.role,
-            options=ticket.options,
-            gate=self.gate(ticket.force),
+            role=submission.role,
+            options=submission.options,
+            gate=self.gate(submission.force),
             contract=self.contract,
         )
 
@@ -107,7 +104,7 @@ class LocalDesk:
     def delete_action(self, action_id: str) -> None:
         shelves.remove_action(self.library, action_id)
 
-    # --- looking ---
+    # --- queries ---
 
     def plans(self) -> list[PlanLine]:
         return shelves.plans(self.library)
@@ -121,10 +118,10 @@ class LocalDesk:
     def action(self, action_id: str) -> Mapping[str, Any]:
         return shelves.action_told(self.store, self.library, action_id)
 
-    def job(self, job: str) -> JobTold:
+    def job(self, job: str) -> PlanJob:
         return self._told(self._view(job))
 
-    def jobs(self, *, statuses: Sequence[str], limit: int) -> list[JobTold]:
+    def jobs(self, *, statuses: Sequence[str], limit: int) -> list[PlanJob]:
         asked = listing.JobQuery(statuses=[Status(status) for status in statuses], last=limit)
         return [self._told(view) for view in listing.ls(self.store, self.store.root, asked)]
 
@@ -142,42 +139,42 @@ class LocalDesk:
             if os.path.exists(source.path):
                 yield from logs.read(source.path, 0)
 
-    def workers(self) -> list[WorkerTold]:
+    def workers(self) -> list[PlanWorker]:
         found = []
         for agent in self.store.agents():
             if agent.role is None:
-                continue  # it steers, and works nothing
+                continue  # a manager or watchdog: it runs no jobs
             tags, host = agent.identity.get("tags"), agent.identity.get("host")
             offered = tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
             whose = host if isinstance(host, str) else None
             found.append(
-                WorkerTold(id=agent.id, role=agent.role, alive=agent.alive, jobs=agent.jobs, tags=offered, host=whose)
+                PlanWorker(id=agent.id, role=agent.role, alive=agent.alive, jobs=agent.jobs, tags=offered, host=whose)
             )
         return found
 
-    def queues(self) -> list[QueueTold]:
+    def queues(self) -> list[PlanQueue]:
         alive = [worker.role for worker in self.workers() if worker.alive]
         found = []
         for role in self.store.roles():
             counts = {str(status): count for status, count in self.store.count(roles=[role]).items() if count}
             if counts or role in alive:
-                found.append(QueueTold(role=role, counts=counts, workers=alive.count(role)))
+                found.append(PlanQueue(role=role, counts=counts, workers=alive.count(role)))
         return found
 
-    # --- steering and waiting ---
+    # --- cancelling and waiting ---
 
-    def cancel(self, job: str) -> JobTold:
+    def cancel(self, job: str) -> PlanJob:
         job_id = find_job.resolve(self.store, self.store.root, job, shortest=find_job.SHORTEST_TO_END)
         verbs.kill(self.store, job_id, by=self.by, note="agx job cancel")
         return self.job(job_id)
 
-    def follow(self, job_id: str) -> Iterator[JobTold]:
+    def follow(self, job_id: str) -> Iterator[PlanJob]:
         for moment in watch.updates(self.store, self.store.root, job_id, every_s=LOOK_S):
             yield replace(_of(moment.lifecycle), step=moment.step)
 
-    def ends(self, job_ids: Sequence[str]) -> Iterator[JobTold]:
+    def ends(self, job_ids: Sequence[str]) -> Iterator[PlanJob]:
         for end in wait.ends(self.store, self.store.root, job_ids, clock=self.clock):
-            yield JobTold(job_id=end.job_id, status="gone", ended=True) if end.lifecycle is None else _of(end.lifecycle)
+            yield PlanJob(job_id=end.job_id, status="gone", ended=True) if end.lifecycle is None else _of(end.lifecycle)
 
     def _view(self, job: str) -> JobView:
         job_id = find_job.resolve(self.store, self.store.root, job)
@@ -186,15 +183,15 @@ class LocalDesk:
             raise InputError(f"{job_id} moved on while it was looked at; try again")
         return view
 
-    def _told(self, view: JobView) -> JobTold:
+    def _told(self, view: JobView) -> PlanJob:
         plan_id = read_prompt(self.store.folder(view)).get("plan_id")
         return replace(_of(view.lifecycle), plan_id=plan_id if isinstance(plan_id, str) else None)
 
 
-def _of(life: Lifecycle) -> JobTold:
+def _of(life: Lifecycle) -> PlanJob:
     error = life.error or {}
     message, category = error.get("message"), error.get("category")
-    return JobTold(
+    return PlanJob(
         job_id=life.job_id,
         status=str(life.status),
         role=life.role,

@@ -1,7 +1,7 @@
-"""Reading what a planning model said: steps, or why there are none, or what is wrong with the answer. Nothing it says
-is trusted: size, form, every field and every character are judged before anybody sees them as steps.
+"""Parse what a planning model answered: steps, a refusal, or what is wrong with the answer.
 
-Whether the steps make a plan is asked of operations.plans by proposing.
+Nothing in it is trusted: size, form, every field and every character are checked first. Whether the steps make a valid
+plan is checked by `propose`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _CANDIDATES = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class PlanAnswer:
     steps: tuple[Mapping[str, Any], ...] = ()
-    cannot: str | None = None  # why it cannot be planned
+    cannot: str | None = None  # why the model cannot plan it
     ok: bool | None = None  # of a review
     objections: tuple[str, ...] = ()  # of a review
-    problems: tuple[str, ...] = field(default=())  # why the answer is none
+    problems: tuple[str, ...] = field(default=())  # why the answer is unusable
 
 
-def read(text: str, *, after: int, review: bool = False) -> Said:
-    """`after`: how many steps the draft has; the first that is said must be the next."""
+def read(text: str, *, after: int, review: bool = False) -> PlanAnswer:
+    """Parse the first usable JSON object. `after`: how many steps the draft has; new ones follow their numbers."""
     if len(text) > MAX_BYTES:
-        return Said(problems=(f"the answer has {len(text)} characters; at most {MAX_BYTES} are read",))
-    first: Said | None = None
+        return PlanAnswer(problems=(f"the answer has {len(text)} characters; at most {MAX_BYTES} are read",))
+    first: PlanAnswer | None = None
     for place, (start, end) in enumerate(objects(text)):
         if place == _CANDIDATES:
             break
@@ -46,29 +46,29 @@ def read(text: str, *, after: int, review: bool = False) -> Said:
         if not said.problems:
             return said
         first = first or said
-    return first or Said(problems=("there is no JSON object in the answer; answer with exactly one",))
+    return first or PlanAnswer(problems=("there is no JSON object in the answer; answer with exactly one",))
 
 
-def _read(text: str, after: int, review: bool) -> Said:
+def _read(text: str, after: int, review: bool) -> PlanAnswer:
     try:
         data = parse_json(text.encode("utf-8", "surrogatepass"), source="answer", limits=_LIMITS).data
     except BadDocument as bad:
-        return Said(problems=tuple(problem.render("answer") for problem in bad.problems[:5]))
+        return PlanAnswer(problems=tuple(problem.render("answer") for problem in bad.problems[:5]))
     if not isinstance(data, dict):
-        return Said(problems=("must be a JSON object",))
+        return PlanAnswer(problems=("must be a JSON object",))
     if not review and isinstance(data.get("cannot"), str) and "steps" not in data:
-        return Said(cannot=short(data["cannot"]))
+        return PlanAnswer(cannot=short(data["cannot"]))
     if review:
         if data.get("ok") is True:
-            return Said(ok=True)
+            return PlanAnswer(ok=True)
         if data.get("ok") is not False:
-            return Said(problems=('`ok` must be true or false; with false say "problems" and "steps"',))
+            return PlanAnswer(problems=('`ok` must be true or false; with false say "problems" and "steps"',))
     objections = data.get("problems") if review else None
     told = tuple(short(one) for one in objections if isinstance(one, str))[:10] if isinstance(objections, list) else ()
     problems = tuple(_faults(data, after, review))
     if problems:
-        return Said(ok=False if review else None, objections=told, problems=problems)
-    return Said(ok=False if review else None, objections=told, steps=tuple(data["steps"]))
+        return PlanAnswer(ok=False if review else None, objections=told, problems=problems)
+    return PlanAnswer(ok=False if review else None, objections=told, steps=tuple(data["steps"]))
 
 
 def _faults(data: Mapping[str, Any], after: int, review: bool) -> Iterator[str]:

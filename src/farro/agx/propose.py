@@ -1,7 +1,6 @@
-"""From words to steps: ask → read → check → ask again where it is wrong → have it reviewed. Nothing is run.
+"""Turn words into steps: ask a model, parse and check its answer, ask for repairs, then have the plan reviewed.
 
-Tries, waits and fallbacks live in execution.agents.calling, what a call costs in the ledger, the text of the requests
-in telling, the reading of answers in answer.
+Nothing is run. Every call is reserved and settled in the ledger.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ from farro.sandbox.redaction import Redactor
 from farro.store.ledger import Budgets, CallEnd, Charge, Ledger, Prices
 
 ROLE = "Planner"  # what the ledger calls it
-DESIGNER = "Architect"  # whose provider plans, where the config names none for it
+DESIGNER = "Architect"  # its provider plans where the config names none for agx
 REPAIRS = 3
-_QUOTED = 8000  # characters of a wrong answer that are said again to whoever gave it
+_QUOTED = 8000  # characters of a wrong answer that are quoted in the request for a repair
 _WISH = 20_000
 
 Review = Literal["ok", "corrected", "unusable", "skipped"]
 
 
 class NoPlan(FarroError):
-    """No steps came of it. The draft is as it was."""
+    """The model gave no usable steps. The draft is unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,18 +65,18 @@ class Proposal:
     provider: str = ""
     model: str | None = None
     calls: int = 0
-    cost_usd: Decimal | None = None  # None: nobody knows
+    cost_usd: Decimal | None = None  # None: unknown
 
 
 @dataclass(kw_only=True)
 class Planner:
-    """Who turns words into steps. One for one wish: `name` is what the ledger knows it by."""
+    """Turn one request in words into steps. `name` identifies its calls in the ledger."""
 
     name: str
     root: str
     folder: str  # empty, for the files of providers that are programs; they may write nowhere else
     settings: Settings
-    ground: PlanContext
+    context: PlanContext
     tools: Sequence[Tool]
     provider: Callable[[str, ProviderSettings], Provider]
     ledger: Ledger
@@ -94,8 +93,11 @@ class Planner:
         self._digest = ""
 
     def propose(self, wish: str, draft: Mapping[str, Any], *, review: bool = True) -> Proposal:
-        """InputError: nobody can be asked, or the draft cannot be added to. NoPlan: nothing usable came of it.
-        ProviderTrouble: nobody answered. BudgetExceeded: it would cost too much."""
+        """Return the draft with added steps.
+
+        Raise InputError where no provider is configured or the draft cannot be extended, NoPlan where the model gave no
+        usable steps, ProviderTrouble where no provider answered, BudgetExceeded where it would cost too much.
+        """
         if not wish.strip():
             raise InputError("say what shall happen, such as: agx add 'count the lines of every log'")
         if len(wish) > _WISH:
@@ -155,7 +157,7 @@ class Planner:
         draft: Mapping[str, Any],
         steps: tuple[Mapping[str, Any], ...],
     ) -> tuple[Review, tuple[str, ...], tuple[Mapping[str, Any], ...]]:
-        """A second look. What it would put right is held against the same rules as the first."""
+        """Ask for a review. Its corrections are checked by the same rules as the first answer."""
         system = model_prompt.system(model_prompt.REVIEW, self.tools)
         messages: tuple[ChatMessage, ...] = (ChatMessage(author="user", text=model_prompt.review(wish, draft, steps)),)
         objections: tuple[str, ...] = ()
@@ -173,9 +175,9 @@ class Planner:
         return "unusable", objections, steps
 
     def _problems(self, draft: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[str]:
-        """What is wrong with the whole plan, and tools that there are not."""
+        """Collect the problems of the whole plan, and unknown tools."""
         whole = editing.joined(draft["steps"], steps)
-        checked = plan_check.check(Document({"steps": whole}, "plan"), self.ground)
+        checked = plan_check.check(Document({"steps": whole}, "plan"), self.context)
         found = [problem.render("plan") for problem in checked.problems]
         known = {UNIX, AGENT, *(tool.name for tool in self.tools if tool.usable)}
         for index, step in enumerate(steps):
@@ -186,7 +188,7 @@ class Planner:
         return found
 
     def _warnings(self, plan: Mapping[str, Any]) -> tuple[str, ...]:
-        checked = plan_check.check(Document(dict(plan), "draft"), self.ground)
+        checked = plan_check.check(Document(dict(plan), "draft"), self.context)
         return tuple(problem.render("draft") for problem in (*checked.problems, *checked.warnings))
 
     def _ask(self, candidates: Sequence[ProviderCandidate], system: str, messages: tuple[ChatMessage, ...]) -> Answer:
@@ -254,7 +256,7 @@ class Planner:
         budgets = Budgets(job_usd=_amount(limits.job_usd), role_usd=_amount(own), day_usd=_amount(limits.day_usd))
         try:
             return self.ledger.reserve(charge, budgets)
-        except BudgetExceeded as exceeded:  # the ledger knows roles; this one's budget stands elsewhere
+        except BudgetExceeded as exceeded:  # the ledger names a role's budget; the planner has its own key
             raise BudgetExceeded(str(exceeded).replace(f"roles.{ROLE}.budget_usd", "agx.budget_usd")) from None
 
     def _settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
@@ -264,7 +266,7 @@ class Planner:
 
 
 class _Priced:
-    """Port: Provider. Its answers say what they cost, where the price list knows it."""
+    """Port: Provider. Add the cost to each answer, where the price list has the model."""
 
     def __init__(self, planner: Planner, wanted: FallbackSettings, provider: Provider) -> None:
         self._planner = planner
@@ -285,7 +287,7 @@ class _Priced:
 
 
 def asked(settings: Settings) -> tuple[FallbackSettings, ...]:
-    """Whom the planner asks: as `agx` in the config says, else who answers the Architect, else the first there is."""
+    """Choose the planner's providers: those of `agx` in the config, else the Architect's, else the first one."""
     own = settings.agx
     if own.provider is not None:
         if own.provider not in settings.providers:

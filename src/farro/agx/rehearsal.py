@@ -1,7 +1,6 @@
-"""What would run where, and what it may cost: a plan held against this machine, its queue and the price list. Nothing
-is queued and nothing is run.
+"""Work out what a plan would run, where, and what it may cost, from this machine, its queue and the price list.
 
-How a step finds its program lives in execution.commands; prices in ports.ledger; printing in cli.
+Nothing is queued and nothing is run.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from farro.agents.service import providers_of_role
-from farro.agx.client import QueueTold, Ticket, WorkerTold
+from farro.agx.client import PlanQueue, PlanSubmission, PlanWorker
 from farro.config.settings import RoleSettings
 from farro.documents import Document
 from farro.errors import BadDocument, InputError
@@ -34,15 +33,15 @@ _READ = 1 << 20  # bytes that an agent reads of an earlier step
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRun:
-    """One step, as it would be started."""
+    """A step as it would be started."""
 
     step: str
     argv: tuple[str, ...]
-    where: str  # the file here, or what stands in for one
+    where: str  # the program's file here, or why there is none
     found: bool
     timeout_s: float
     reads: str | None = None
-    most_usd: Decimal | None = None  # of an agent step; None: nobody knows, or it is none
+    most_usd: Decimal | None = None  # of an agent step; None: unknown, or no agent step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +52,13 @@ class Rehearsal:
     steps: tuple[StepRun, ...] = ()
     role: str = DEFAULT_ROLE
     tags: tuple[str, ...] = ()
-    queued: int = 0  # jobs that wait there now
+    queued: int = 0  # jobs in that queue now
     takers: tuple[str, ...] = ()  # live workers that could take it
     others: int = 0  # live workers of the role that do not offer its tags
     timeout_s: float = 0.0  # of one job
     input_bytes: int = 0
     agent_steps: int = 0
-    most_usd: Decimal | None = Decimal(0)  # of all jobs; None: nobody knows
+    most_usd: Decimal | None = Decimal(0)  # of all jobs; None: unknown
 
     @property
     def good(self) -> bool:
@@ -68,17 +67,17 @@ class Rehearsal:
 
 def rehearse(
     plan: Mapping[str, Any],
-    ticket: Ticket,
-    ground: PlanContext,
+    submission: PlanSubmission,
+    context: PlanContext,
     *,
-    workers: Sequence[WorkerTold],
-    queues: Sequence[QueueTold],
+    workers: Sequence[PlanWorker],
+    queues: Sequence[PlanQueue],
     prices: Callable[[], Prices],
     jobs: int = 1,
 ) -> Rehearsal:
-    """`jobs`: how many of it there would be."""
+    """Check the plan, then find its programs, workers and prices. `jobs`: how many jobs it would become."""
     document = Document(dict(plan), str(plan.get("plan_id") or "draft"))
-    checked = plan_check.check(document, ground)
+    checked = plan_check.check(document, context)
     plan_id = plan.get("plan_id")
     named = plan_id if isinstance(plan_id, str) else None
     if checked.problems:
@@ -87,15 +86,15 @@ def rehearse(
         read = load(document)
     except BadDocument as bad:
         return Rehearsal(plan_id=named, jobs=jobs, checked=PlanReport(source=bad.source, problems=tuple(bad.problems)))
-    role = ticket.role or read.role or DEFAULT_ROLE
-    tags = sorted(required_tags(plan) | set(ticket.options.tags))
+    role = submission.role or read.role or DEFAULT_ROLE
+    tags = sorted(required_tags(plan) | set(submission.options.tags))
     alive = [worker for worker in workers if worker.alive and worker.role == role]
     takers = [worker.id for worker in alive if set(tags) <= set(worker.tags)]
     queue = next((queue for queue in queues if queue.role == role), None)
-    steps = tuple(_steps(read, ground, ticket, prices))
+    steps = tuple(_steps(read, context, submission, prices))
     agents = [step for step in steps if step.argv[:1] == (AGENT,)]
     costs = [step.most_usd for step in agents]
-    default_s = float(ground.settings.runners.task_timeout)
+    default_s = float(context.settings.runners.task_timeout)
     return Rehearsal(
         plan_id=named,
         jobs=jobs,
@@ -106,18 +105,20 @@ def rehearse(
         queued=0 if queue is None else queue.counts.get("queued", 0),
         takers=tuple(takers),
         others=len(alive) - len(takers),
-        timeout_s=ticket.options.timeout_s or read.timeout_s(default_s),
-        input_bytes=sum(map(len, ticket.payload.values())),
+        timeout_s=submission.options.timeout_s or read.timeout_s(default_s),
+        input_bytes=sum(map(len, submission.payload.values())),
         agent_steps=len(agents),
         most_usd=None if None in costs else sum((cost for cost in costs if cost), Decimal(0)) * jobs,
     )
 
 
-def _steps(plan: Plan, ground: PlanContext, ticket: Ticket, prices: Callable[[], Prices]) -> Iterator[StepRun]:
-    default_s = float(ground.settings.runners.task_timeout)
+def _steps(
+    plan: Plan, context: PlanContext, submission: PlanSubmission, prices: Callable[[], Prices]
+) -> Iterator[StepRun]:
+    default_s = float(context.settings.runners.task_timeout)
     reader = plan.reader.id if plan.input is not None else None
     for turn, step in enumerate(order(plan)):
-        cwd = ticket.options.cwd or step.cwd
+        cwd = submission.options.cwd or step.cwd
         reads = (
             f"step {step.input_from_step}" if step.input_from_step else "standard input" if step.id == reader else None
         )
@@ -126,14 +127,14 @@ def _steps(plan: Plan, ground: PlanContext, ticket: Ticket, prices: Callable[[],
             argv = (step.tool, *argv)
         most_usd = None
         if step.tool == AGENT:
-            where, found, most_usd = _agent(step, ground, prices)
+            where, found, most_usd = _agent(step, context, prices)
         else:
             come = commands.find(
                 step,
-                tools=ground.tools,
-                env={**ground.env, **step.env, **ticket.options.env},
-                cwd=ground.cwd if cwd is None else os.path.join(ground.cwd, cwd),
-                attempt_dir=ground.cwd,
+                tools=context.tools,
+                env={**context.env, **step.env, **submission.options.env},
+                cwd=context.cwd if cwd is None else os.path.join(context.cwd, cwd),
+                attempt_dir=context.cwd,
                 may_appear=turn > 0,
                 confined=plan.allowed_paths is not None,
             )
@@ -157,13 +158,14 @@ def _place(come: commands.Command | Missing) -> tuple[str, bool]:
     return "a function inside the worker", True
 
 
-def _agent(step: Step, ground: PlanContext, prices: Callable[[], Prices]) -> tuple[str, bool, Decimal | None]:
-    """Who would be asked, and the most that it may cost with every repair. Tries that fail come on top."""
-    settings = ground.settings
+def _agent(step: Step, context: PlanContext, prices: Callable[[], Prices]) -> tuple[str, bool, Decimal | None]:
+    """Return the provider that would be asked, whether there is one, and the most that it may cost with every repair.
+    Failed tries cost extra."""
+    settings = context.settings
     try:
         wanted = providers_of_role(settings, step.command)[0]
-    except InputError as nobody:
-        return str(nobody), False, None
+    except InputError as error:
+        return str(error), False, None
     described = settings.providers[wanted.provider]
     role = settings.roles.get(step.command, RoleSettings())
     model = wanted.model or described.model

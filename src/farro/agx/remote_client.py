@@ -1,18 +1,17 @@
-"""The desk over a RESP queue on another machine (`farro agq`, or whatever speaks as AGQ does), with a Redis client.
+"""Submit plans to a RESP queue on another machine: `farro agq`, or another server of its protocol.
 
-The commands that it sends are those of docs/agq.md; the words of the desk live in desk. What a queue over RESP cannot
-do (bring a file along, find a job by half its id) is told, not guessed.
+It sends the commands of docs/agq.md. A request that the protocol cannot express is refused with what to do instead.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from farro.agx.client import JobTold, QueueTold, Ticket, WorkerTold
-from farro.agx.wire import as_json, as_object, as_text, explained, job_told, word_list
-from farro.errors import FarroError, InputError, UnknownJob
+from farro.agx.client import PlanJob, PlanQueue, PlanSubmission, PlanWorker
+from farro.errors import FarroError, InputError, Refused, TryAgain, UnknownJob
 from farro.jobs.ids import is_job_id
 from farro.jobs.states import Status
 from farro.plans import actions as rules
@@ -24,11 +23,11 @@ from farro.queue.submit import DEFAULT_ROLE
 
 PORT = 6380
 _ANSWER_S = 30.0
-_LOOK_S = 2.0  # a message may be lost: it is looked so often anyhow
+_LOOK_S = 2.0  # a message may be lost, so the jobs are looked at this often anyway
 
 
-class RemoteDesk:
-    """Port: Desk."""
+class RemotePlanClient:
+    """Port: PlanClient, over the RESP protocol."""
 
     def __init__(self, client: Any, name: str, mint: Callable[[], str]) -> None:
         self._client = client
@@ -36,8 +35,8 @@ class RemoteDesk:
         self._mint = mint
 
     @classmethod
-    def at(cls, address: str, *, key: str | None, mint: Callable[[], str]) -> RemoteDesk:
-        """agq://HOST[:PORT]; the key never comes in the address, where everybody could read it."""
+    def at(cls, address: str, *, key: str | None, mint: Callable[[], str]) -> RemotePlanClient:
+        """Connect to agq://HOST[:PORT]. A key in the address is refused: every process of the machine could read it."""
         parts = urlsplit(address)
         try:
             host, port = parts.hostname, parts.port or PORT
@@ -60,7 +59,7 @@ class RemoteDesk:
             socket_timeout=_ANSWER_S,
             socket_connect_timeout=5.0,
             protocol=2,
-            # Once more, for a connection that was closed meanwhile: a job that is pushed twice under its id is one job.
+            # Retry once, for a connection that was closed meanwhile: a job pushed twice under its id is one job.
             retry=Retry(NoBackoff(), 1),
         )
         return cls(client, f"agq://{host}:{port}", mint)
@@ -72,21 +71,21 @@ class RemoteDesk:
     def close(self) -> None:
         self._client.close()
 
-    # --- handing in ---
+    # --- submitting ---
 
-    def submit(self, plan: Mapping[str, Any], ticket: Ticket) -> str:
-        if ticket.payload:
+    def submit(self, plan: Mapping[str, Any], submission: PlanSubmission) -> str:
+        if submission.payload:
             raise InputError(
                 f"{self._name} takes no input along with a job; name a file that its workers can read, or --no-input"
             )
-        if ticket.force:
+        if submission.force:
             raise InputError("--force is for a root of your own; the queue's own config decides about its caps")
         wanted = rules.fields(plan)
         if wanted:
             raise InputError(f"the plan wants an input ({', '.join(wanted)}): `agx action submit PLAN --inputs FILE`")
-        job_id = ticket.job_id or self._mint()
-        role = ticket.role or plan.get("role") or DEFAULT_ROLE
-        prompt = submit_options.apply_options(plan, ticket.options)
+        job_id = submission.job_id or self._mint()
+        role = submission.role or plan.get("role") or DEFAULT_ROLE
+        prompt = submit_options.apply_options(plan, submission.options)
         steps = [{"tool": "unix", **step} for step in editing.as_numbered(editing.steps_of(prompt))]
         job = {**prompt, "id": job_id, "plan_id": prompt.get("plan_id") or job_id, "role": role, "steps": steps}
         self._ask("LPUSH", "queue:ready" if role == DEFAULT_ROLE else f"queue:{role}", as_json(job))
@@ -102,18 +101,18 @@ class RemoteDesk:
         )
 
     def submit_inputs(
-        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, ticket: Ticket
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, submission: PlanSubmission
     ) -> tuple[str, list[str]]:
-        if ticket.options != SubmitOptions() or ticket.force:
+        if submission.options != SubmitOptions() or submission.force:
             raise InputError(f"{self._name} takes an action as it is; say tags, timeouts and the like in its plan")
         action = {"plan_id": plan_id, "inputs": list(inputs)} | ({} if name is None else {"action_id": name})
-        queue = [] if ticket.role is None else [f"queue:{ticket.role}"]
+        queue = [] if submission.role is None else [f"queue:{submission.role}"]
         told = as_object(self._ask("ACTION.SUBMIT", as_json(action), *queue))
         return str(told.get("action_id")), [str(job_id) for job_id in told.get("job_ids") or ()]
 
-    def submit_action(self, action_id: str, ticket: Ticket) -> list[str]:
+    def submit_action(self, action_id: str, submission: PlanSubmission) -> list[str]:
         kept = self.action(action_id)
-        return self.submit_inputs(str(kept["plan_id"]), kept["inputs"], name=action_id, ticket=ticket)[1]
+        return self.submit_inputs(str(kept["plan_id"]), kept["inputs"], name=action_id, submission=submission)[1]
 
     def delete_plan(self, plan_id: str) -> None:
         self.plan(plan_id)
@@ -123,7 +122,7 @@ class RemoteDesk:
         self.action(action_id)
         self._ask("ACTION.DELETE", action_id)
 
-    # --- looking ---
+    # --- queries ---
 
     def plans(self) -> list[PlanLine]:
         lines = map(as_object, self._ask("PLAN.LIST"))
@@ -156,14 +155,14 @@ class RemoteDesk:
             raise InputError(f"no action {action_id} is kept at {self._name}; `agx action list` shows what is")
         return as_object(found)
 
-    def job(self, job: str) -> JobTold:
-        return job_told(self._whole(job))
+    def job(self, job: str) -> PlanJob:
+        return plan_job(self._whole(job))
 
-    def jobs(self, *, statuses: Sequence[str], limit: int) -> list[JobTold]:
-        found: list[JobTold] = []
+    def jobs(self, *, statuses: Sequence[str], limit: int) -> list[PlanJob]:
+        found: list[PlanJob] = []
         for status in statuses or (None,):
             some = self._ask("JOBS.LIST", "LIMIT", str(limit), *(("STATUS", status) if status else ()))
-            found += [job_told(as_object(line)) for line in some]
+            found += [plan_job(as_object(line)) for line in some]
         return sorted(found, key=lambda one: one.created_at or "", reverse=True)[:limit]
 
     def result(self, job: str) -> Mapping[str, Any] | None:
@@ -188,12 +187,12 @@ class RemoteDesk:
             )
         yield str(chosen.get("stdout") or "").encode("utf-8", "replace")
 
-    def workers(self) -> list[WorkerTold]:
+    def workers(self) -> list[PlanWorker]:
         found = []
         for line in map(as_object, self._ask("WORKERS.LIST")):
             role, host = line.get("role"), line.get("host")
             found.append(
-                WorkerTold(
+                PlanWorker(
                     id=str(line.get("worker_id") or "(a connection)"),
                     role=role if isinstance(role, str) else DEFAULT_ROLE,
                     alive=line.get("alive") is not False,
@@ -204,7 +203,7 @@ class RemoteDesk:
             )
         return found
 
-    def queues(self) -> list[QueueTold]:
+    def queues(self) -> list[PlanQueue]:
         told = as_object(self._ask("QUEUE.STATS")).get("queues")
         working = [worker.role for worker in self.workers() if worker.alive]
         found = []
@@ -214,17 +213,17 @@ class RemoteDesk:
             }
             if counts or line.get("role") in working:
                 role = str(line.get("role"))
-                found.append(QueueTold(role=role, counts=counts, workers=working.count(role)))
+                found.append(PlanQueue(role=role, counts=counts, workers=working.count(role)))
         return found
 
-    # --- steering and waiting ---
+    # --- cancelling and waiting ---
 
-    def cancel(self, job: str) -> JobTold:
+    def cancel(self, job: str) -> PlanJob:
         self._whole(job)
         self._ask("JOB.CANCEL", job, "agx job cancel")
         return self.job(job)
 
-    def follow(self, job_id: str) -> Iterator[JobTold]:
+    def follow(self, job_id: str) -> Iterator[PlanJob]:
         last: tuple[object, ...] | None = None
         with self._listening() as wait:
             while True:
@@ -236,7 +235,7 @@ class RemoteDesk:
                     return
                 wait()
 
-    def ends(self, job_ids: Sequence[str]) -> Iterator[JobTold]:
+    def ends(self, job_ids: Sequence[str]) -> Iterator[PlanJob]:
         left = dict.fromkeys(job_ids)
         with self._listening() as wait:
             while left:
@@ -258,25 +257,99 @@ class RemoteDesk:
         return as_object(found)
 
     def _ask(self, *words: str | bytes) -> Any:
-        # What was typed need not be UTF-8: the queue says what it thinks of it.
+        # Arguments need not be UTF-8; the queue refuses what it cannot read.
         said = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in words]
         return explained(self._name, lambda: self._client.execute_command(*said))
 
 
 class _Listening:
-    """Subscribed to what changes; calling it waits for something, or a moment."""
+    """Subscribe to job updates; yield a function that waits for the next one, or for a moment."""
 
-    def __init__(self, desk: RemoteDesk) -> None:
-        self._desk = desk
+    def __init__(self, plans: RemotePlanClient) -> None:
+        self._plans = plans
         self._pubsub: Any = None
 
     def __enter__(self) -> Callable[[], None]:
-        self._pubsub = self._desk._client.pubsub(ignore_subscribe_messages=True)
-        explained(self._desk.name, lambda: self._pubsub.subscribe("job:updates"))
+        self._pubsub = self._plans._client.pubsub(ignore_subscribe_messages=True)
+        explained(self._plans.name, lambda: self._pubsub.subscribe("job:updates"))
         return self._wait
 
     def _wait(self) -> None:
-        explained(self._desk.name, lambda: self._pubsub.get_message(timeout=_LOOK_S))
+        explained(self._plans.name, lambda: self._pubsub.get_message(timeout=_LOOK_S))
 
     def __exit__(self, *_: object) -> None:
         self._pubsub.close()
+
+
+_ENDED = frozenset({Status.SUCCEEDED, Status.KILLED})
+
+
+def explained(name: str, call: Callable[[], Any]) -> Any:
+    """Call the client; turn its exceptions into errors that say who answered what, and what to do."""
+    from redis import exceptions
+
+    try:
+        return call()
+    except exceptions.AuthenticationError:
+        raise Refused(f"{name} wants another key; set AGQ_KEY to the queue's `agq.key`") from None
+    except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+        if "auth" in str(error).lower():
+            raise Refused(f"{name} wants a key; set AGQ_KEY to the queue's `agq.key`") from None
+        raise TryAgain(f"no queue answers at {name} ({_short(error)}); is `farro agq` running there?") from None
+    except exceptions.ResponseError as error:
+        text = _short(error)
+        if text.startswith(("NOAUTH", "WRONGPASS")):
+            raise Refused(f"{name} wants a key; set AGQ_KEY to the queue's `agq.key`") from None
+        raise InputError(f"{name}: {text}") from None
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+def plan_job(line: Mapping[str, Any]) -> PlanJob:
+    error = line.get("error")
+    error = error if isinstance(error, dict) else {}
+    status = str(line.get("status"))
+    attempt = line.get("attempt")
+    return PlanJob(
+        job_id=str(line.get("job_id")),
+        status=status,
+        role=_optional(line, "role"),
+        plan_id=_optional(line, "plan_id"),
+        attempt=attempt if isinstance(attempt, int) else 0,
+        created_at=_optional(line, "created_at"),
+        ended_at=_optional(line, "finalized_at"),
+        agent=_optional(line, "agent"),
+        error=_optional(error, "message"),
+        category=_optional(error, "category"),
+        ended=status in _ENDED or (status == Status.FAILED and line.get("finalized_at") is not None),
+    )
+
+
+def _optional(line: Mapping[str, Any], name: str) -> str | None:
+    value = line.get(name)
+    return value if isinstance(value, str) else None
+
+
+def word_list(line: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = line.get(name)
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+
+
+def as_object(text: bytes | str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError, TypeError):
+        data = None
+    if not isinstance(data, dict):
+        raise FarroError("the queue answered with something that is no JSON object; is it `farro agq`?")
+    return data
+
+
+def as_text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def as_json(data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from farro.agents.provider_test import ProviderTestResult
     from farro.agents.providers.port import Provider
     from farro.agq.client import AgqStore
-    from farro.agx.client import Desk
+    from farro.agx.client import PlanClient
     from farro.agx.propose import Planner
     from farro.config.settings import ProviderSettings, Settings
     from farro.doctor.checks import Check
@@ -451,13 +451,13 @@ class App:
 
         return planner.planner(self, root, settings, folder=folder, name=name, on_try=on_try)
 
-    def local_plans(self, store: Store, settings: Settings, *, contract: Contract, by: str, user: str) -> Desk:
+    def local_plans(self, store: Store, settings: Settings, *, contract: Contract, by: str, user: str) -> PlanClient:
         """Make the client that submits plans to this root and lists them."""
         from farro.app import planner
 
         return planner.local(self, store, settings, contract=contract, by=by, user=user)
 
-    def remote_plans(self, address: str, settings: Settings) -> Desk:
+    def remote_plans(self, address: str, settings: Settings) -> PlanClient:
         """Make the client of a RESP queue on another machine: agq://HOST:PORT."""
         from farro.app import planner
 

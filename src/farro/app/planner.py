@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from farro.agents.gateway import CallTry
-from farro.agx.client import Desk
+from farro.agx.client import PlanClient
 from farro.agx.propose import Planner
 from farro.config.settings import Settings
 from farro.execution import tool_catalog
@@ -32,7 +32,7 @@ def planner(
         root=root,
         folder=folder,
         settings=settings,
-        ground=context,
+        context=context,
         tools=tool_catalog.listed(
             context.tools,
             tool_catalog.Place(env=os.environ, cwd=context.cwd),
@@ -49,10 +49,10 @@ def planner(
     )
 
 
-def local(app: App, store: Store, settings: Settings, *, contract: Contract, by: str, user: str) -> Desk:
-    from farro.agx.local_client import LocalDesk
+def local(app: App, store: Store, settings: Settings, *, contract: Contract, by: str, user: str) -> PlanClient:
+    from farro.agx.local_client import LocalPlanClient
 
-    return LocalDesk(
+    return LocalPlanClient(
         store=store,
         library=app.library(store.root, settings),
         contract=contract,
@@ -64,9 +64,9 @@ def local(app: App, store: Store, settings: Settings, *, contract: Contract, by:
     )
 
 
-def remote(address: str, settings: Settings) -> Desk:
-    from farro.agx.remote_client import RemoteDesk
+def remote(address: str, settings: Settings) -> PlanClient:
+    from farro.agx.remote_client import RemotePlanClient
 
     variable = "AGQ_KEY" if settings.agq.key is None else settings.agq.key.name
     mint = IdMint(SystemClock().now, random.SystemRandom().getrandbits)
-    return RemoteDesk.at(address, key=os.environ.get("AGQ_KEY") or os.environ.get(variable), mint=mint.mint)
+    return RemotePlanClient.at(address, key=os.environ.get("AGQ_KEY") or os.environ.get(variable), mint=mint.mint)

@@ -1,7 +1,4 @@
-"""Where an `agx` command works: its root or queue, the person's draft there, and how it answers. Shared by all.
-
-Which verbs there are lives in agx and the files beside it.
-"""
+"""What every `agx` command works with: its root or queue, the user's draft, and whether it answers in JSON."""
 
 from __future__ import annotations
 
@@ -26,17 +23,17 @@ from farro.queue import admission
 from farro.queue.agent_rules import contract_of
 
 if TYPE_CHECKING:
-    from farro.agx.client import Desk
+    from farro.agx.client import PlanClient
     from farro.agx.draft_files import Drafts
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 REMOTE = "agq://"
-STORE_HELP = "Another place: redis://HOST:PORT, or agq://HOST:PORT (key in AGQ_KEY)."
+STORE_HELP = "Another queue: redis://HOST:PORT, or agq://HOST:PORT (key in AGQ_KEY)."
 
 
 def common(command: F) -> F:
-    """`--root`, `--store` and `--json`, on every command: as `place: Place`."""
+    """Add `--root`, `--store` and `--json`; the command gets them as `session`."""
     options = [
         root_option(ROOT_HELP),
         click.option("--store", metavar="ADDRESS", help=STORE_HELP),
@@ -48,13 +45,13 @@ def common(command: F) -> F:
     def called(*args: Any, root: str | None, store: str | None, as_json: bool | None, **rest: Any) -> Any:
         context = click.get_current_context()
         told = context.meta.get(META, {})
-        place = Place(
+        session = AgxSession(
             root_given=root or told.get("root"),
             store=_checked(store or told.get("store") or _of_environment()),
             as_json=_answer_form(as_json if as_json is not None else told.get("as_json")),
         )
-        context.call_on_close(place.close)
-        return command(*args, place=place, **rest)
+        context.call_on_close(session.close)
+        return command(*args, session=session, **rest)
 
     called.__name__, called.__doc__ = command.__name__, command.__doc__
     called.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
@@ -68,16 +65,16 @@ def _answer_form(asked: bool | None) -> bool:
 
 
 @dataclass
-class Place:
-    """One command's place; what it does not need is not opened."""
+class AgxSession:
+    """Open the root, the draft and the client of one command, each when it is first used."""
 
     root_given: str | None
     store: str | None
     as_json: bool
 
     @classmethod
-    def of_options(cls, given: Sequence[str]) -> Place:
-        """As the options of the program say, each followed by its value."""
+    def of_options(cls, given: Sequence[str]) -> AgxSession:
+        """Read the options given to `agx` itself, each followed by its value."""
         named = dict(zip(given[::2], given[1::2], strict=False))
         return cls(root_given=named.get("--root"), store=named.get("--store") or _of_environment(), as_json=False)
 
@@ -86,15 +83,15 @@ class Place:
         return self.store is not None and self.store.startswith(REMOTE)
 
     def worker(self, role: str = "Runner") -> str:
-        """The command that starts a worker for what is handed in here."""
+        """Return the command that starts a worker for jobs submitted here."""
         words = [*(["agw"] if self.remote else ["farro", "worker"]), *(["--store", self.store] if self.store else [])]
         return " ".join([*words, *(["--role", role] if role != "Runner" else [])])
 
     @cached_property
     def _read(self) -> tuple[str | None, Settings]:
-        """Where no root is, the person's own will be made once something is handed in."""
+        """Find the root and read its config. Without a root the user's own is made by the first submission."""
         try:
-            if self.remote:  # the config says who plans, and the key; where the jobs lie is known
+            if self.remote:  # the config names the planner's provider and the key; the queue is given
                 root = reader.find_root(self.root_given, own=True)
                 settings = reader.load(root, warn=terminal.complain)
                 application().redact_secrets(settings)
@@ -112,7 +109,7 @@ class Place:
 
     @property
     def root(self) -> str:
-        """The folder of the root, also of the one that is not made yet."""
+        """The folder of the root, also of one that is not made yet."""
         return self._read[0] or reader.own_root()
 
     @cached_property
@@ -122,8 +119,8 @@ class Place:
         return Drafts(state_folder(), self.store or self.root)
 
     @cached_property
-    def desk(self) -> Desk:
-        """Where plans are handed in; made where there is no root yet."""
+    def client(self) -> PlanClient:
+        """Open the client that submits plans. Makes the user's own root where there is none."""
         app = application()
         if self.remote:
             assert self.store is not None
@@ -137,13 +134,13 @@ class Place:
         return app.local_plans(store, settings, contract=contract, by=operator_name(), user=admission.current_user())
 
     def close(self) -> None:
-        desk = self.__dict__.pop("desk", None)
-        if desk is not None:
-            desk.close()
+        client = self.__dict__.pop("client", None)
+        if client is not None:
+            client.close()
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
-        """An empty folder for the files of a call."""
+        """Make an empty folder for the files of a provider's call."""
         from farro.host import fs, trees
 
         folder = fs.temporary(f"{self.root}/jobs/.staging")
@@ -156,12 +153,12 @@ class Place:
 
 
 def state_folder() -> str:
-    """Of this person's drafts and history; nothing of a job is in it."""
+    """Return the folder of this user's drafts and history; it holds nothing of a job."""
     return f"{reader.own_root()}/agx"
 
 
 def _of_environment() -> str | None:
-    """FARRO_STORE, where it is a queue; another store is chosen for every command alike."""
+    """Return FARRO_STORE where it names a queue. Other stores are handled for every command alike."""
     named = os.environ.get("FARRO_STORE", "")
     return named if named.startswith(REMOTE) else None
 

@@ -1,4 +1,4 @@
-"""`agx new`, `add`, `remove`, `undo`, `redo`: the draft grows. What becomes of it lives in operations.planning."""
+"""`agx new`, `add`, `remove`, `undo`, `redo`: edit the draft."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from farro.agx import drafting
 from farro.agx.cli import show
-from farro.agx.cli.context import Place, common
+from farro.agx.cli.context import AgxSession, common
 from farro.agx.draft_files import Draft
 from farro.cli.options import application, option_group
 from farro.cli.submit_options import COMMAND, WithCommand, pairs
@@ -25,11 +25,11 @@ from farro.lazy_dataclass import dataclass
 @click.command()
 @click.argument("name", required=False)
 @common
-def new(name: str | None, place: Place) -> None:
+def new(name: str | None, session: AgxSession) -> None:
     """Begin a new draft; NAME is what it will be saved as. The one before it comes back with `agx undo`."""
-    draft = drafting.begin(place.drafts, name)
+    draft = drafting.begin(session.drafts, name)
     kept = len(draft.before[-1].get("steps") or ()) if draft.before else 0
-    if place.as_json:
+    if session.as_json:
         answer(_told(draft))
         return
     say(f"{draft.name or 'draft'}: empty")
@@ -37,7 +37,7 @@ def new(name: str | None, place: Place) -> None:
         say(f"the draft before it ({kept} step{'s' if kept != 1 else ''}) is kept: agx undo")
 
 
-class Adding(WithCommand):
+class AddCommand(WithCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[-1:] == ["--"]:
             raise click.UsageError("there is no command after --; for example: agx add -- sort names.txt", ctx)
@@ -74,7 +74,7 @@ class StepOptions:
             raise click.UsageError(f"{name} is for commands, after --; in words, say it: 'with a timeout of a minute'")
 
 
-@click.command(cls=Adding)
+@click.command(cls=AddCommand)
 @click.argument("words", nargs=-1, metavar="['WORDS' | -- COMMAND [ARGS]...]")
 @option_group(
     "step",
@@ -89,7 +89,9 @@ class StepOptions:
 @click.option("--no-review", is_flag=True, help="Ask the model once, without a second call that reviews its plan.")
 @common
 @click.pass_context
-def add(context: click.Context, words: tuple[str, ...], step: StepOptions, no_review: bool, place: Place) -> None:
+def add(
+    context: click.Context, words: tuple[str, ...], step: StepOptions, no_review: bool, session: AgxSession
+) -> None:
     """Add steps to the draft: a command as you would type it, or words that a model turns into steps.
 
     \b
@@ -98,57 +100,57 @@ def add(context: click.Context, words: tuple[str, ...], step: StepOptions, no_re
     agx add -- '| head -3'                 reads the step before it
     agx add 'count the lines of each log'  words: the config's provider is asked
 
-    No shell runs a step: redirections, && and $(…) are refused, with what to do instead. Adding runs nothing.
+    No shell runs a step: redirections, && and $(…) are refused, with what to do instead. AddCommand runs nothing.
     """
     command: tuple[str, ...] | None = context.meta[COMMAND]
     if command is not None:
         if words:
             raise click.UsageError(f"say it in words, or as a command after --, not both: {shlex.join(words)}")
         draft, count = drafting.add(
-            place.drafts,
+            session.drafts,
             command,
             literal=step.literal,
             input_from=step.input_from,
             tool=step.tool,
             timeout_s=step.timeout,
             # On a remote machine the folder is one of that machine.
-            cwd=step.cwd if step.cwd is None or place.remote else os.path.abspath(step.cwd),
+            cwd=step.cwd if step.cwd is None or session.remote else os.path.abspath(step.cwd),
             env=pairs(step.env),
         )
-        _say_added(place, draft, count, {})
+        _say_added(session, draft, count, {})
         return
     if not words:
         raise click.UsageError("say what to add: words in quotes, or -- COMMAND")
     step.refuse()
-    _add_words(place, " ".join(words), review=not no_review)
+    _add_words(session, " ".join(words), review=not no_review)
 
 
-def _add_words(place: Place, wish: str, *, review: bool) -> None:
+def _add_words(session: AgxSession, wish: str, *, review: bool) -> None:
     from farro.agents.service import CallTry
     from farro.agx.propose import asked
 
     try:
-        asked(place.settings)
-    except InputError as nobody:
+        asked(session.settings)
+    except InputError as error:
         from farro.execution.commands import which
 
         if which(wish.split()[0], os.environ.get("PATH"), os.getcwd()) is not None:
-            raise InputError(f"{nobody}\nif that is a command: agx add -- {wish}") from None
+            raise InputError(f"{error}\nif that is a command: agx add -- {wish}") from None
         raise
 
     def on_try(tried: CallTry) -> None:
         if tried.kind != "answered":
             note(f"{tried.provider}: no answer ({tried.kind.replace('_', ' ')}): {tried.message}")
 
-    draft = place.drafts.read()
-    if at_terminal() and not place.as_json:
+    draft = session.drafts.read()
+    if at_terminal() and not session.as_json:
         note("asking …")
     moment = SystemClock().now().strftime("%Y%m%d-%H%M%S")
-    with place.scratch() as folder:
+    with session.scratch() as folder:
         name = f"agx-{moment}-{random.SystemRandom().getrandbits(64):016x}"
-        planner = application().planner(place.root, place.settings, folder=folder, name=name, on_try=on_try)
+        planner = application().planner(session.root, session.settings, folder=folder, name=name, on_try=on_try)
         proposal = planner.propose(wish, draft.plan, review=review)
-    made = place.drafts.replace(draft, proposal.plan)
+    made = session.drafts.replace(draft, proposal.plan)
     who = proposal.provider if proposal.model is None else f"{proposal.provider} ({proposal.model})"
     told: dict[str, Any] = {
         "review": proposal.review,
@@ -158,20 +160,20 @@ def _add_words(place: Place, wish: str, *, review: bool) -> None:
         "calls": proposal.calls,
         "cost_usd": None if proposal.cost_usd is None else float(proposal.cost_usd),
     }
-    _say_added(place, made, proposal.added, told)
-    if place.as_json:
+    _say_added(session, made, proposal.added, told)
+    if session.as_json:
         return
     for objection in proposal.objections:
         say(f"review: {objection}")
     if proposal.review == "unusable":
-        say("review: what it would put right could not be used; look at the steps yourself")
+        say("review: its corrections could not be used; check the steps yourself")
     cost = "cost not known" if proposal.cost_usd is None else f"${proposal.cost_usd:f}"
     say(f"by {who}, {proposal.calls} call{'s' if proposal.calls != 1 else ''}, {cost}, review: {proposal.review}")
 
 
-def _say_added(place: Place, draft: Draft, count: int, told: dict[str, Any]) -> None:
-    checked = drafting.check(draft.plan, application().plan_context(place.settings))
-    if place.as_json:
+def _say_added(session: AgxSession, draft: Draft, count: int, told: dict[str, Any]) -> None:
+    checked = drafting.check(draft.plan, application().plan_context(session.settings))
+    if session.as_json:
         answer({**_told(draft), "added": count, **told, **show.checked_json(checked)})
         return
     first = len(draft.steps) - count + 1
@@ -182,30 +184,30 @@ def _say_added(place: Place, draft: Draft, count: int, told: dict[str, Any]) -> 
 @click.command()
 @click.argument("steps", nargs=-1, required=True, metavar="STEP...")
 @common
-def remove(steps: tuple[str, ...], place: Place) -> None:
-    """Take steps out of the draft, by number; what read one of them then reads what it read, as in a pipe."""
-    _say_draft(place, drafting.remove(place.drafts, steps))
+def remove(steps: tuple[str, ...], session: AgxSession) -> None:
+    """Remove steps from the draft, by number. A step that read from a removed one then reads from the one before it."""
+    _say_draft(session, drafting.remove(session.drafts, steps))
 
 
 @click.command()
 @common
-def undo(place: Place) -> None:
+def undo(session: AgxSession) -> None:
     """Bring back the draft as it was before the last change; again and again, up to 20 changes. `agx redo` undoes it.
 
     A new draft is a change too: the one before it comes back when all of its own changes are undone.
     """
-    _say_draft(place, place.drafts.undo())
+    _say_draft(session, session.drafts.undo())
 
 
 @click.command()
 @common
-def redo(place: Place) -> None:
+def redo(session: AgxSession) -> None:
     """Take back the last `agx undo`, as long as nothing else was changed."""
-    _say_draft(place, place.drafts.redo())
+    _say_draft(session, session.drafts.redo())
 
 
-def _say_draft(place: Place, draft: Draft) -> None:
-    if place.as_json:
+def _say_draft(session: AgxSession, draft: Draft) -> None:
+    if session.as_json:
         answer(_told(draft))
         return
     if not draft.steps:

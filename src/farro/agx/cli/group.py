@@ -1,7 +1,4 @@
-"""`farro agx`, the planner: its commands by name, loaded when they are asked for. Alone at a terminal it reads lines.
-
-Each group of verbs has a file of its own (agx_*.py); reading lines lives in agx_repl.
-"""
+"""`farro agx`, the planner: its commands by name, imported when they are used. Alone at a terminal it reads lines."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import click
 
 from farro.cli.groups import Hinting, not_empty
 
-META = "farro.agx"  # in click's meta: what the group was told, for the commands inside it
+META = "farro.agx"  # in click's meta: the options of the group, for its commands
 
 SECTIONS = {
     "The draft": (
@@ -21,20 +18,20 @@ SECTIONS = {
         ("add", "Add a command, a pipe, or words for a model.", "draft:add"),
         ("preview", "Show exactly what would run.", "plans:preview"),
         ("edit", "Edit the draft in your editor.", "plans:edit"),
-        ("remove", "Take steps out.", "draft:remove"),
+        ("remove", "Remove steps.", "draft:remove"),
         ("undo", "Bring back the draft before the last change.", "draft:undo"),
         ("redo", "Take back the last undo.", "draft:redo"),
-        ("validate", "Check it, and tell every problem.", "plans:validate"),
+        ("validate", "Check it, and print every problem.", "plans:validate"),
     ),
-    "Plans that are kept": (
-        ("save", "Keep the draft under a name.", "plans:save"),
-        ("list", "List the plans that are kept.", "plans:list_plans"),
+    "Saved plans": (
+        ("save", "Save the draft under a name.", "plans:save"),
+        ("list", "List the saved plans.", "plans:list_plans"),
         ("get", "Show one, or make it the draft.", "plans:get"),
-        ("delete", "Keep one no longer.", "plans:delete"),
+        ("delete", "Delete a saved plan.", "plans:delete"),
         ("action", "One plan for many inputs: new, submit, list, get, delete.", "actions:action"),
     ),
     "Jobs": (
-        ("submit", "Hand in the draft, or a plan, as a job.", "submit:submit"),
+        ("submit", "Submit the draft, or a plan, as a job.", "submit:submit"),
         ("job", "One job: submit, status, stdout, result, cancel.", "jobs:job"),
         ("jobs", "List jobs.", "jobs:jobs"),
         ("workers", "List workers.", "jobs:workers"),
@@ -50,7 +47,7 @@ OF_A_PLAN = (
 )
 
 
-class Planning(Hinting):
+class AgxGroup(Hinting):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(PLACES)
 
@@ -59,7 +56,7 @@ class Planning(Hinting):
             return None
         module, _, attribute = PLACES[name].partition(":")
         command: click.Command = getattr(importlib.import_module(f"farro.agx.cli.{module}"), attribute)
-        if ctx.resilient_parsing:  # somebody asks what may stand next
+        if ctx.resilient_parsing:  # a shell asks what may come next
             from farro.cli.completion import equip
 
             equip(command)
@@ -73,33 +70,33 @@ class Planning(Hinting):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """The names without their modules: click would import every one of them for its help."""
+        """Offer the names without importing their modules, which click would do for the help texts."""
         from click.shell_completion import CompletionItem
 
         names = [CompletionItem(name, help=HELP[name]) for name in PLACES if name.startswith(incomplete)]
         return names if not incomplete.startswith("-") else super(click.Group, self).shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, PLACES))  # one for all, or each section would have a column of its own
+        width = max(map(len, PLACES))  # the same for all sections
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text, _ in commands])
 
 
-@click.group(cls=Planning, invoke_without_command=True)
-@click.option("--root", metavar="DIR", callback=not_empty, help="The farro root; else as for every command of farro.")
-@click.option("--store", metavar="ADDRESS", help="Another place: redis://HOST:PORT, or agq://HOST:PORT.")
+@click.group(cls=AgxGroup, invoke_without_command=True)
+@click.option("--root", metavar="DIR", callback=not_empty, help="The farro root; default: as for every farro command.")
+@click.option("--store", metavar="ADDRESS", help="Another queue: redis://HOST:PORT, or agq://HOST:PORT.")
 @click.option("--json/--text", "as_json", default=None, help="JSON, also at a terminal; or text, also in a pipe.")
 @click.pass_context
 def agx(context: click.Context, root: str | None, store: str | None, as_json: bool | None) -> int | None:
-    """The planner: write a plan step by step, from commands or from words, look at it, and hand it in as a job.
+    """The planner: write a plan step by step, from commands or from words, look at it, and submit it as a job.
 
     \b
       agx new                                begin a draft
       agx add -- 'sort names.txt | uniq -c'  commands; a pipe becomes linked steps, never a shell
-      agx add 'keep the ten most frequent'   words: a model proposes steps, and nothing is run
+      agx add 'keep the ten most frequent'   words: a model proposes steps; nothing is run
       agx preview                            see exactly what would run
-      agx submit --wait                      hand it in as a job, and wait for its end
+      agx submit --wait                      submit it as a job, and wait for its end
 
     Alone at a terminal it reads such lines (without the `agx`), with history and Tab. In a pipe it answers as JSON.
     """

@@ -1,4 +1,4 @@
-"""`agx job …`, `jobs`, `workers`, `queue stats`: what became of what was handed in. The desk knows it."""
+"""`agx job …`, `jobs`, `workers`, `queue stats`: look at submitted jobs, and cancel them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from farro.agx.cli import show
-from farro.agx.cli.context import Place, common
+from farro.agx.cli.context import AgxSession, common
 from farro.agx.cli.submit import submit as submit_command
 from farro.agx.cli.wait import code_of, show_bytes
 from farro.cli.groups import Hinting
@@ -19,7 +19,7 @@ from farro.jobs.states import Status
 
 @click.group(cls=Hinting)
 def job() -> None:
-    """One job: hand in, look, wait, cancel. JOB is its id, its name, or the beginning of its id."""
+    """One job: submit it, look at it, wait for it, cancel it. JOB is its id, its name, or the beginning of its id."""
 
 
 job.add_command(submit_command, "submit")
@@ -27,16 +27,16 @@ job.add_command(submit_command, "submit")
 
 @job.command()
 @click.argument("job", metavar="JOB")
-@click.option("--wait", is_flag=True, help="Wait for its end, and exit as it did.")
+@click.option("--wait", is_flag=True, help="Wait for its end, and exit with its exit code.")
 @common
-def status(job: str, wait: bool, place: Place) -> int:
-    """How a job does."""
-    told = place.desk.job(job)
+def status(job: str, wait: bool, session: AgxSession) -> int:
+    """Show the state of a job."""
+    told = session.client.job(job)
     if wait:
         from farro.agx.cli.wait import wait_for_one
 
-        return wait_for_one(place, told.job_id)
-    if place.as_json:
+        return wait_for_one(session, told.job_id)
+    if session.as_json:
         answer(told.to_json())
     else:
         show.job(told)
@@ -45,31 +45,31 @@ def status(job: str, wait: bool, place: Place) -> int:
 
 @job.command()
 @click.argument("job", metavar="JOB")
-@click.option("--step", metavar="STEP", help="Of this step; else of the last that began.")
+@click.option("--step", metavar="STEP", help="Of this step; default: the last that began.")
 @common
-def stdout(job: str, step: str | None, place: Place) -> None:
-    """What a job's step said, byte for byte; --json only when it is asked for."""
-    if place.as_json and click.get_current_context().params.get("as_json"):
-        data = b"".join(place.desk.stdout(job, step))
-        answer({"job_id": place.desk.job(job).job_id, "step": step, "stdout": data.decode("utf-8", "replace")})
+def stdout(job: str, step: str | None, session: AgxSession) -> None:
+    """Print a step's stdout, byte for byte; as JSON only with --json."""
+    if session.as_json and click.get_current_context().params.get("as_json"):
+        data = b"".join(session.client.stdout(job, step))
+        answer({"job_id": session.client.job(job).job_id, "step": step, "stdout": data.decode("utf-8", "replace")})
         return
-    for block in place.desk.stdout(job, step):
+    for block in session.client.stdout(job, step):
         show_bytes(block)
 
 
 @job.command()
 @click.argument("job", metavar="JOB")
 @common
-def result(job: str, place: Place) -> int:
-    """The result of a job, step by step, as the queue keeps it. Exit code 0: it succeeded."""
-    found = place.desk.result(job)
-    told = place.desk.job(job)
+def result(job: str, session: AgxSession) -> int:
+    """Print a job's result, step by step, as the queue keeps it. Exit code 0: it succeeded."""
+    found = session.client.result(job)
+    told = session.client.job(job)
     if found is None:
         if told.ended:
             why = f" ({told.error})" if told.error else ""
             raise InputError(f"{told.job_id} has no result, and will have none: it is {told.status}{why}")
         raise InputError(f"{told.job_id} has no result yet: it is {told.status}; `agx job status {told.job_id} --wait`")
-    if place.as_json:
+    if session.as_json:
         answer(found)
         return 0 if told.good else 1
     say(f"{told.job_id}: {show.state(told)}")
@@ -90,10 +90,10 @@ def result(job: str, place: Place) -> int:
 @job.command()
 @click.argument("job", metavar="JOB")
 @common
-def cancel(job: str, place: Place) -> None:
+def cancel(job: str, session: AgxSession) -> None:
     """End a job for good. At least eight characters of its id."""
-    told = place.desk.cancel(job)
-    if place.as_json:
+    told = session.client.cancel(job)
+    if session.as_json:
         answer(told.to_json())
     else:
         say(f"{told.job_id}: {show.state(told)}")
@@ -103,12 +103,12 @@ def cancel(job: str, place: Place) -> None:
 @click.option(
     "--status", "statuses", multiple=True, type=click.Choice([str(one) for one in Status]), help="Only these."
 )
-@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most this many.")
 @common
-def jobs(statuses: tuple[str, ...], limit: int, place: Place) -> None:
+def jobs(statuses: tuple[str, ...], limit: int, session: AgxSession) -> None:
     """List jobs, the newest first."""
-    found = place.desk.jobs(statuses=statuses, limit=limit)
-    if place.as_json:
+    found = session.client.jobs(statuses=statuses, limit=limit)
+    if session.as_json:
         answer({"jobs": [one.to_json() for one in found]})
     elif found:
         show.job_lines(found)
@@ -118,13 +118,13 @@ def jobs(statuses: tuple[str, ...], limit: int, place: Place) -> None:
 
 @click.command()
 @common
-def workers(place: Place) -> None:
-    """List the workers, and what they do."""
-    found = place.desk.workers()
-    if place.as_json:
+def workers(session: AgxSession) -> None:
+    """List the workers and the jobs that they run."""
+    found = session.client.workers()
+    if session.as_json:
         answer({"workers": [asdict(one) for one in found]})
     elif not found:
-        say(f"no workers; start one with: {place.worker()}")
+        say(f"no workers; start one with: {session.worker()}")
     else:
         rows = [("WORKER", "ROLE", "ALIVE", "JOB", "TAGS", "HOST")]
         for one in found:
@@ -140,10 +140,10 @@ def queue() -> None:
 
 @queue.command()
 @common
-def stats(place: Place) -> None:
-    """How many jobs each queue has, by status, and who works it."""
-    found = place.desk.queues()
-    if place.as_json:
+def stats(session: AgxSession) -> None:
+    """Count the jobs and workers of each queue."""
+    found = session.client.queues()
+    if session.as_json:
         answer({"queues": [asdict(one) for one in found]})
     elif not found:
         say("no jobs, no workers")

@@ -17,7 +17,7 @@ import click
 
 from farro.agx import drafting
 from farro.agx.cli import show
-from farro.agx.cli.context import Place, common, state_folder
+from farro.agx.cli.context import AgxSession, common, state_folder
 from farro.agx.draft_files import LIMIT, make_folder, write_private
 from farro.cli.enqueue import contents, name_of
 from farro.cli.options import application
@@ -28,33 +28,33 @@ from farro.errors import FarroError, InputError
 from farro.queue.plan_check import PlanReport
 
 
-def chosen(place: Place, source: str | None) -> tuple[dict[str, Any], str]:
-    """The plan that somebody means, and what to call it: a file, a saved plan, or else the draft."""
+def chosen(session: AgxSession, source: str | None) -> tuple[dict[str, Any], str]:
+    """Return the plan that was named, and its name: a file, a saved plan, or else the draft."""
     if source is None:
-        return dict(place.drafts.read().plan), "draft"
+        return dict(session.drafts.read().plan), "draft"
     if source == "-" or os.sep in source or os.path.isfile(source):
         return drafting.taken_over(contents(source, DEFAULT.size), name_of(source)), name_of(source)
-    return dict(place.desk.plan(source)), source
+    return dict(session.client.plan(source)), source
 
 
-def checked(place: Place, plan: Mapping[str, Any], source: str) -> PlanReport:
-    return drafting.check(plan, application().plan_context(place.settings), source)
+def checked(session: AgxSession, plan: Mapping[str, Any], source: str) -> PlanReport:
+    return drafting.check(plan, application().plan_context(session.settings), source)
 
 
 @click.command()
 @click.argument("plan", required=False, metavar="[PLAN|FILE]")
 @common
-def preview(plan: str | None, place: Place) -> None:
+def preview(plan: str | None, session: AgxSession) -> None:
     """Show exactly what would run: the draft, a saved PLAN, or a FILE. Nothing is run."""
-    found, source = chosen(place, plan)
+    found, source = chosen(session, plan)
     if not found.get("steps") and plan is None:
-        if place.as_json:
+        if session.as_json:
             answer({"plan": found, "ok": False, "problems": [], "warnings": []})
             return
         say(f"{found.get('plan_id') or 'draft'}: empty; `agx add -- COMMAND`, or `agx add 'what shall happen'`")
         return
-    judged = checked(place, found, source)
-    if place.as_json:
+    judged = checked(session, found, source)
+    if session.as_json:
         answer({"plan": found, **show.checked_json(judged)})
         return
     say(show.heading(found, judged, what=source))
@@ -66,11 +66,11 @@ def preview(plan: str | None, place: Place) -> None:
 @click.argument("plan", required=False, metavar="[PLAN|FILE]")
 @click.option("--strict", is_flag=True, help="Exit 1 when there are warnings.")
 @common
-def validate(plan: str | None, strict: bool, place: Place) -> int:
+def validate(plan: str | None, strict: bool, session: AgxSession) -> int:
     """Check the draft, a saved PLAN or a FILE. Exit code 0: good; 1: warnings, and --strict; 2: wrong."""
-    found, source = chosen(place, plan)
-    judged = checked(place, found, source)
-    if place.as_json:
+    found, source = chosen(session, plan)
+    judged = checked(session, found, source)
+    if session.as_json:
         answer({"plan_id": found.get("plan_id"), **show.checked_json(judged)})
     else:
         show.findings(judged)
@@ -84,15 +84,15 @@ def validate(plan: str | None, strict: bool, place: Place) -> int:
 @click.command()
 @click.argument("file", required=False, metavar="[FILE]")
 @common
-def edit(file: str | None, place: Place) -> None:
+def edit(file: str | None, session: AgxSession) -> None:
     """Edit the draft in your editor ($VISUAL, else $EDITOR), or take it over from FILE (- is standard input).
 
     A draft that was changed elsewhere meanwhile is not overwritten; what you wrote is then kept beside it.
     """
-    draft = place.drafts.read()
+    draft = session.drafts.read()
     if file is not None:
         plan = drafting.taken_over(contents(file, DEFAULT.size), name_of(file))
-        _say_edited(place, place.drafts.replace(draft, plan).plan)
+        _say_edited(session, session.drafts.replace(draft, plan).plan)
         return
     if not at_terminal():
         raise click.UsageError("there is no terminal for an editor; name a FILE, or - for standard input")
@@ -108,14 +108,14 @@ def edit(file: str | None, place: Place) -> None:
             break
         try:
             plan = drafting.taken_over(text, path)
-            made = place.drafts.replace(draft, plan)
+            made = session.drafts.replace(draft, plan)
         except FarroError as error:
             complain(str(error))
             if isinstance(error, InputError) and click.confirm("Edit again?", default=True):
                 continue
             complain(f"what you wrote is kept in {path}; take it over with: agx edit {path}")
             raise click.exceptions.Exit(error.exit_code) from None
-        _say_edited(place, made.plan)
+        _say_edited(session, made.plan)
         break
     with contextlib.suppress(OSError):
         from farro.host import fs
@@ -133,9 +133,9 @@ def _run_editor(path: str) -> None:
         raise InputError(f"{editor} ended with exit code {ended.returncode}; the draft is as it was")
 
 
-def _say_edited(place: Place, plan: Mapping[str, Any]) -> None:
-    judged = checked(place, plan, "draft") if plan.get("steps") else None
-    if place.as_json:
+def _say_edited(session: AgxSession, plan: Mapping[str, Any]) -> None:
+    judged = checked(session, plan, "draft") if plan.get("steps") else None
+    if session.as_json:
         answer({"plan": dict(plan), **({} if judged is None else show.checked_json(judged))})
         return
     say(show.heading(plan, judged, what="draft"))
@@ -146,22 +146,24 @@ def _say_edited(place: Place, plan: Mapping[str, Any]) -> None:
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--replace", is_flag=True, help="Also where another plan has that name.")
+@click.option("--replace", is_flag=True, help="Replace another plan of that name.")
 @common
-def save(name: str | None, replace: bool, place: Place) -> None:
-    """Keep the draft as a plan called NAME, to be submitted again and again; else under its own name."""
-    draft = place.drafts.read()
-    judged = checked(place, draft.plan, "draft")
+def save(name: str | None, replace: bool, session: AgxSession) -> None:
+    """Save the draft as a plan called NAME, default: its own name, to be submitted again and again."""
+    draft = session.drafts.read()
+    judged = checked(session, draft.plan, "draft")
     if judged.problems:
         from farro.errors import BadDocument
 
         raise BadDocument(judged.source, list(judged.problems))
     wanted = drafting.check_name(name or draft.name or str(drafting.finished(draft.plan)["plan_id"]))
-    plan_id = place.desk.save_plan({**draft.plan, "plan_id": wanted}, name=wanted, replace=replace)
+    plan_id = session.client.save_plan({**draft.plan, "plan_id": wanted}, name=wanted, replace=replace)
     if draft.name != plan_id:
         with contextlib.suppress(FarroError):  # it was changed meanwhile: then it is another draft
-            place.drafts.replace(draft, {"plan_id": plan_id, **{k: v for k, v in draft.plan.items() if k != "plan_id"}})
-    if place.as_json:
+            session.drafts.replace(
+                draft, {"plan_id": plan_id, **{k: v for k, v in draft.plan.items() if k != "plan_id"}}
+            )
+    if session.as_json:
         answer({"plan_id": plan_id})
     else:
         from farro.plans.actions import fields
@@ -172,10 +174,10 @@ def save(name: str | None, replace: bool, place: Place) -> None:
 
 @click.command("list")
 @common
-def list_plans(place: Place) -> None:
-    """List the plans that are kept."""
-    lines = place.desk.plans()
-    if place.as_json:
+def list_plans(session: AgxSession) -> None:
+    """List the saved plans."""
+    lines = session.client.plans()
+    if session.as_json:
         answer(
             {
                 "plans": [
@@ -199,12 +201,12 @@ def list_plans(place: Place) -> None:
 @click.argument("plan", metavar="PLAN")
 @click.option("--draft", "into_draft", is_flag=True, help="Make it the draft, to go on from there.")
 @common
-def get(plan: str, into_draft: bool, place: Place) -> None:
-    """Show a plan that is kept; with --draft it becomes the draft."""
-    found = dict(place.desk.plan(plan))
+def get(plan: str, into_draft: bool, session: AgxSession) -> None:
+    """Show a saved plan; with --draft it becomes the draft."""
+    found = dict(session.client.plan(plan))
     if into_draft:
-        place.drafts.restart(found)
-    if place.as_json:
+        session.drafts.restart(found)
+    if session.as_json:
         answer(found)
         return
     say(show.heading(found, None, what=plan))
@@ -216,10 +218,10 @@ def get(plan: str, into_draft: bool, place: Place) -> None:
 @click.command()
 @click.argument("plan", metavar="PLAN")
 @common
-def delete(plan: str, place: Place) -> None:
-    """Keep a plan no longer. Jobs that it became, and the draft, stay as they are."""
-    place.desk.delete_plan(plan)
-    if place.as_json:
+def delete(plan: str, session: AgxSession) -> None:
+    """Delete a saved plan. Its jobs, and the draft, stay as they are."""
+    session.client.delete_plan(plan)
+    if session.as_json:
         answer({"plan_id": plan, "deleted": True})
     else:
         say(f"{plan} is not kept any more")

@@ -1,6 +1,6 @@
-"""Plans, jobs and rehearsals of `agx` as people read them. What is in them lives in operations.planning.
+"""Print plans, jobs and rehearsals as text.
 
-Everything goes through terminal.say: nothing that a model or a job said steers the terminal.
+Everything goes through terminal.say, so that no text of a model or a job can send control sequences to the terminal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from farro.agx.client import JobTold
+from farro.agx.client import PlanJob
 from farro.agx.rehearsal import Rehearsal
 from farro.cli.tables import size, span, table
 from farro.cli.terminal import say
@@ -22,7 +22,7 @@ from farro.queue.plan_check import PlanReport
 
 
 def steps(plan: Mapping[str, Any], *, first: int = 1) -> None:
-    """Each step with exactly the words that would run, from the `first` on."""
+    """Print each step, from the `first` on, with exactly the words that would run."""
     rows = []
     for place, step in enumerate(editing.steps_of(plan), start=1):
         if place >= first:
@@ -32,7 +32,7 @@ def steps(plan: Mapping[str, Any], *, first: int = 1) -> None:
 
 
 def command_line(step: Mapping[str, Any]) -> str:
-    """The words that are handed to the kernel, quoted as a shell would need them to be the same."""
+    """Quote the words of a step so that a shell would run the same."""
     args = step.get("args")
     words = [step.get("command"), *(args if isinstance(args, list) else [args] if args is not None else [])]
     tool = step.get("tool", "unix")
@@ -73,8 +73,7 @@ def heading(plan: Mapping[str, Any], checked: PlanReport | None, *, what: str) -
 
 
 def findings(checked: PlanReport, *, first: int = 1) -> None:
-    """What is wrong, and what is suspicious; of suspicions about steps those from the `first` on: the others are no
-    news to whoever adds one."""
+    """Print problems and warnings; of the warnings about steps only those from the `first` on, which are new."""
     for problem in checked.problems:
         say(f"wrong: {problem.render(checked.source) if problem.line else _where(problem) + problem.message}")
     for warning in checked.warnings:
@@ -87,7 +86,7 @@ _OF_STEP = re.compile(r"steps\[(\d+)\]\.?")
 
 
 def _where(problem: Problem) -> str:
-    """`step 2, args[0]: `. Steps are counted as they are shown, from 1."""
+    """Return `step 2, args[0]: `. Steps are counted from 1, as they are shown."""
     found = _OF_STEP.match(problem.path)
     if found is None:
         return f"{problem.path}: " if problem.path else ""
@@ -143,7 +142,7 @@ def _cost(told: Rehearsal) -> str:
     if not told.agent_steps:
         return "nothing: no step asks an agent"
     if told.most_usd is None:
-        return f"nobody knows: {told.agent_steps} agent steps, and no price for one of them"
+        return f"unknown: {told.agent_steps} agent steps, and no price for one of them"
     return f"at most ${told.most_usd:f} for {told.agent_steps * told.jobs} agent steps, failed tries aside"
 
 
@@ -165,7 +164,7 @@ def rehearsal_json(told: Rehearsal) -> dict[str, Any]:
 # --- jobs --------------------------------------------------------------------------------------------------------
 
 
-def job_lines(told: Sequence[JobTold]) -> None:
+def job_lines(told: Sequence[PlanJob]) -> None:
     rows = [("JOB", "STATUS", "ROLE", "PLAN", "CREATED")]
     rows += [(one.job_id, one.status, one.role or "-", one.plan_id or "-", _time(one.created_at)) for one in told]
     say(table([tuple(printable(cell) for cell in row) for row in rows]))
@@ -175,7 +174,7 @@ def _time(text: str | None) -> str:
     return "-" if text is None else text[:19].replace("T", " ")
 
 
-def job(told: JobTold) -> None:
+def job(told: PlanJob) -> None:
     say(f"{told.job_id}: {state(told)}")
     for name, value in (("role", told.role), ("plan", told.plan_id), ("created", _time(told.created_at))):
         if value:
@@ -184,7 +183,7 @@ def job(told: JobTold) -> None:
         say(f"  ended    {_time(told.ended_at)}")
 
 
-def state(told: JobTold) -> str:
+def state(told: PlanJob) -> str:
     if told.status == "in_progress":
         return f"in_progress, attempt {told.attempt}" + (f", step {told.step}" if told.step else "")
     return f"{told.status}: {told.error}".replace("\n", " ") if told.error else told.status

@@ -10,9 +10,9 @@ import click
 
 from farro.agx import drafting
 from farro.agx.cli import show
-from farro.agx.cli.context import Place, common
+from farro.agx.cli.context import AgxSession, common
 from farro.agx.cli.plans import chosen
-from farro.agx.client import Ticket
+from farro.agx.client import PlanSubmission
 from farro.cli.enqueue import contents
 from farro.cli.options import application, option_group
 from farro.cli.submit_options import JobOptions, job_options, piped_input
@@ -47,21 +47,21 @@ def submit_options(command: F) -> F:
     )
 
 
-def ticket(
-    place: Place,
+def plan_submission(
+    session: AgxSession,
     job: JobOptions,
     options: PlanSubmitOptions,
     *,
     job_id: str | None = None,
     payload: dict[str, bytes] | None = None,
-) -> Ticket:
+) -> PlanSubmission:
     """Check the options, and resolve the jobs that it runs after."""
     wished = job.parsed(typed=False, after=options.after)
     if wished.after:
         from dataclasses import replace
 
-        wished = replace(wished, after=tuple(place.desk.job(one).job_id for one in wished.after))
-    return Ticket(role=job.role, job_id=job_id, options=wished, payload=payload or {}, force=options.force)
+        wished = replace(wished, after=tuple(session.client.job(one).job_id for one in wished.after))
+    return PlanSubmission(role=job.role, job_id=job_id, options=wished, payload=payload or {}, force=options.force)
 
 
 @click.command()
@@ -78,64 +78,64 @@ def submit(
     no_input: bool,
     job: JobOptions,
     options: PlanSubmitOptions,
-    place: Place,
+    session: AgxSession,
 ) -> int:
     """Submit the draft as a job, or a saved PLAN, or a FILE. Prints the job's id.
 
     Piped input becomes the standard input of the first step that reads from no other step: cat names | agx submit.
     The draft's commands run in this folder, as they were typed here; saved plans and files run in the root.
     """
-    found, source = chosen(place, plan)
+    found, source = chosen(session, plan)
     drafting.check_steps(found, source)
     data = None
     if input_file is not None:
-        data = contents(input_file, place.settings.security.max_job_bytes)
+        data = contents(input_file, session.settings.security.max_job_bytes)
     elif not no_input and plan != "-":
-        data = piped_input(place.settings.security.max_job_bytes)
-    if plan is None and job.cwd is None and not place.remote and place.settings.store == "files":
-        found = drafting.placed(found, os.getcwd(), root=place.root)
+        data = piped_input(session.settings.security.max_job_bytes)
+    if plan is None and job.cwd is None and not session.remote and session.settings.store == "files":
+        found = drafting.placed(found, os.getcwd(), root=session.root)
     found = drafting.finished(found)
     payload: dict[str, bytes] = {}
     if data is not None:
         found, payload = {**found, "input": STDIN}, {STDIN: data}
-    asked = ticket(place, job, options, job_id=job_id, payload=payload)
+    asked = plan_submission(session, job, options, job_id=job_id, payload=payload)
     if options.dry_run:
-        return rehearsed(place, found, asked)
-    made = place.desk.submit(found, asked)
+        return rehearsed(session, found, asked)
+    made = session.client.submit(found, asked)
     if options.wait:
         from farro.agx.cli.wait import wait_for_one
 
-        return wait_for_one(place, made)
-    if place.as_json:
+        return wait_for_one(session, made)
+    if session.as_json:
         answer({"job_id": made, "plan_id": found.get("plan_id")})
     else:
         say(made)
-        warn_if_idle(place, asked, found)
+        warn_if_idle(session, asked, found)
     return 0
 
 
-def rehearsed(place: Place, plan: dict[str, Any], asked: Ticket, *, jobs: int = 1) -> int:
+def rehearsed(session: AgxSession, plan: dict[str, Any], asked: PlanSubmission, *, jobs: int = 1) -> int:
     from farro.agx.rehearsal import rehearse
 
     app = application()
     told = rehearse(
         plan,
         asked,
-        app.plan_context(place.settings),
-        workers=place.desk.workers(),
-        queues=place.desk.queues(),
-        prices=lambda: app.prices(place.settings),
+        app.plan_context(session.settings),
+        workers=session.client.workers(),
+        queues=session.client.queues(),
+        prices=lambda: app.prices(session.settings),
         jobs=jobs,
     )
-    if place.as_json:
+    if session.as_json:
         answer(show.rehearsal_json(told))
     else:
         show.rehearsal(told)
     return 0 if told.good else 2
 
 
-def warn_if_idle(place: Place, asked: Ticket, plan: dict[str, Any]) -> None:
+def warn_if_idle(session: AgxSession, asked: PlanSubmission, plan: dict[str, Any]) -> None:
     """Say when no worker would take the job: a new user may wait for one that was never started."""
     role = asked.role or plan.get("role") or "Runner"
-    if not any(worker.alive and worker.role == role for worker in place.desk.workers()):
-        note(f"no worker is alive that could take it; start one with: {place.worker(role)}")
+    if not any(worker.alive and worker.role == role for worker in session.client.workers()):
+        note(f"no worker is alive that could take it; start one with: {session.worker(role)}")
