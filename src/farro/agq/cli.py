@@ -6,7 +6,6 @@ import asyncio
 import ipaddress
 import os
 import random
-import resource
 import socket
 from collections.abc import Callable
 from importlib import metadata
@@ -18,6 +17,7 @@ from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import application, daemon, gate, read_root, starts_strictly
 from farro.config.settings import Settings
 from farro.errors import NotPermitted, StorageTrouble
+from farro.host import process_limits
 from farro.host.clock import SystemClock
 from farro.jobs.ids import IdMint
 from farro.queue.agent_rules import contract_of
@@ -148,11 +148,7 @@ def is_loopback(host: str) -> bool:
 
 def _allow_files(connections: int) -> None:
     """Raise the limit of open files: each connection and each held job needs one. Shells often allow fewer."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * connections + 256
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    process_limits.allow_open_files(4 * connections + 256)
 
 
 def _beat_s(settings: Settings) -> float:

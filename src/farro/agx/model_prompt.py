@@ -7,11 +7,11 @@ draft so far, and the words that were typed.
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farro.execution.tool_catalog import Tool
+from farro.host import machine
 
 _TOLD = 4000  # characters of one tool's description
 _FORM = """{"steps": [{"step_number": 3, "tool": "unix", "command": "sort", "args": ["-u"], "input_from_step": 2,
@@ -67,15 +67,7 @@ def repair(problems: Sequence[str]) -> str:
 def _situation(draft: Mapping[str, Any]) -> list[str]:
     steps = draft.get("steps") or []
     so_far = _json({"steps": steps}) if steps else "There are no steps yet; the first has step_number 1."
-    return [f"# The system\n\n{_here()}", f"# The draft so far\n\n{so_far}"]
-
-
-def _here() -> str:
-    told = f"{platform.system()} on {platform.machine()}"
-    try:
-        return f"{told}, {platform.freedesktop_os_release().get('PRETTY_NAME', '')}".rstrip(", ")
-    except OSError:
-        return told
+    return [f"# The system\n\n{machine.description()}", f"# The draft so far\n\n{so_far}"]
 
 
 def _tools(tools: Sequence[Tool]) -> str:

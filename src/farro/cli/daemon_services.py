@@ -5,7 +5,6 @@ The loops live in services; who starts and stops them lives in daemons and membe
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from farro.cli.options import App, gate, starts_strictly
 from farro.config.engines import AGQ
 from farro.config.settings import Settings
 from farro.execution.stop import Stop
+from farro.host import machine
 from farro.host.clock import SystemClock
 from farro.host.thread_turns import Turns
 from farro.lazy_dataclass import dataclass
@@ -96,7 +96,7 @@ def _over_agq(
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker"
+    return re.sub(r"[^A-Za-z0-9_-]", "-", machine.node_name())[:32].strip("-_") or "worker"
 
 
 def watchdog(app: App, store: Store, settings: Settings, log: Log) -> Keeper:

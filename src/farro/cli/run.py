@@ -13,7 +13,7 @@ import click
 from farro.cli.options import application, common, gate, open_root, operator_name
 from farro.cli.submit_options import COMMAND, JobOptions, WithCommand, job_options, piped_input
 from farro.cli.terminal import ReaderGone, answer, complain, forget, say
-from farro.host import worker_processes
+from farro.host import signals, worker_processes
 from farro.host.clock import SystemClock
 from farro.log.structured import grave_only
 from farro.plans.forms import is_agent_prompt
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from farro.queue.options import SubmitOptions
     from farro.store.port import Store, Submission
 
-_NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
+_NAMES = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal is gone"}
 
 
 @click.command(cls=WithCommand, context_settings={"allow_interspersed_args": False})
@@ -141,7 +141,9 @@ def _run_and_follow(store: Store, settings: Settings, submission: Submission, as
         tail.close()
         worker_processes.release()
     if caught:
-        complain(f"{_NAMES[caught[0]]}; {'it goes on elsewhere' if ended is None else f'the job is {ended.status}'}")
+        complain(
+            f"{_NAMES[caught[0].name]}; {'it goes on elsewhere' if ended is None else f'the job is {ended.status}'}"
+        )
     code = _report(ended, 128 + caught[0] if caught else None, plan, as_json)
     for sink in (sink for sink in sinks if sink.trouble is not None):
         where = "" if ended is None else f"; `farro logs {ended.job_id}` has all of it"
@@ -205,7 +207,7 @@ def _on_signals(stop: Stop) -> list[signal.Signals]:
         caught.append(signal.Signals(number))
         stop.request(0.0)
 
-    for number in _NAMES:
+    for number in signals.ENDING:
         signal.signal(number, handle)
     return caught
 

@@ -63,9 +63,7 @@ class RedisSettings:
     password: Secret | None = None  # ${NAME}, never the password itself
     # An agent without a heartbeat for this long is dead. At least two seconds: the heartbeat is every second.
     lease_s: Annotated[float, Bounds(at_least=2, at_most=3600)] = 30.0
-    wait_replicas: Annotated[int, Bounds(at_least=0, at_most=100)] = (
-        0  # that acknowledge a write (WAIT)
-    )
+    wait_replicas: Annotated[int, Bounds(at_least=0, at_most=100)] = 0  # that acknowledge a write (WAIT)
     wait_s: Positive = 1.0  # the longest wait for them
     shared: FilledText | None = None  # a folder that all machines share, for large outputs
     inline_bytes: Annotated[int, Bounds(at_least=1024, at_most=16 << 20)] = 256 << 10  # of one file of a result

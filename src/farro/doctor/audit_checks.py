@@ -37,7 +37,7 @@ def _tail(folder: str) -> Finding:
         return ok("nothing written yet")
     try:
         size = os.fstat(fd).st_size
-        last = os.pread(fd, 4096, max(0, size - 4096))
+        last = fs.read_at(fd, 4096, max(0, size - 4096))
     finally:
         os.close(fd)
     if last and not last.endswith(b"\n"):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from farro.doctor.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, own, quoted, warning
-from farro.host import fs, mounts
+from farro.host import fs, machine, mounts
 from farro.host.mounts import Mount
 
 JOURNALLED = ("ext4", "ext3")
@@ -87,7 +87,7 @@ def _python() -> Finding:
     if sys.version_info < _LEAST_PYTHON:
         least = ".".join(map(str, _LEAST_PYTHON))
         return failed(f"Python {version}", f"farro needs {least} or newer", f"python{least} -m pip install farro")
-    return ok(f"Python {version}, {sys.platform}")
+    return ok(f"Python {version}, {machine.platform_name()}")
 
 
 # --- the filesystem ---
@@ -200,7 +200,7 @@ def outermost(names: Sequence[str]) -> list[str]:
 
 
 def _read_only(path: str) -> bool:
-    return hasattr(os, "statvfs") and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    return mounts.disk_space(path).read_only
 
 
 def _permissions(root: str, folders: Sequence[str]) -> Finding:
@@ -243,7 +243,7 @@ def _permissions(root: str, folders: Sequence[str]) -> Finding:
             f"chmod o= {' '.join(map(quoted, locks))}",
             details=tuple(locks[:EXAMPLES]),
         )
-    mask = _umask()
+    mask = machine.umask()
     if mask is not None and not mask & 0o002:
         return warning(
             f"umask {mask:03o}: what is made here may be written by everybody",
@@ -261,18 +261,8 @@ def _locks(root: str) -> list[str]:
     return [path for path in found if os.path.isfile(path)]
 
 
-def _umask() -> int | None:
-    """Without setting it, which other threads would feel."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            return next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), None)
-    except OSError:
-        return None
-
-
 def _space(root: str, least: int) -> Finding:
-    status = os.statvfs(root)
-    free = status.f_bavail * status.f_frsize
+    free = mounts.disk_space(root).free_bytes
     found = f"{free >> 20} MiB free"
     remove = "farro prune --older-than 7d"
     if free < least:
@@ -283,14 +273,14 @@ def _space(root: str, least: int) -> Finding:
 
 
 def _inodes(root: str) -> Finding:
-    status = os.statvfs(root)
-    if status.f_files == 0:
+    space = mounts.disk_space(root)
+    if space.files == 0:
         return ok("as many as there is room for")  # btrfs
-    found = f"{status.f_favail} files may be made yet"
+    found = f"{space.free_files} files may be made yet"
     remove = "farro prune --older-than 7d"
-    if status.f_favail < _FEW_INODES:
+    if space.free_files < _FEW_INODES:
         return failed(found, "a job needs about ten; finished jobs can go", remove)
-    if status.f_favail < _OWN_INODES:
+    if space.free_files < _OWN_INODES:
         return warning(found, "a job needs about ten, so this is soon full; finished jobs can go", remove)
     return ok(found)
 

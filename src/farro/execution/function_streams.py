@@ -64,7 +64,7 @@ class Nothing(io.BytesIO):
 
     def fileno(self) -> int:
         if self._fd is None:
-            self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # noqa: TID251 - no file of farro's
+            self._fd = os.open(os.devnull, os.O_RDONLY)  # noqa: TID251 - no file of farro's
         return self._fd
 
     def close(self) -> None:

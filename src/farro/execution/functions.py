@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import ctypes
 import os
-import select
 import threading
 import time
 import traceback
@@ -18,9 +17,8 @@ from collections.abc import Callable, Sequence
 
 from farro.execution.function_streams import CallFiles
 from farro.execution.runner import already
-from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, StepFailure, exit_code, left_with
-from farro.host import fs, group_commit
+from farro.host import fs, group_commit, machine, waiting
 from farro.host.processes import Exit
 from farro.host.thread_turns import RESTING
 
@@ -45,10 +43,9 @@ class _Hand:
     """
 
     def __init__(self) -> None:
-        self.done = Flag()  # its call is over
-        self.over = select.poll()
-        self.over.register(self.done.fd, select.POLLIN)
-        self._wanted = Flag()
+        self.done = waiting.Flag()  # its call is over
+        self.over = waiting.poller(self.done.fd)
+        self._wanted = waiting.Flag()
         self._work: Callable[[], None] | None = None
         self._unless_over: Callable[[], None] = lambda: None
         self.thread = threading.Thread(target=self._loop, name="tools", daemon=True)
@@ -88,8 +85,7 @@ def _forget_after_fork() -> None:
     _idle.clear()  # threads do not survive a fork
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+machine.run_after_fork(_forget_after_fork)
 
 
 class Calls:
@@ -203,10 +199,9 @@ class FunctionRun:
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
         if self.exit is None and not self.abandoned and not self._over_quickly(timeout_s):
-            poll = select.poll()
-            poll.register(self.hand.done.fd, select.POLLIN)
+            poll = waiting.poller(self.hand.done.fd)
             if wake_fd is not None:
-                poll.register(wake_fd, select.POLLIN)
+                poll.register(wake_fd, waiting.READABLE)
             with RESTING:
                 poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
         return self.exit

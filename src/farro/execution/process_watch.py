@@ -10,17 +10,17 @@ steps end and the caller wants its ticks.
 from __future__ import annotations
 
 import math
-import select
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from farro.execution.functions import FunctionRun
-from farro.execution.stop import Flag, Stop
-from farro.host import processes
+from farro.execution.stop import Stop
+from farro.host import processes, waiting
 from farro.host.clock_port import Clock
 from farro.host.processes import Process
 from farro.host.thread_turns import RESTING
+from farro.host.waiting import Flag
 
 REST_GRACE_S = 2.0  # after the grace of a stop, and for what a plan left behind: a daemon is gone within 10 s
 _KILL_GRACE_S = 0.1  # for functions: what is raised in a thread takes a moment to arrive
@@ -152,7 +152,7 @@ class Watch:
         if len(running) == 1 == len(free):
             running[0].started.wait(timeout_s, stop_fd)  # the quickest way there is
             return
-        poll = select.poll()
+        poll = waiting.poller()
         for one in free:
             fd = one.started.fileno()
             if one.started.exit is not None:
@@ -160,12 +160,12 @@ class Watch:
             if fd is None:
                 timeout_s = min(timeout_s, _LOOK_S)
             else:
-                poll.register(fd, select.POLLIN)
+                poll.register(fd, waiting.READABLE)
         if len(free) < len(running):
             assert self._ended is not None
-            poll.register(self._ended.fd, select.POLLIN)
+            poll.register(self._ended.fd, waiting.READABLE)
         if stop_fd is not None:
-            poll.register(stop_fd, select.POLLIN)
+            poll.register(stop_fd, waiting.READABLE)
         with RESTING:
             ready = poll.poll(int(max(timeout_s, 0) * 1000) + 1)  # rounded up: one that returns early spins
         if self._ended is not None and any(fd == self._ended.fd for fd, _ in ready):

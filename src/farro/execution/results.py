@@ -176,7 +176,7 @@ def last_words(paths: Sequence[str]) -> str:
             continue
         try:
             size = os.fstat(fd).st_size
-            said = os.pread(fd, _LAST_WORDS, max(size - _LAST_WORDS, 0))
+            said = fs.read_at(fd, _LAST_WORDS, max(size - _LAST_WORDS, 0))
         finally:
             os.close(fd)
         if said.strip():

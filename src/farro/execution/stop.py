@@ -5,11 +5,11 @@ Stopping because a job was taken away is not here: that is an exception out of `
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from farro.errors import FarroError
 from farro.host.clock_port import Clock
+from farro.host.waiting import Flag
 
 if TYPE_CHECKING:
     from farro.execution.results import PlanResult
@@ -24,28 +24,6 @@ class Interrupted(FarroError):
         self.partial = partial  # the steps that ended before
         done = len(partial.step_results)
         super().__init__(f"stopped on request after {done} step{'' if done == 1 else 's'}; release the job")
-
-
-class Flag:
-    """A descriptor that becomes readable when it is set and stays so: any number of threads can poll it."""
-
-    def __init__(self) -> None:
-        if hasattr(os, "eventfd"):
-            self.fd = self._write_fd = os.eventfd(0, os.EFD_CLOEXEC)
-        else:
-            self.fd, self._write_fd = os.pipe()
-
-    def set(self) -> None:
-        # Eight bytes, as an eventfd wants them. Not fs.write: this is no file, and no place for a crash to be injected.
-        os.write(self._write_fd, (1).to_bytes(8, "little"))  # noqa: TID251
-
-    def clear(self) -> None:
-        """Not readable any more; waits until it was set. By whoever was told, when nobody else can be waiting."""
-        os.read(self.fd, 8)
-
-    def close(self) -> None:
-        for fd in {self.fd, self._write_fd}:
-            os.close(fd)
 
 
 class Stop:

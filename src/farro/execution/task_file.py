@@ -120,7 +120,7 @@ def is_id(text: str) -> bool:
 def _hand_over(folder: str, name: str, data: bytes) -> None:
     temporary = f"{folder}/{TEMPORARY}{name}"
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             rest = memoryview(data)
             while rest:

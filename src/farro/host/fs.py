@@ -37,10 +37,11 @@ T = TypeVar("T")
 
 TEMPORARY = ".tmp-"  # no job, agent or role name may start with a dot
 
+# Descriptors that Python opens are close-on-exec by themselves (PEP 446).
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_READ = os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW
-_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW
+_READ = os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | _NOFOLLOW
 
 
 def set_seam(placed: Seam | None) -> None:
@@ -95,6 +96,19 @@ def open_read(path: str) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", path)
     return fd
+
+
+def _read_at(fd: int, count: int, offset: int) -> bytes:
+    before = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, count)
+    finally:
+        os.lseek(fd, before, os.SEEK_SET)
+
+
+# At most `count` bytes from `offset` on, without moving the descriptor's position. Bound to the system call itself.
+read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_at)
 
 
 def open_folder(path: str) -> int:
@@ -203,6 +217,11 @@ def write_through(fd: int, path: str, data: bytes, offset: int, begun: Ahead | N
     """`data` at `offset`, on the disk when this returns: a write and a sync in one call, or the end of what was begun.
     OSError: nobody knows."""
     _perform("write_sync", begun.end if begun else syscalls.write_through, fd, path, data, offset)
+
+
+def can_write_through() -> bool:
+    """Return whether this platform has `write_through`."""
+    return hasattr(os, "RWF_DSYNC")
 
 
 def begin_write(ahead: Ahead, fd: int, path: str, data: bytes, offset: int) -> None:
@@ -356,7 +375,7 @@ def _sync_one(path: str) -> None:
     if sys.platform == "win32" and os.path.isdir(path):
         return  # NTFS journals directory entries; FlushFileBuffers takes files only
     flags = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY
-    fd = os.open(path, flags | os.O_CLOEXEC | _NOFOLLOW)
+    fd = os.open(path, flags | _NOFOLLOW)
     try:
         _perform("fsync", _fsync, fd, path)
     finally:

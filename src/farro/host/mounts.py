@@ -44,6 +44,31 @@ class Mount:
     device: str = ""  # major:minor
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiskSpace:
+    """What is left on the filesystem of a path, for this user."""
+
+    free_bytes: int
+    files: int  # inodes; 0: the filesystem does not count them
+    free_files: int
+    read_only: bool
+
+
+def disk_space(path: str) -> DiskSpace:
+    """Return what is left where `path` lies. Raises OSError when the path is not there."""
+    if not hasattr(os, "statvfs"):  # Windows
+        import shutil  # noqa: TID251 - `disk_usage` reads, it changes nothing
+
+        return DiskSpace(free_bytes=shutil.disk_usage(path).free, files=0, free_files=0, read_only=False)
+    status = os.statvfs(path)
+    return DiskSpace(
+        free_bytes=status.f_bavail * status.f_frsize,
+        files=status.f_files,
+        free_files=status.f_favail,
+        read_only=bool(status.f_flag & os.ST_RDONLY),
+    )
+
+
 def mount_of(path: str) -> Mount:
     """Where that path lies: the mount with the longest name above it; of several on one name the last, which covers the
     others. Where /proc does not tell, what statfs says."""

@@ -6,6 +6,7 @@ something else in another PID namespace; so a name is host, boot, namespace, PID
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import signal
@@ -65,6 +66,21 @@ def matches(claimed: Mapping[str, object]) -> bool:
         return False
     entry = process_table.entry(pid)
     return entry is not None and entry.start == start and entry.alive
+
+
+def terminate_identified(claimed: Mapping[str, object]) -> bool:
+    """Send SIGTERM to exactly that process, and to its group if it leads one; return whether it lives here."""
+    if not matches(claimed):
+        return False
+    pid = claimed["pid"]
+    assert isinstance(pid, int)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        entry = process_table.entry(pid)
+        send = os.killpg if hasattr(os, "killpg") and entry is not None and entry.group == pid else os.kill
+        send(pid, signal.SIGTERM)
+        if hasattr(signal, "SIGCONT"):  # a stopped process would not handle the SIGTERM
+            send(pid, signal.SIGCONT)
+    return True
 
 
 def kill_identified(claimed: Mapping[str, object]) -> bool:

@@ -62,6 +62,16 @@ def limit_self(limits: Limits) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (bound, hard))
 
 
+def allow_open_files(count: int) -> None:
+    """Raise this process's limit of open files to `count`, or as near to it as the hard limit permits."""
+    if not hasattr(resource, "getrlimit"):  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    bound = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < bound:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (bound, hard))
+
+
 def lift_file_size() -> None:
     """The work is over: what this process itself writes now is not its job's output."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -16,6 +16,14 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+# Signals by which a person or the system asks a program in a terminal to end.
+ENDING: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+KILL: signal.Signals = getattr(signal, "SIGKILL", signal.SIGTERM)
+CPU_LIMIT = int(getattr(signal, "SIGXCPU", 24))
+FILE_SIZE_LIMIT = int(getattr(signal, "SIGXFSZ", 25))
+
 
 @contextlib.contextmanager
 def wakeup() -> Iterator[int | None]:

@@ -105,7 +105,7 @@ class AuditFiles:
     def _first_day(self, fd: int, today: str) -> str:
         """The UTC day of the file's first line: a new day starts a fresh file."""
         if self._day is None:
-            found = re.match(rb'\{"ts": "([0-9-]{10})T', os.pread(fd, 64, 0))
+            found = re.match(rb'\{"ts": "([0-9-]{10})T', fs.read_at(fd, 64, 0))
             self._day = found[1].decode() if found else today
         return self._day
 
@@ -125,12 +125,12 @@ class AuditFiles:
 def repair(fd: int) -> int:
     """Take away a tail without its newline: a killed writer's half line was never whole. Answers the size."""
     size = os.fstat(fd).st_size
-    if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
+    if size == 0 or fs.read_at(fd, 1, size - 1) == b"\n":
         return size
     end = size
     while end > 0:
         start = max(0, end - 65536)
-        found = os.pread(fd, end - start, start).rfind(b"\n")
+        found = fs.read_at(fd, end - start, start).rfind(b"\n")
         if found >= 0:
             end = start + found + 1
             break

@@ -139,7 +139,7 @@ def _blocks_backwards(fd: int, size: int) -> Iterator[bytes]:
     rest = b""  # the end of a line whose beginning lies in the block before
     while size > 0:
         start = max(0, size - BLOCK)
-        data = os.pread(fd, size - start, start) + rest
+        data = fs.read_at(fd, size - start, start) + rest
         head, _, whole = data.partition(b"\n") if start else (b"", b"", data)
         rest = head if len(head) <= _TORN else b""
         yield whole

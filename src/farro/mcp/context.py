@@ -13,6 +13,7 @@ from typing import Any
 
 from farro.config.settings import Settings
 from farro.doctor.checks import Check
+from farro.host import machine
 from farro.host.clock_port import Clock
 from farro.jobs.envelope import Lifecycle
 from farro.lazy_dataclass import dataclass
@@ -96,4 +97,5 @@ def _text(data: bytes) -> dict[str, str]:
 
 def inside(fd: int, folder: str) -> bool:
     """Whether an open file lies in that folder, whatever links led there. Where the kernel does not tell: no."""
-    return os.path.realpath(f"/proc/self/fd/{fd}").startswith(os.path.realpath(folder) + os.sep)
+    path = machine.path_of_descriptor(fd)
+    return path is not None and path.startswith(os.path.realpath(folder) + os.sep)

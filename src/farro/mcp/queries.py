@@ -195,7 +195,7 @@ def read_file(desk: Desk, args: arguments.FileAsked) -> Answer:
     try:
         if not inside(fd, folder):
             raise InputError(f"{args.name} of {job_id} leads out of the job's folder; it is not read")
-        size, data = os.fstat(fd).st_size, os.pread(fd, args.max_bytes, args.offset)
+        size, data = os.fstat(fd).st_size, fs.read_at(fd, args.max_bytes, args.offset)
     finally:
         os.close(fd)
     told: Answer = {"job_id": job_id, "name": args.name, "bytes": size, "offset": args.offset}

@@ -9,14 +9,13 @@ exceed a cap by what each of them adds. A lock around every enqueue would cost a
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farro.errors import CapacityReached, NotPermitted
+from farro.host import machine
 from farro.lazy_dataclass import dataclass, field
 from farro.store.port import Store, Submission
 
@@ -162,10 +161,7 @@ def _note(store: Store, event: str, refusal: CapacityRefusal, user: str) -> None
 
 def current_user() -> str:
     """Return the name of the effective user. LOGNAME is not used: the caller can set it to anything."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    return machine.current_user()
 
 
 def operator_name(way: str = "cli") -> str:

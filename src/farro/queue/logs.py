@@ -170,7 +170,7 @@ def read(path: str, offset: int, end: int | None = None) -> Iterator[bytes]:
     fd = fs.open_read(path)
     try:
         while end is None or offset < end:
-            block = os.pread(fd, BLOCK if end is None else min(BLOCK, end - offset), offset)
+            block = fs.read_at(fd, BLOCK if end is None else min(BLOCK, end - offset), offset)
             if not block:
                 return
             offset += len(block)
@@ -191,11 +191,11 @@ def tail_offset(path: str, lines: int, most: int | None = None, end: int | None 
         end = size if end is None else min(end, size)
         if lines <= 0 or end == 0:
             return end, 0
-        found = 0 if os.pread(fd, 1, end - 1) == b"\n" else 1  # an unfinished last line counts
+        found = 0 if fs.read_at(fd, 1, end - 1) == b"\n" else 1  # an unfinished last line counts
         position, first = end, 0 if most is None else max(0, end - most)
         while position > first:
             start = max(first, position - BLOCK)
-            block = os.pread(fd, position - start, start)
+            block = fs.read_at(fd, position - start, start)
             at = len(block)
             while (at := block.rfind(b"\n", 0, at)) >= 0:
                 if found == lines:
@@ -349,7 +349,7 @@ class LogFollower:
         try:
             # The inode of the opened file: the name may belong to another file by now.
             key = self._key(source, path, os.fstat(fd).st_ino)
-            while block := os.pread(fd, BLOCK, self._read.setdefault(key, 0)):
+            while block := fs.read_at(fd, BLOCK, self._read.setdefault(key, 0)):
                 self._read[key] += len(block)
                 yield Piece(source=source, data=block)
         finally:

@@ -351,7 +351,7 @@ def _number(known: dict[str, int], name: str) -> int:
 def _lines(fd: int, offset: int) -> Iterator[tuple[Mapping[str, Any], int]]:
     """Yield whole lines from `offset` on, each with its end. Lines that are not JSON objects are skipped."""
     rest = b""
-    while block := os.pread(fd, BLOCK, offset + len(rest)):
+    while block := fs.read_at(fd, BLOCK, offset + len(rest)):
         whole, newline, rest_now = (rest + block).rpartition(b"\n")
         if not newline:
             rest = rest_now

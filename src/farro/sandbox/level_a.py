@@ -19,13 +19,11 @@ How it is started, and why so:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import select
 import signal
 import sys
-import termios
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -158,6 +156,9 @@ def _let_go(block_w: int) -> bool:
     poll.register(block_w, 0)  # an error: nobody has the other end
     with RESTING:
         poll.poll(_BOX_S * 1000)
+    import fcntl
+    import termios
+
     return int.from_bytes(fcntl.ioctl(block_w, termios.FIONREAD, bytes(4)), sys.byteorder) == 0
 
 

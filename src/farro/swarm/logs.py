@@ -29,7 +29,7 @@ def last_words(path: str, lines: int = _LINES) -> str:
     except OSError:
         return ""
     try:
-        data = os.pread(fd, _LAST, max(0, os.fstat(fd).st_size - _LAST))
+        data = fs.read_at(fd, _LAST, max(0, os.fstat(fd).st_size - _LAST))
     finally:
         os.close(fd)
     return "\n".join(data.decode("utf-8", "replace").strip().splitlines()[-lines:])
@@ -93,7 +93,7 @@ class Reading:
             if (self._file is not None and status.st_ino != self._file) or status.st_size < self.offset:
                 self.offset, self._rest = 0, b""
             self._file = status.st_ino
-            data = os.pread(fd, _BLOCK, self.offset)
+            data = fs.read_at(fd, _BLOCK, self.offset)
         finally:
             os.close(fd)
         self.offset += len(data)

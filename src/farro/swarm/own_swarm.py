@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import FarroError
+from farro.host import signals
 from farro.host.clock_port import Clock
 from farro.jobs.times import parse_timestamp
 from farro.lazy_dataclass import dataclass
@@ -242,7 +242,7 @@ class Steering:
             seen = self.runtime.look(name)
             if seen is not None and seen.alive and seen.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(seen.pid, signal.SIGKILL)
+                    os.kill(seen.pid, signals.KILL)
         until_s = self.clock.monotonic_s() + ORCHESTRATOR_S
         while any(map(self._lives, above)) and self.clock.monotonic_s() < until_s:
             self.clock.sleep(_LOOK_S)

@@ -212,7 +212,7 @@ def file(house: House, asked: Asked) -> Bytes:
             raise Wrong(404, "not_found", "no such file in this job")
         if status.st_size > FILE_BYTES:
             raise Wrong(413, "too_large", f"the file has more than {FILE_BYTES} bytes; read it where it lies")
-        data = os.pread(fd, status.st_size, 0)  # no more than was judged: a step may be writing it
+        data = fs.read_at(fd, status.st_size, 0)  # no more than was judged: a step may be writing it
     finally:
         os.close(fd)
     text = not asked.query.download and b"\0" not in data[:8192] and _is_text(data)

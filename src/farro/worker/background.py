@@ -132,6 +132,6 @@ def _since(path: str, offset: int) -> bytes:
     except OSError:
         return b""
     try:
-        return os.pread(fd, _LAST, max(offset, os.fstat(fd).st_size - _LAST))
+        return fs.read_at(fd, _LAST, max(offset, os.fstat(fd).st_size - _LAST))
     finally:
         os.close(fd)

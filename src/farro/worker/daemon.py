@@ -6,14 +6,13 @@ What a turn does lives in each of them.
 from __future__ import annotations
 
 import contextlib
-import select
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from farro.errors import AgentLost, FarroError, SyncFailed, TryAgain
-from farro.execution.stop import Flag
+from farro.host import waiting
 from farro.log.structured import Log
 from farro.store.port import Agent, Store
 
@@ -31,7 +30,7 @@ class Keeper(ABC):
         self._stopped = False
         # Not a threading.Event: its `set` takes a lock that the interrupted `wait` may hold, and a signal handler that
         # waits for its own thread waits for ever.
-        self._flag = Flag()
+        self._flag = waiting.Flag()
 
     @abstractmethod
     def run_once(self) -> Sequence[Any]:
@@ -66,9 +65,7 @@ class Keeper(ABC):
 
     def rest(self, seconds: float) -> None:
         """Sleep between two turns, or until stopped."""
-        poll = select.poll()
-        poll.register(self._flag.fd, select.POLLIN)
-        poll.poll(seconds * 1000)
+        waiting.readable([self._flag.fd], seconds)
 
     def patience_s(self, every_s: float) -> float:
         """How long to sleep after a turn, at most `every_s`."""

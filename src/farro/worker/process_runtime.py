@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -102,7 +101,7 @@ class ProcessRuntime:
     def stop(self, names: Sequence[str], grace_s: float = STOP_S) -> Sequence[Stopped]:
         with self._locked():
             records = {name: self._found(record) for name in names if (record := self._read(name))}
-            told = [record for record in records.values() if _terminate(record)]
+            told = [record for record in records.values() if process_identity.terminate_identified(record)]
             until_s = self._clock.monotonic_s() + grace_s
             deaf: Sequence[Mapping[str, Any]] = told
             while (deaf := self._living(deaf)) and self._clock.monotonic_s() < until_s:
@@ -198,10 +197,10 @@ class ProcessRuntime:
         for pid in known if only is None else {only} & known.keys():
             name, mark = known[pid]
             with contextlib.suppress(ChildProcessError):
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done == 0:
+                code = process_tree.exit_code_of(pid)
+                if code is None:
                     continue
-                told = {"mark": mark, "exit_code": os.waitstatus_to_exitcode(status)}
+                told = {"mark": mark, "exit_code": code}
                 with contextlib.suppress(OSError):  # a full disk: then nobody knows how it ended
                     fs.write_atomic(self._path(name, _EXIT), json.dumps(told).encode() + b"\n", sync=False)
             self._children.pop(pid, None)
@@ -251,7 +250,7 @@ def _bound(log: str) -> None:
         size = os.fstat(fd).st_size
         reading = fs.open_read(log)
         try:
-            last = os.pread(reading, LOG_LIMIT, max(0, size - LOG_LIMIT))
+            last = fs.read_at(reading, LOG_LIMIT, max(0, size - LOG_LIMIT))
         finally:
             os.close(reading)
         fs.write_atomic(f"{log}.1", last, sync=False)
@@ -277,16 +276,3 @@ def _launches(record: Mapping[str, Any]) -> int:
     """One, where an older farro wrote it."""
     told = record.get("launches")
     return told if isinstance(told, int) else 1
-
-
-def _terminate(record: Mapping[str, Any]) -> bool:
-    """SIGTERM to its group, a moment after it was recognised; whether it was there."""
-    if not process_identity.matches(record):
-        return False
-    pid = record["pid"]
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        entry = process_table.entry(pid)
-        send = os.killpg if entry is not None and entry.group == pid else os.kill
-        send(pid, signal.SIGTERM)
-        send(pid, signal.SIGCONT)  # a stopped one would sleep through it
-    return True

@@ -8,13 +8,13 @@ within ten.
 
 from __future__ import annotations
 
-import select
 import threading
 from collections.abc import Callable
 
-from farro.execution.stop import Flag, Stop
-from farro.host import signals, time_slices
+from farro.execution.stop import Stop
+from farro.host import signals, time_slices, waiting
 from farro.host.clock_port import Clock
+from farro.host.waiting import Flag
 from farro.store.port import WorkerStore
 from farro.worker.slot import Never, Slot, Until
 
@@ -73,13 +73,11 @@ class Worker:
 
     def wait(self) -> None:
         """Return when every slot has ended; raise what ended one."""
-        poll = select.poll()
-        poll.register(self._ended.fd, select.POLLIN)
-        poll.register(self._stop.fd, select.POLLIN)
+        poll = waiting.poller(self._ended.fd, self._stop.fd)
         told = False
         with signals.wakeup() as fd:
             if fd is not None:
-                poll.register(fd, select.POLLIN)
+                poll.register(fd, waiting.READABLE)
             while self._ended.fd not in (ready := [found for found, _ in poll.poll()]):
                 if fd is not None and fd in ready:
                     signals.heard(fd)

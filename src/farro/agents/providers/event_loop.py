@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from farro.agents.providers.port import SLICE_S
+from farro.host import machine
 from farro.host.thread_turns import RESTING
 
 T = TypeVar("T")
@@ -68,8 +68,7 @@ def _forget_after_fork() -> None:
     _thread = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+machine.run_after_fork(_forget_after_fork)
 
 
 class _Call(Generic[T]):

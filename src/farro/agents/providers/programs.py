@@ -65,7 +65,7 @@ class ProgramOutput:
     def data(self, most: int) -> bytes:
         """The answer as it is, so many bytes of it at most."""
         pieces, at = [], 0
-        while at < most and (piece := os.pread(self._fds[0], min(most - at, 1 << 20), at)):
+        while at < most and (piece := fs.read_at(self._fds[0], min(most - at, 1 << 20), at)):
             pieces.append(piece)
             at += len(piece)
         return b"".join(pieces)
@@ -74,7 +74,7 @@ class ProgramOutput:
         """The end of what it said beside its answer."""
         fd = self._fds[1]
         begin = max(os.fstat(fd).st_size - 4 * _SAID - 4, 0)
-        return end_of(os.pread(fd, 4 * _SAID + 4, begin).decode("utf-8", "replace"), _SAID)
+        return end_of(fs.read_at(fd, 4 * _SAID + 4, begin).decode("utf-8", "replace"), _SAID)
 
     def too_long(self, most: int) -> bool:
         return max(os.fstat(fd).st_size for fd in self._fds) > most
@@ -82,7 +82,7 @@ class ProgramOutput:
     def pass_on(self, partial: OutputSink) -> None:
         """What came since the last time, for people who read along."""
         with contextlib.suppress(ValueError):  # who read along has left
-            while piece := os.pread(self._fds[self._read_along], 1 << 16, self._passed):
+            while piece := fs.read_at(self._fds[self._read_along], 1 << 16, self._passed):
                 partial.write(piece)
                 self._passed += len(piece)
             partial.flush()

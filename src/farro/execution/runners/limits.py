@@ -9,19 +9,19 @@ import signal
 from dataclasses import replace
 from typing import Any
 
+from farro.host import signals
 from farro.host.process_limits import Limits
 from farro.host.processes import Exit
 from farro.jobs.outcomes import ErrorInfo, Failed
 
 _NO_MEMORY = ("MemoryError", "Cannot allocate memory", "annot allocate memory", "ut of memory", "bad_alloc")
-_XCPU, _XFSZ = int(getattr(signal, "SIGXCPU", 24)), int(getattr(signal, "SIGXFSZ", 25))
 
 
 def hit(limits: Limits, *, number: int | None, cpu_s: float, said: str) -> str | None:
     """The limit that ended a process by signal `number`, or that it complained of."""
-    if limits.cpu_s is not None and (number == _XCPU or (number == signal.SIGKILL and cpu_s >= limits.cpu_s)):
+    if limits.cpu_s is not None and (number == signals.CPU_LIMIT or (number == signals.KILL and cpu_s >= limits.cpu_s)):
         return f"its CPU time reached runners.cpu_s ({limits.cpu_s} s)"
-    if limits.file_size is not None and (number == _XFSZ or "File too large" in said):
+    if limits.file_size is not None and (number == signals.FILE_SIZE_LIMIT or "File too large" in said):
         return f"a file reached runners.file_bytes ({limits.file_size})"
     if limits.address_space is not None and (
         any(words in said for words in _NO_MEMORY) or (number in (signal.SIGABRT, signal.SIGSEGV) and not said.strip())

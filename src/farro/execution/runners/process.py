@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from farro.execution.runners.hand_off import Order
 from farro.execution.runners.log import RunnerLog
 from farro.execution.runners.runner_slots import Place, Places
 from farro.execution.work import failed
-from farro.host import process_identity, processes
+from farro.host import process_identity, processes, waiting
 from farro.host.clock_port import Clock
 from farro.host.process_limits import Limits
 from farro.host.processes import Exit, Process
@@ -61,19 +60,19 @@ class ProcessRun:
         self.outgoing = b""
         self.control_fd: int | None = None
         self.log_fd: int | None = None
-        self.events: select.epoll | None = None
+        self.events: waiting.EventPoll | None = None
 
     def say(self, data: bytes) -> None:
         """To the runner; sent by `pump`."""
         self.outgoing += data
         if self.control_fd is not None and self.events is not None:
-            self.events.modify(self.control_fd, select.EPOLLOUT)
+            self.events.modify(self.control_fd, waiting.WRITES)
 
     def pump(self) -> None:
         """Pass on what there is, in both directions, without waiting."""
         if self.events is not None and self.control_fd is not None:
             for fd, mask in self.events.poll(0):
-                if fd == self.control_fd and mask & (select.EPOLLERR | select.EPOLLHUP):
+                if fd == self.control_fd and mask & waiting.BROKEN:
                     self._close_control()  # it has closed its side: told again and again otherwise
                     break
         if self.control_fd is not None and self.outgoing:
@@ -134,7 +133,7 @@ class ProcessRunner:
         clock: Clock,
         tick_every_s: float = TICK_S,
     ) -> None:
-        if not hasattr(select, "epoll"):
+        if not waiting.HAS_EVENT_POLL:
             raise InputError("runners of their own need Linux; set runners.kind to inline")
         self._tools = tools
         self._environ = environ  # the runner's own, with marks; its steps get what the work says
@@ -169,9 +168,9 @@ class ProcessRunner:
         try:
             for fd in (run.control_fd, run.log_fd):
                 os.set_blocking(fd, False)
-            run.events = select.epoll()
-            run.events.register(run.control_fd, 0)
-            run.events.register(run.log_fd, select.EPOLLIN)
+            run.events = waiting.event_poll()
+            run.events.register(run.control_fd, waiting.ERRORS_ONLY)
+            run.events.register(run.log_fd, waiting.READS)
             started_s = time.monotonic()
             with processes.starting():
                 popen = subprocess.Popen(
@@ -234,7 +233,7 @@ class ProcessRunner:
         ticked_s = self._clock.monotonic_s()
         told_s: float | None = None
         stop_fd: int | None = stop.fd
-        run.events.register(stop.fd, select.EPOLLIN)
+        run.events.register(stop.fd, waiting.READS)
         while True:
             now_s = self._clock.monotonic_s()
             if now_s - ticked_s >= self._tick_every_s:

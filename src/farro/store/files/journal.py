@@ -27,12 +27,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 
 from farro.errors import SyncFailed
+from farro.host import fs, machine
 from farro.host.thread_turns import RESTING
 from farro.lazy_dataclass import dataclass, field
 from farro.store.files.journal_cleanup import forget, mark_failed
@@ -80,7 +80,7 @@ class Journal:
 
     def __post_init__(self) -> None:
         self._make_conditions()
-        self._usable = bool(self.boot_id) and hasattr(os, "RWF_DSYNC")
+        self._usable = bool(self.boot_id) and fs.can_write_through()
         _journals.add(self)
 
     def _make_conditions(self) -> None:
@@ -396,5 +396,4 @@ def _forget_after_fork() -> None:
         journal._active = journal._thread = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+machine.run_after_fork(_forget_after_fork)

@@ -10,10 +10,8 @@ import takes longer than a whole farro command.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
-import select
 import socket
 import struct
 from collections import deque
@@ -22,6 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from farro.errors import FarroError, InputError
+from farro.host import machine, waiting
 from farro.host.clock_port import Clock
 from farro.lazy_dataclass import dataclass, field
 from farro.store.redis import errors
@@ -62,12 +61,7 @@ def pack(command: Sequence[Arg]) -> bytes:
 def readable(sockets: Sequence[socket.socket], timeout_s: float) -> list[socket.socket]:
     """Return the sockets that are readable or broken; an empty list after `timeout_s`. Uses poll where it exists:
     select supports no descriptor above 1023. [test_a_process_with_many_descriptors_waits_too]"""
-    if not hasattr(select, "poll"):
-        return select.select(sockets, [], [], timeout_s)[0]
-    poll = select.poll()
-    for each in sockets:
-        poll.register(each, select.POLLIN)
-    ready = {fd for fd, _ in poll.poll(math.ceil(timeout_s * 1000))}
+    ready = set(waiting.readable([each.fileno() for each in sockets], timeout_s))
     return [each for each in sockets if each.fileno() in ready]
 
 
@@ -148,7 +142,7 @@ def _open_socket(address: RedisAddress) -> tuple[socket.socket, int]:
     except ValueError as error:
         raise InputError(f"{address.url}: not an address such as redis://HOST:PORT/DB ({error})") from error
     if parts.scheme == "unix":
-        sock = socket.socket(socket.AF_UNIX)
+        sock = machine.unix_socket()
         try:
             sock.settimeout(address.timeout_s)
             sock.connect(unquote(parts.path))

@@ -23,6 +23,7 @@ from farro.config import reader
 from farro.config.settings import Settings
 from farro.doctor import root as roots
 from farro.errors import FarroError
+from farro.host import signals
 from farro.host.clock import SystemClock
 from farro.jobs.times import parse_timestamp, timestamp
 from farro.roles.workflow import MANAGER
@@ -33,7 +34,6 @@ from farro.swarm.own_swarm import Down, Left, Line, Steering, Up
 from farro.worker import background
 
 _LOOK_S = 0.5
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Here:
@@ -270,7 +270,7 @@ class _Ending:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Ending:
-        for number in _SIGNALS:
+        for number in signals.ENDING:
             self._before[number] = signal.signal(number, self._handle)
         return self
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from farro.host import signals
 from farro.jobs.times import parse_timestamp
 from farro.swarm import restarts
 from farro.swarm.logs import last_line
@@ -26,7 +27,7 @@ POLL_TIMEOUT_S = 3.0
 STEADY_S = 60.0  # who lived so long is not one that dies again and again
 LATE_S = 120.0  # so old may be what a process that died had said
 WORDS = 300  # characters of what a component said last
-_KILLED = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+_KILLED = (-signals.KILL, -signal.SIGTERM, -signal.SIGINT)
 _ANSWER_LIMIT = 64 << 10
 
 
