@@ -16,8 +16,8 @@ from farro.agents.gateway import (
     AllProvidersFailed,
     AnsweredCall,
     CallTry,
+    Gateway,
     ProviderCandidate,
-    call_providers,
     providers_of_role,
 )
 from farro.agents.providers.port import SLICE_S, Answer, ChatMessage, ProviderTrouble, Request, Usage
@@ -44,16 +44,15 @@ class Scene:
         return ProviderCandidate(name=name, provider=Told(self, name, list(does), tries), model=f"{name}-model")
 
     def call(self, *candidates: ProviderCandidate, **more: Any) -> AnsweredCall:
-        return call_providers(
-            candidates,
-            self.request,
+        gateway = Gateway(
+            make_request=self.request,
             reserve=self.reserve,
             settle=self.settle,
             clock=self.clock,
             uniform=lambda low, high: high,
             on_try=self.told.append,
-            **more,
         )
+        return gateway.call(candidates, **more)
 
     def request(self, candidate: ProviderCandidate, number: int) -> Request:
         return Request(

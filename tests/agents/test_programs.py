@@ -388,7 +388,7 @@ def test_a_diff_that_has_no_end_is_not_taken_into_memory(answered_by: Any, monke
     assert os.listdir(stage.path / "jobs/.worktrees") == []
 
 
-def test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept(
+def test_a_recorded_answer_is_not_asked_again_and_its_diff_is_kept(
     answered_by: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker died when the answer was there and the job not yet committed: the next attempt has both."""

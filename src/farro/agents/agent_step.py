@@ -1,11 +1,9 @@
-"""The agent tool: one step that a provider answers. Gather → ask → read → ask again where the form is wrong → say.
+"""Run one agent step: gather the material, ask a provider, read the answer, ask again if its form is wrong.
 
-Retries and fallbacks live in calling, what a call costs in the ledger, what the answer means in roles.answers.
-
-What survives a crash: a call is in the ledger before it is made, and its answer is in the attempt's folder before it is
-settled and before the step says anything. The next attempt asks the same question, finds the answer, and settles the
-call that brought it: the cost is neither lost nor doubled. A worker that dies before the answer is kept leaves a call
-that counts as the most that it may have cost.
+What survives a crash: a call is in the ledger before it is made, and its answer is in the attempt's folder before the
+call is settled and before the step writes anything. The next attempt asks the same question, finds the answer, and
+settles the call that brought it: the cost is neither lost nor counted twice. A worker that dies before the answer is
+recorded leaves a call that counts as the most that it may have cost.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from typing import BinaryIO
 from farro.agents import request as requests
 from farro.agents import result_files
 from farro.agents.call_records import AnswerFolder, RecordedAnswer, answers_of_earlier_attempts, remove_private_folders
-from farro.agents.gateway import CallTry, ProviderCandidate, providers_of_role
-from farro.agents.gateway import call_providers as call_in_turn
+from farro.agents.gateway import CallTry, Gateway, ProviderCandidate, providers_of_role
 from farro.agents.providers.port import (
     Answer,
     ChatMessage,
@@ -56,11 +53,11 @@ from farro.store.ledger import Budgets, CallEnd, Charge, Ledger, Prices
 
 @dataclass(frozen=True, kw_only=True)
 class Agents:
-    """Answers the agent steps of a root. One for all slots of a worker."""
+    """Runs the agent steps of a root. One object for all slots of a worker."""
 
     root: str
-    settings_of: Callable[[str], Settings]  # the config in a folder: the job's own snapshot
-    provider: Callable[[str, ProviderSettings], Provider]  # the same one for the same settings
+    settings_of: Callable[[str], Settings]  # loads the config in a folder: the job's own snapshot
+    provider: Callable[[str, ProviderSettings], Provider]  # returns the same provider for the same settings
     ledger: Ledger
     prices: Callable[[Mapping[str, ProviderSettings]], Prices]
     redactor: Callable[[Settings], Redactor]
@@ -68,10 +65,11 @@ class Agents:
     uniform: Uniform
 
     def tool(self, work: Work, plan: Plan) -> Function:
-        """What a step of that plan calls, whose tool is `agent`."""
+        """Return the function of a plan's steps whose tool is `agent`."""
         return lambda call: _Step(self, work, plan, call).run()
 
     def report(self, work: Work, result: PlanResult, plain: Report) -> Report:
+        """Add the role's answer and its cost to the report of a plan."""
         return result_files.report(work, result, plain, self.ledger.of_job(work.job_id))
 
 
@@ -86,7 +84,7 @@ class _Step:
         self._role = work.role if prompts.is_agent_prompt(work.prompt) else call.command
 
     def run(self) -> None:
-        """Write the answer to stdout; StepFailure when there is none. No secret is in what it says or raises."""
+        """Write the answer to stdout; raises StepFailure if there is none. Neither contains a secret."""
         redact: Callable[[str], str] = str
         try:
             settings = self._agents.settings_of(f"{self._work.folder}/{SNAPSHOT}")
@@ -97,8 +95,8 @@ class _Step:
             raise failure.saying(redact(str(failure))) from None
         except BudgetExceeded as exceeded:
             before = result_files.failure_of(self._work.earlier[-1]) if self._work.earlier else None
-            told = str(exceeded) if before is None else f"{before}. It was not tried again: {exceeded}"
-            raise StepFailure("budget_exceeded", redact(told), exit_code=exceeded.exit_code) from None
+            message = str(exceeded) if before is None else f"{before}. It was not tried again: {exceeded}"
+            raise StepFailure("budget_exceeded", redact(message), exit_code=exceeded.exit_code) from None
         except BadDocument as bad:
             raise StepFailure("bad_prompt", redact(str(bad)), exit_code=bad.exit_code) from None
         except ProviderTrouble as trouble:
@@ -113,7 +111,7 @@ class _Step:
     def _answer(self, settings: Settings, redactor: Redactor) -> str:
         role = settings.roles.get(self._role, RoleSettings())
         material = gather(self._work, self._plan, role, name=self._role, args=self._call.args, stdin=self._call.stdin)
-        asked = _Asked(
+        calls = _Calls(
             agents=self._agents,
             work=self._work,
             call=self._call,
@@ -126,29 +124,29 @@ class _Step:
         )
         messages: tuple[ChatMessage, ...] = (ChatMessage(author="user", text=requests.user_text(material)),)
         problems: list[str] = []
-        advice = ""  # for people
+        advice = ""  # for people, not for the provider
         for _ in range(role.repairs + 1):
-            answer = asked.ask(messages)
+            answer = calls.ask(messages)
             read = answers.read(self._role, answer.text)
             if answer.whole and not isinstance(read, list):
                 return answer.text if isinstance(read, answers.FreeText) else _as_json(read)
             problems = [problem.render("answer") for problem in read] if isinstance(read, list) else []
             advice = "" if answer.whole else f". It may be longer with more of roles.{self._role}.max_output_tokens"
-            if not answer.whole:  # also one that can be read: nobody knows what its end would have said
+            if not answer.whole:  # also if it can be read: the missing end may have changed its meaning
                 problems.append("it was cut off at the end: be shorter")
             again = requests.repair_text(problems)
             more = (ChatMessage(author="assistant", text=answer.text), ChatMessage(author="user", text=again))
             messages = (*messages, *more)
-        told = "; ".join(problems[:5])
-        message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {told}{advice}"
+        listed = "; ".join(problems[:5])
+        message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {listed}{advice}"
         raise StepFailure("bad_answer", message)
 
     def _candidates(self, settings: Settings) -> list[ProviderCandidate]:
-        """Who is asked, in turn."""
+        """Return the providers to call, in order."""
         try:
             wanted = providers_of_role(settings, self._role)
-        except InputError as nobody:
-            raise StepFailure("no_provider", str(nobody), exit_code=nobody.exit_code) from None
+        except InputError as missing:
+            raise StepFailure("no_provider", str(missing), exit_code=missing.exit_code) from None
         found = []
         for one in wanted:
             described = settings.providers[one.provider]
@@ -158,8 +156,8 @@ class _Step:
 
 
 @dataclass(kw_only=True)
-class _Asked:
-    """The calls of one step: each is in the ledger, and its answer on the disk, before anything rests on it."""
+class _Calls:
+    """The calls of one step. Each is in the ledger, and its answer on the disk, before anything depends on it."""
 
     agents: Agents
     work: Work
@@ -173,12 +171,12 @@ class _Asked:
 
     def __post_init__(self) -> None:
         self._step = self.call.env[task_file.STEP]
-        self._calls = AnswerFolder(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
-        self._calls.make_folder()
-        self._calls.forget_diff()
+        self._files = AnswerFolder(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
+        self._files.make_folder()
+        self._files.forget_diff()
         remove_private_folders(self.work.earlier, self._step)
         self._system = requests.system_text(self.material)
-        self._bought = answers_of_earlier_attempts(self.work.earlier, self._step)
+        self._earlier = answers_of_earlier_attempts(self.work.earlier, self._step)
         self._prices = self.agents.prices(self.settings.providers)
         self._made = 0  # calls so far
         self._messages: tuple[ChatMessage, ...] = ()
@@ -186,36 +184,36 @@ class _Asked:
         self._call_id = ""
 
     def ask(self, messages: tuple[ChatMessage, ...]) -> Answer:
-        """The answer to the last of these: one that was bought before, else a new one."""
+        """Return the answer to the last message: one that an earlier attempt recorded, else a new one."""
         self._messages = messages
-        self._digest = self._question(messages)
-        if self._digest in self._bought:
-            bought, home = self._bought[self._digest]
-            self._calls.take_over(home)
-            self._settle(bought.call_id, end="answered", usage=bought.answer.usage, cost_usd=bought.answer.cost_usd)
+        self._digest = self._question_digest(messages)
+        if self._digest in self._earlier:
+            recorded, home = self._earlier[self._digest]
+            self._files.take_over(home)
+            self._settle(
+                recorded.call_id, end="answered", usage=recorded.answer.usage, cost_usd=recorded.answer.cost_usd
+            )
             self._made += 1
-            self._calls.keep(self._made, bought)
-            return bought.answer
-        keeping = [replace(one, provider=_Keeping(self, one)) for one in self.candidates]
-        answered = call_in_turn(
-            keeping,
-            lambda candidate, number: self._request(messages, candidate, number),
+            self._files.keep(self._made, recorded)
+            return recorded.answer
+        recording = [replace(one, provider=_RecordingProvider(self, one)) for one in self.candidates]
+        gateway = Gateway(
+            make_request=lambda candidate, number: self._request(messages, candidate, number),
             reserve=self._reserve,
             settle=self._settle,
             clock=self.agents.clock,
             uniform=self.agents.uniform,
-            on_try=self._tell,
-            first_number=self._made + 1,
+            on_try=self._report_try,
         )
-        return answered.answer
+        return gateway.call(recording, first_number=self._made + 1).answer
 
     def keep(self, candidate: ProviderCandidate, answer: Answer) -> Answer:
-        """An answer that has just come, without secrets and with its price: on the disk."""
+        """Record an answer that has just come on the disk, without secrets and with its cost."""
         cost_usd = self.cost_usd(candidate, answer.cost_usd, answer.usage, answer.model)
         if answer.diff:
-            self._calls.keep_diff(self.redactor.data(answer.diff))
+            self._files.keep_diff(self.redactor.data(answer.diff))
         clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd, diff=b"")
-        kept = RecordedAnswer(
+        recorded = RecordedAnswer(
             request_sha256=self._digest,
             call_id=self._call_id,
             provider=candidate.name,
@@ -223,20 +221,20 @@ class _Asked:
             answer=clean,
             asked=self.redactor.text(question_text(self._system, self._messages)),
         )
-        self._calls.keep(self._made, kept)
+        self._files.keep(self._made, recorded)
         return clean
 
     def cost_usd(
-        self, candidate: ProviderCandidate, told: Decimal | None, usage: Usage | None, model: str | None = None
+        self, candidate: ProviderCandidate, reported: Decimal | None, usage: Usage | None, model: str | None = None
     ) -> Decimal | None:
-        """As the provider told it, else by its tokens; None: nobody knows."""
-        for name in (model, candidate.model):  # the one that answered may be spelled as no table has it
-            if told is None and usage is not None:
-                told = self._prices.cost_usd(candidate.name, name, usage)
-        return told
+        """Return the cost as the provider reported it, else computed from its tokens; None if unknown."""
+        for name in (model, candidate.model):  # the model that answered may have a name that no price table has
+            if reported is None and usage is not None:
+                reported = self._prices.cost_usd(candidate.name, name, usage)
+        return reported
 
-    def _question(self, messages: tuple[ChatMessage, ...]) -> str:
-        """What an answer answers: the same question of a later attempt has the same digest."""
+    def _question_digest(self, messages: tuple[ChatMessage, ...]) -> str:
+        """Hash the question. The same question of a later attempt has the same digest."""
         said = [[message.author, message.text] for message in messages]
         asked = [[one.name, one.model] for one in self.candidates]
         return sha256(json.dumps([self._system, said, asked]).encode("utf-8", "surrogatepass")).hexdigest()
@@ -255,8 +253,8 @@ class _Asked:
             max_output_tokens=self.role.max_output_tokens or described.max_output_tokens,
             timeout_s=self.role.timeout_s or described.timeout_s or usual_s,
             role=self.role_name,
-            partial=_ReadAlong(self.redactor, self.call.stderr) if described.stream else None,
-            folder=self._calls.folder,
+            partial=_LiveOutput(self.redactor, self.call.stderr) if described.stream else None,
+            folder=self._files.folder,
             env=own,
             reach=Reach(
                 root=self.work.root,
@@ -268,7 +266,7 @@ class _Asked:
 
     def _reserve(self, candidate: ProviderCandidate, request: Request, number: int) -> str:
         if not fs.exists(self.work.folder):
-            # The exception that ends this thread may come late, or be swallowed by a library.
+            # The exception that ends this thread may come late, or a library may swallow it.
             raise StepFailure("lost", "the job was taken away: nothing more is asked for it")
         self._made = number
         size = len(request.system.encode()) + sum(len(message.text.encode()) for message in request.messages)
@@ -290,7 +288,7 @@ class _Asked:
             most_usd=most,
         )
         described = self.settings.providers[candidate.name]
-        if isinstance(asked, PricedProvider):  # its price is said by a file, or by the config, not by its tokens
+        if isinstance(asked, PricedProvider):  # its price comes from a file or the config, not from tokens
             charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
         elif described.call_usd is not None and most == exact(described.call_usd):
             charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, where a call costs less")
@@ -308,19 +306,19 @@ class _Asked:
             day_usd=_amount(budgets.day_usd),
         )
 
-    def _tell(self, tried: CallTry) -> None:
-        """For who reads along: what went wrong, and that it goes on."""
+    def _report_try(self, tried: CallTry) -> None:
+        """Write why a call failed to the step's stderr, for people who watch."""
         if tried.message:
             self.call.stderr.write(f"{self.redactor.text(tried.message)}\n".encode("utf-8", "replace"))
             self.call.stderr.flush()
 
 
-class _ReadAlong:
-    """What a provider says, as it comes, for people: into the step's stderr, without secrets."""
+class _LiveOutput:
+    """Write what a provider streams to the step's stderr, without secrets, for people who watch."""
 
     def __init__(self, redactor: Redactor, stderr: BinaryIO) -> None:
         self._stderr = stderr
-        self._stream = redactor.stream(self._say)
+        self._stream = redactor.stream(self._write)
         self._open_line = False
 
     def write(self, data: bytes, /) -> int:
@@ -330,37 +328,37 @@ class _ReadAlong:
         self._stderr.flush()
 
     def close(self) -> None:
-        """What comes next, a complaint or the next call, begins a line of its own."""
+        """End an open line, so that the next message or call begins a line of its own."""
         self._stream.close()
         if self._open_line:
-            self._say(b"\n")
+            self._write(b"\n")
         self._stderr.flush()
 
-    def _say(self, data: bytes) -> int:
+    def _write(self, data: bytes) -> int:
         self._open_line = not data.endswith(b"\n") if data else self._open_line
         return self._stderr.write(data)
 
 
-class _Keeping:
-    """Port: Provider. Whatever it answers is on the disk before anyone has it."""
+class _RecordingProvider:
+    """Port: Provider. Every answer is on the disk before the caller gets it."""
 
-    def __init__(self, asked: _Asked, candidate: ProviderCandidate) -> None:
-        self.asked = asked
+    def __init__(self, calls: _Calls, candidate: ProviderCandidate) -> None:
+        self.calls = calls
         self.candidate = candidate
         self.tries = candidate.provider.tries
 
     def answer(self, request: Request) -> Answer:
         try:
-            return self.asked.keep(self.candidate, self.candidate.provider.answer(request))
-        except ProviderTrouble as trouble:  # a refusal has its tokens, too
-            trouble.cost_usd = self.asked.cost_usd(self.candidate, trouble.cost_usd, trouble.usage)
+            return self.calls.keep(self.candidate, self.candidate.provider.answer(request))
+        except ProviderTrouble as trouble:  # a refusal may have used tokens, too
+            trouble.cost_usd = self.calls.cost_usd(self.candidate, trouble.cost_usd, trouble.usage)
             raise
         finally:
             if request.partial is not None:
                 request.partial.close()
 
     def close(self) -> None:
-        """The provider is not this step's alone."""
+        """Do nothing: other steps use the same provider."""
 
 
 def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
@@ -373,7 +371,7 @@ def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
 
 
 def question_text(system: str, messages: Sequence[ChatMessage]) -> str:
-    """A question as one text, for who wants to see what was asked, or why the same job asks something else."""
+    """Return a question as one text, to show what was asked, or why the same job now asks something else."""
     return "\n".join([system, *(f"[{message.author}]\n{message.text}" for message in messages)])
 
 

@@ -1,8 +1,8 @@
-"""What each call of an agent's step brought, on the disk: `steps/<id>/calls/<n>.json` in the attempt's folder.
+"""Record the answer of each call of an agent step in the attempt's folder: `steps/<id>/calls/<n>.json`.
 
-Money is in the ledger; this is the answer itself. It is written before the call is settled and before the step says
-anything: a worker that dies in between is followed by an attempt that finds the answer and does not ask again.
-[test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept]
+Costs are in the ledger; this is the answer itself. It is written before the call is settled and before the step writes
+anything: if the worker dies in between, the next attempt finds the answer and does not ask again.
+[test_a_recorded_answer_is_not_asked_again_and_its_diff_is_kept]
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DIFF = "diff.patch"  # in the step's folder
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedAnswer:
-    """An answer with what it answers and the ledger's name for it."""
+    """An answer with the digest of its question and its id in the ledger."""
 
     request_sha256: str
     call_id: str
     provider: str
-    model: str | None  # that was asked for
+    model: str | None  # the model that was asked for
     answer: Answer
     asked: str = ""  # the whole question
 
@@ -69,7 +69,7 @@ class RecordedAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerFolder:
-    """Of one step in one attempt."""
+    """The recorded answers of one step in one attempt."""
 
     attempt_dir: str
     step: str
@@ -79,27 +79,27 @@ class AnswerFolder:
     def folder(self) -> str:
         return f"{self.attempt_dir}/steps/{self.step}/calls"
 
-    def keep(self, number: int, bought: RecordedAnswer) -> None:
-        """Put it on the disk before anything rests on it."""
+    def keep(self, number: int, recorded: RecordedAnswer) -> None:
+        """Write the answer to the disk before anything depends on it."""
         self.make_folder()
-        text = json.dumps(bought.to_json(), ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
+        text = json.dumps(recorded.to_json(), ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
         fs.write_atomic(f"{self.folder}/{number}.json", text + b"\n", sync=self.durable)
         if self.durable:
             step = f"{self.attempt_dir}/steps/{self.step}"
             fs.sync_all([self.folder, step, f"{self.attempt_dir}/steps", self.attempt_dir])
 
     def keep_diff(self, diff: bytes) -> None:
-        """What the program of the last call changed; without secrets, for it is on the disk from here on."""
+        """Write what the program of the last call changed. The caller has removed secrets from it."""
         fs.write_atomic(f"{self.attempt_dir}/steps/{self.step}/{DIFF}", diff, sync=self.durable)
 
     def take_over(self, step_folder: str) -> None:
-        """The diff that came with an answer of an earlier attempt."""
+        """Link the diff that came with an answer of an earlier attempt."""
         if fs.exists(f"{step_folder}/{DIFF}"):
             self.forget_diff()
             links.place(f"{step_folder}/{DIFF}", f"{self.attempt_dir}/steps/{self.step}/{DIFF}")
 
     def forget_diff(self) -> None:
-        """An earlier try's of this step."""
+        """Remove the diff of an earlier try of this step."""
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(f"{self.attempt_dir}/steps/{self.step}/{DIFF}")
 
@@ -111,23 +111,26 @@ class AnswerFolder:
 
 
 def answers_of_earlier_attempts(earlier: Sequence[str], step: str) -> dict[str, tuple[RecordedAnswer, str]]:
-    """Answers to the same step in earlier attempts, by what they answer, with the step's folder there. What a failed
-    attempt was told, it failed of: that is asked again."""
+    """Return the answers of the same step in earlier attempts by the digest of their question, with the step's folder
+    there.
+
+    Answers of an attempt that failed are left out: it failed because of them, so they are asked again.
+    """
     found: dict[str, tuple[RecordedAnswer, str]] = {}
     for folder in earlier:
         if not _failed(folder):
             home = f"{folder}/steps/{step}"
-            found |= {bought.request_sha256: (bought, home) for bought in _read(f"{home}/calls")}
+            found |= {recorded.request_sha256: (recorded, home) for recorded in _read(f"{home}/calls")}
     return found
 
 
 def recorded_answers(attempt_dir: str, step: str) -> list[RecordedAnswer]:
-    """The answers that a step of that attempt had, in order."""
+    """Return the answers of a step in an attempt, in order."""
     return list(_read(f"{attempt_dir}/steps/{step}/calls"))
 
 
 def remove_private_folders(earlier: Sequence[str], step: str) -> None:
-    """What programs of attempts that were killed left in their private folders: nobody looked there for secrets."""
+    """Remove the private folders that programs of killed attempts left: they were not searched for secrets."""
     for folder in earlier:
         home = f"{folder}/steps/{step}/calls"
         with contextlib.suppress(OSError):
@@ -137,7 +140,7 @@ def remove_private_folders(earlier: Sequence[str], step: str) -> None:
 
 
 def _failed(folder: str) -> bool:
-    """Whether the attempt says so itself. One that was killed says nothing, or half of it."""
+    """Tell whether the attempt recorded its failure. A killed attempt has no result, or half of one."""
     try:
         result = json.loads(fs.read_bytes(f"{folder}/result.json", _LIMIT))
     except (OSError, ValueError):

@@ -1,7 +1,4 @@
-"""What agents' calls cost, summed as somebody asks for it, and what the budgets have left.
-
-The calls are in the ledger; what a budget means lives in stores.budgets; printing lives in cli.
-"""
+"""Sum what agents' calls cost, by job, role, model or day, and compute what the budgets have left."""
 
 from __future__ import annotations
 
@@ -31,12 +28,12 @@ class CostLine:
 
     name: str
     spent: Spent
-    tokens: Usage | None  # None: no call has said any
+    tokens: Usage | None  # None: no call reported tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetStatus:
-    """One budget and what is left of it; None: nobody knows, because a call of unknown cost is in it."""
+    """A budget and what it has left; None if a call of unknown cost counts against it."""
 
     name: str
     key: str  # in the config
@@ -50,26 +47,28 @@ class BudgetStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
+    """The costs of some days, with the budgets of the last one."""
+
     job_id: str | None
-    first_day: str | None  # None: from the first on
+    first_day: str | None  # None: from the first call on
     last_day: str
     by: GroupBy
     lines: tuple[CostLine, ...]
     total: CostLine
     budgets: tuple[BudgetStatus, ...]
-    unpriced: tuple[str, ...]  # providers whose calls cost nobody knows what
+    unpriced: tuple[str, ...]  # providers with calls of unknown cost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayRange:
-    """From the first to the last, both included; None: no bound."""
+    """A range of UTC days, both ends included; None means no lower bound."""
 
     first: str | None
     last: str
 
 
 def parse_day_range(*, day: str | None, since: str | None, whole: bool, now: datetime) -> DayRange:
-    """The UTC days that somebody means. `whole`: all of them where nothing is said, else today."""
+    """Parse the days of a query. Without `day` and `since` it means today, or every day if `whole`."""
     today = now.astimezone(UTC).date()
     if day is not None and since is not None:
         raise InputError("--day and --since exclude each other")
@@ -101,7 +100,7 @@ def _begin(text: str, today: date, now: datetime) -> str:
 def sum_costs(
     ledger: Ledger, store: Store, root: str, settings: Settings, *, job: str | None, wanted: DayRange, by: GroupBy
 ) -> Costs:
-    """The sums of those days, of one job or of all, and the budgets on the last of them."""
+    """Sum the costs of those days, of one job or of all, and read the budgets of the last day."""
     job_id, calls = _calls(ledger, store, root, job, wanted)
     chosen = sorted(_grouped(calls, by).items())
     budgets = _budgets(ledger, settings, wanted.last, job_id)
@@ -126,7 +125,7 @@ def _calls(
     try:
         job_id = find_job.resolve(store, root, job)
         return job_id, [call for call in ledger.of_job(job_id) if _within([call.at[:10]], wanted)]
-    except UnknownJob:  # it may have been pruned: its calls stay with their days
+    except UnknownJob:  # it may have been pruned: the ledger still has its calls
         calls = [call for day in _within(ledger.days(), wanted) for call in ledger.of_day(day)]
         own = [call for call in calls if call.charge.job_id == job]
         if not own:
@@ -180,6 +179,6 @@ def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -
 
 
 def cost_of_job(ledger: Ledger, job_id: str) -> Spent | None:
-    """What the calls of a job came to; None: it made none."""
+    """Return the cost of a job's calls; None if it made none."""
     calls = ledger.of_job(job_id)
     return spent(calls) if calls else None

@@ -1,6 +1,6 @@
-"""What waits for a person, and what a person says: approve, refuse, edit; and sending a job elsewhere by hand.
+"""List the jobs that wait for a person, and record the person's answer: approve, refuse, edit, or send elsewhere.
 
-What follows from an answer lives in roles.workflow: the manager reads it in the job's hops. Asking lives in services.
+The manager reads the answer from the job's hops and decides what follows.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ MAX_NOTE = 4000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InboxItem:
-    """A job that a person is asked about."""
+    """A job that waits for a person."""
 
     job_id: str
     since: str
     question: str
-    task: str | None  # its id
+    task: str | None  # the task's id
     title: str | None
     step: int | None
-    role: str | None  # who worked last
-    result: str  # … and what it found
+    role: str | None  # the role that worked last
+    result: str  # the result of that role
     folder: str  # of the job
 
 
 def list_inbox(store: Store, root: str) -> list[InboxItem]:
-    """The oldest first."""
+    """List the jobs that wait for a person, oldest first."""
     found = [view for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
     return sorted((_waiting(store, view) for view in found), key=lambda item: item.since)
 
 
 def inbox_item(store: Store, root: str, job_id: str) -> InboxItem:
-    """What is asked about that job. IllegalTransition: nothing is."""
+    """Return what is asked about a job. Raises IllegalTransition if nothing is."""
     view = _view(store, root, job_id)
     if not _waits(view):
         raise IllegalTransition(
@@ -54,17 +54,19 @@ def inbox_item(store: Store, root: str, job_id: str) -> InboxItem:
 
 
 def approve(store: Store, root: str, job_id: str, *, by: str, note: str | None = None) -> Lifecycle:
+    """Let the job go on."""
     return _answer(store, root, job_id, RouteCode.APPROVED, by=by, note=note)
 
 
 def refuse(store: Store, root: str, job_id: str, *, by: str, note: str) -> Lifecycle:
+    """Send the job back to the role before, with the reason."""
     if not note.strip():
         raise InputError("a refusal needs its reason: the role that gets the job back is told; --note WHY")
     return _answer(store, root, job_id, RouteCode.REFUSED, by=by, note=note)
 
 
 def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str | None = None) -> Lifecycle:
-    """Approve it with another text: that becomes the result, and what the last role wrote stays in its attempt."""
+    """Approve the job with another text. It becomes the result; what the last role wrote stays in its attempt."""
     if not text.strip():
         raise InputError("the text is empty; to send the job back use `farro refuse`")
     if len(text.encode("utf-8", "replace")) > MAX_TEXT:
@@ -73,8 +75,10 @@ def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str 
 
 
 def reroute(store: Store, root: str, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
-    """An override: to that role, whatever the workflow says. It goes on from there. InputError: agents' work for the
-    role that runs commands."""
+    """Send the job to a role, whatever the workflow says; it continues from there.
+
+    Raises InputError for agent work that is sent to the role that runs commands.
+    """
     view = _view(store, root, job_id)
     life, task = view.lifecycle, task_snapshot.readable_task(store.folder(view))
     if life.routing is not None and role == names.RUNNER:
@@ -131,7 +135,7 @@ def _waiting(store: Store, view: JobView) -> InboxItem:
 
 
 def _last(folder: str, life: Lifecycle) -> tuple[str | None, str]:
-    """Who worked last, and its result.md."""
+    """Return the role that worked last, and its result.md."""
     worked = workflow.worked_before(life.hops)
     if not worked:
         return None, ""

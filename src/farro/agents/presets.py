@@ -1,8 +1,7 @@
 """Presets of the cli provider for coding agents that people have installed: `farro init --agents claude`.
 
-How a provider is run lives in providers.cli. Each preset reads its prompt from standard input, asks nobody anything,
-and leaves it to farro's sandbox what it may write: its own confirmations are switched off, because nobody is there to
-give them.
+Each preset reads its prompt from standard input and asks no questions. Its own confirmations are switched off, because
+no person is there to give them: farro's sandbox limits what it may write.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ from farro.roles.names import AGENTS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    provider: dict[str, Any]  # as the config has it
-    needs: str  # for a person: what must be there beside the program
+    """The settings of one coding agent."""
+
+    provider: dict[str, Any]  # as in the config
+    needs: str  # for a person: what is needed besides the program
 
 
 PRESETS = {
@@ -51,7 +52,7 @@ PRESETS = {
     "codex": Preset(
         provider={
             "kind": "cli",
-            # Its own sandbox is off: inside farro's it could not set one up.
+            # Its own sandbox is off: inside farro's it cannot be set up.
             "command": [
                 "codex",
                 "exec",
@@ -77,25 +78,29 @@ PRESETS = {
             "environment": ["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT"],
             "workspace": "root",
             "network": True,
-            "fatal_exit_codes": [42],  # its input was wrong
+            "fatal_exit_codes": [42],  # wrong input
         },
         needs="GEMINI_API_KEY set where workers are started",
     ),
 }
 
-_READERS = ("CodeReviewer", "Architect")  # they judge and plan; nothing that they run writes
+_READERS = ("CodeReviewer", "Architect")  # these roles judge and plan; nothing they run may write
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddedPresets:
+    """What was added to the config."""
+
     made: tuple[str, ...]  # "providers.claude", "roles.Architect"
-    kept: tuple[str, ...]  # what was there already, and says something else
-    by_hand: str | None = None  # the lines to add, where the config is YAML and lacks some
+    kept: tuple[str, ...]  # already configured otherwise
+    by_hand: str | None = None  # the lines to add by hand, if the config is YAML
 
 
 def add(root: str, names: tuple[str, ...]) -> AddedPresets:
-    """Put the presets into the root's config, and have every agent role that names nobody answered by them: by the
-    first, reviews by the last. What the config says already stays as it is."""
+    """Add the presets to the root's config, and make them the providers of every agent role that names none.
+
+    The first preset answers for all roles but the reviewer, for which the last one does. Present settings stay.
+    """
     wanted = list(dict.fromkeys(names))
     path = f"{root}/{CONFIG}"
     if in_yaml := not os.path.lexists(path):
@@ -112,7 +117,7 @@ def add(root: str, names: tuple[str, ...]) -> AddedPresets:
 
 
 def _added(config: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
-    """What the second has and the first has not, all the way down."""
+    """Return what `merged` has and `config` lacks, recursively."""
     more: dict[str, Any] = {}
     for name, value in merged.items():
         there = config.get(name)
@@ -124,7 +129,7 @@ def _added(config: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
 
 
 def _yaml(value: dict[str, Any], indent: str = "") -> str:
-    """A line for each name. Lists and text as JSON has them: that is YAML, too."""
+    """Write a line for each name. Lists and texts are written as JSON, which is YAML, too."""
     lines = []
     for name, member in value.items():
         if isinstance(member, dict) and member:
@@ -135,7 +140,7 @@ def _yaml(value: dict[str, Any], indent: str = "") -> str:
 
 
 def _merged(config: dict[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
-    merged = json.loads(json.dumps(config))  # a copy, all the way down
+    merged = json.loads(json.dumps(config))  # a deep copy
     made: list[str] = []
     kept: list[str] = []
     for name in names:

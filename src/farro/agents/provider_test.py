@@ -1,7 +1,4 @@
-"""Asking a role's provider something, as a job of that role would: the same tries, waits and fallbacks. No job is made.
-
-Which provider a role has lives in execution.agents.calling; printing the answer, in cli.providers.
-"""
+"""Ask the provider of a role a test question, with the same retries and fallbacks as a job of that role."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from farro.agents.gateway import AnsweredCall, CallTry, ProviderCandidate, call_providers, providers_of_role
+from farro.agents.gateway import AnsweredCall, CallTry, Gateway, ProviderCandidate, providers_of_role
 from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble, Reach, Request
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.errors import InputError, UnknownRole
@@ -19,97 +16,104 @@ from farro.execution.runner import Guarding
 from farro.host import fs, trees
 from farro.host.clock_port import Clock
 from farro.host.processes import MARKER
-from farro.jobs.retry import RetryPolicy, Uniform
+from farro.jobs.retry import Uniform
 from farro.lazy_dataclass import dataclass
 from farro.store.ledger import Prices
 
 TEST_PROMPT = "Answer with the single word: ready"
 SYSTEM = "You are asked whether you can be reached. Be brief."
-MAX_OUTPUT_TOKENS = 1024  # models that think before they answer need some for that
+MAX_OUTPUT_TOKENS = 1024  # models that think before they answer need some tokens for that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProviderTestResult:
+    """The answer to a test question."""
+
     answered: AnsweredCall
-    took_s: float  # the call that was answered, without those before it
-    cost_usd: Decimal | None  # as the provider says it, else as the prices do; None: nobody knows
+    took_s: float  # duration of the call that was answered
+    cost_usd: Decimal | None  # reported by the provider, else computed from prices; None: unknown
 
 
-def run_provider_test(
-    settings: Settings,
-    *,
-    role: str | None,
-    provider: str | None,
-    prompt: str,
-    open_provider: Callable[[str, ProviderSettings], Provider],
-    clock: Clock,
-    uniform: Uniform,
-    root: str,
-    folder: str,
-    prices: Prices | None = None,
-    on_try: Callable[[CallTry], None] = lambda _: None,
-) -> ProviderTestResult:
-    """ProviderTrouble: nobody answered. With `provider` that one alone is asked. `folder` is empty, for the files of
-    providers that are programs; they may write nowhere else."""
-    if role is not None and role not in settings.all_roles():
-        raise UnknownRole(f"{role} is not a role here; there is {', '.join(settings.all_roles())}")
-    own = settings.roles.get(role or "", RoleSettings())
-    opened: list[Provider] = []
-    began_s = clock.monotonic_s()
+@dataclass(frozen=True, kw_only=True)
+class ProviderTest:
+    """Asks the provider of a role as a job of that role would. No job is made.
 
-    def candidate(wanted: FallbackSettings) -> ProviderCandidate:
-        its = settings.providers[wanted.provider]
-        opened.append(open_provider(wanted.provider, its))
-        return ProviderCandidate(name=wanted.provider, provider=opened[-1], model=wanted.model or its.model)
+    `folder` is empty, for the files of providers that are programs; they may write nowhere else.
+    """
 
-    def request(candidate: ProviderCandidate, number: int) -> Request:
-        nonlocal began_s
-        began_s = clock.monotonic_s()
-        its = settings.providers[candidate.name]
-        most = own.max_output_tokens or its.max_output_tokens
+    settings: Settings
+    open_provider: Callable[[str, ProviderSettings], Provider]
+    clock: Clock
+    uniform: Uniform
+    root: str
+    folder: str
+    prices: Prices | None = None
+    on_try: Callable[[CallTry], None] = lambda _: None
+
+    def run(self, *, role: str | None, provider: str | None, prompt: str) -> ProviderTestResult:
+        """Ask once. With `provider`, only that one is asked. Raises ProviderTrouble if no provider answers."""
+        settings = self.settings
+        if role is not None and role not in settings.all_roles():
+            raise UnknownRole(f"{role} is not a role here; there is {', '.join(settings.all_roles())}")
+        began_s = self.clock.monotonic_s()
+        opened: list[Provider] = []
+
+        def candidate(wanted: FallbackSettings) -> ProviderCandidate:
+            own = settings.providers[wanted.provider]
+            opened.append(self.open_provider(wanted.provider, own))
+            return ProviderCandidate(name=wanted.provider, provider=opened[-1], model=wanted.model or own.model)
+
+        def request(candidate: ProviderCandidate, number: int) -> Request:
+            nonlocal began_s
+            began_s = self.clock.monotonic_s()
+            return self._request(role, prompt, candidate, number)
+
+        gateway = Gateway(
+            make_request=request,
+            reserve=lambda candidate, request, number: "",
+            settle=lambda call_id, *, end, usage, cost_usd: None,
+            clock=self.clock,
+            uniform=self.uniform,
+            on_try=self.on_try,
+        )
+        try:
+            answered = gateway.call([candidate(wanted) for wanted in _wanted(settings, role, provider)])
+        finally:
+            for each in opened:
+                each.close()
+        return ProviderTestResult(
+            answered=answered,
+            took_s=self.clock.monotonic_s() - began_s,
+            cost_usd=_cost_usd(answered, self.prices),
+        )
+
+    def _request(self, role: str | None, prompt: str, candidate: ProviderCandidate, number: int) -> Request:
+        own = self.settings.roles.get(role or "", RoleSettings())
+        provider = self.settings.providers[candidate.name]
+        usual_s = _timeout_s(self.settings, provider, candidate.name)
         return Request(
             key=f"provider-test/1/test/{number}",
             system=SYSTEM,
             messages=(ChatMessage(author="user", text=prompt),),
             model=candidate.model,
-            max_output_tokens=min(most, MAX_OUTPUT_TOKENS),
-            timeout_s=own.timeout_s or its.timeout_s or _timeout_s(settings, its, candidate.name),
+            max_output_tokens=min(own.max_output_tokens or provider.max_output_tokens, MAX_OUTPUT_TOKENS),
+            timeout_s=own.timeout_s or provider.timeout_s or usual_s,
             role=role or "",
-            folder=folder,
-            env={MARKER: folder},
-            reach=Reach(root=root, network=own.network, guarding=Guarding.of(settings.security)),
+            folder=self.folder,
+            env={MARKER: self.folder},
+            reach=Reach(root=self.root, network=own.network, guarding=Guarding.of(self.settings.security)),
         )
-
-    try:
-        answered = call_providers(
-            [candidate(wanted) for wanted in _wanted(settings, role, provider)],
-            request,
-            reserve=lambda candidate, request, number: "",
-            settle=lambda call_id, *, end, usage, cost_usd: None,
-            clock=clock,
-            uniform=uniform,
-            policy=RetryPolicy(),
-            on_try=on_try,
-        )
-    finally:
-        for each in opened:
-            each.close()
-    return ProviderTestResult(
-        answered=answered,
-        took_s=clock.monotonic_s() - began_s,
-        cost_usd=_cost_usd(answered, prices),
-    )
 
 
 def without_secrets(tested: ProviderTestResult, redact: Callable[[str], str]) -> ProviderTestResult:
-    """A program may say what it was given in its environment."""
+    """Remove secrets from the answer: a program may print its environment."""
     answer = replace(tested.answered.answer, text=redact(tested.answered.answer.text))
     return replace(tested, answered=replace(tested.answered, answer=answer))
 
 
 @contextlib.contextmanager
 def scratch_folder(root: str) -> Iterator[str]:
-    """An empty folder for the files of one test; it goes afterwards."""
+    """Make an empty folder for the files of one test; it is removed afterwards."""
     home = fs.temporary(f"{root}/jobs/.staging")
     fs.mkdir(home)
     try:
@@ -120,18 +124,18 @@ def scratch_folder(root: str) -> Iterator[str]:
 
 
 def answer_data(role: str | None, tested: ProviderTestResult, tried: Sequence[CallTry]) -> dict[str, Any]:
-    """An answer as data."""
-    come, asked = tested.answered.answer, tested.answered.candidate
+    """Return an answer as JSON data."""
+    answer, candidate = tested.answered.answer, tested.answered.candidate
     return {
         "ok": True,
         "role": role,
-        "provider": asked.name,
-        "model": come.model or asked.model,
+        "provider": candidate.name,
+        "model": answer.model or candidate.model,
         "seconds": round(tested.took_s, 3),
-        "usage": None if come.usage is None else come.usage.to_json(),
+        "usage": None if answer.usage is None else answer.usage.to_json(),
         "cost_usd": None if tested.cost_usd is None else float(tested.cost_usd),
-        "answer": come.text,
-        "whole": come.whole,
+        "answer": answer.text,
+        "whole": answer.whole,
         "tried": [one.to_json() for one in tried],
     }
 
@@ -139,7 +143,7 @@ def answer_data(role: str | None, tested: ProviderTestResult, tried: Sequence[Ca
 def failure_data(
     role: str | None, trouble: ProviderTrouble, tried: Sequence[CallTry], redact: Callable[[str], str]
 ) -> dict[str, Any]:
-    """That there is none, as data."""
+    """Return a failure as JSON data."""
     error = {
         "kind": trouble.kind,
         "message": redact(str(trouble)),

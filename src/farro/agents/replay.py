@@ -1,10 +1,8 @@
-"""`farro replay`: an agent job once more, from its snapshots and with the recorded answers. No provider is asked.
+"""Run an agent job again from its snapshots and recorded answers (`farro replay`). No provider is asked.
 
-Its folder is read only; what is made anew lies in a scratch folder, and goes. Running a job again for real is retry.
-
-The same prompt, policies and answers must give the same result. Where they do not, this says what differs: a question
-that is another than the one that was asked (with the lines that changed), an answer that is read otherwise, or one that
-nobody recorded.
+The job's folder is only read; new files go to a scratch folder that is removed. The same prompt, policies and answers
+must give the same result. If not, the report says what differs: a question that changed (with the changed lines), an
+answer that is read differently, or a call that was not recorded.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from farro.execution.work import Plans, perform_work
 from farro.host import fs, links, trees
 from farro.host.clock_port import Clock
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.outcomes import Failed, Succeeded
+from farro.jobs.outcomes import Failed, Outcome, Succeeded
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
 from farro.roles import workflow
@@ -39,35 +37,35 @@ from farro.sandbox.redaction import Redactor
 from farro.store.ledger import Budgets, CallEnd, CallRecord, Charge
 from farro.store.port import Store, marker
 
-_LINES = 40  # of a difference that are shown
+_LINES = 40  # lines of a difference that are shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayedAttempt:
-    """One attempt, run again."""
+    """The comparison of one attempt with its replay."""
 
     attempt: int
     role: str
-    calls: int  # recorded ones that it had
+    calls: int  # recorded answers of the attempt
     same: bool
-    difference: str = ""  # in words, and as a diff
+    difference: str = ""  # a description, with a diff
 
 
 def replay_job(
     store: Store, root: str, job_id: str, *, settings_of: Callable[[str], Settings], clock: Clock
 ) -> list[ReplayedAttempt]:
-    """Every attempt of that job that an agent answered, in order. InputError: there is nothing to replay."""
+    """Replay every attempt of a job that an agent answered, in order.
+
+    Raises InputError if there is nothing to replay.
+    """
     view = store.find(job_id)
     assert view is not None, "resolved by the caller"
     folder = store.folder(view)
     prompt = _prompt(folder)
     if not is_agent_prompt(prompt):
         raise InputError(f"{job_id} is a plan of commands, which are not recorded; run it again: farro retry {job_id}")
-    done = [
-        _attempt(root, folder, view.lifecycle, number, prompt, settings_of, clock)
-        for number in range(1, view.lifecycle.attempt + 1)
-        if _answered(folder, number)
-    ]
+    replay = _Replay(root=root, folder=folder, life=view.lifecycle, prompt=prompt, settings_of=settings_of, clock=clock)
+    done = [replay.attempt(number) for number in range(1, view.lifecycle.attempt + 1) if _answered(folder, number)]
     if not done:
         raise InputError(f"{job_id} has no answer yet that could be replayed; see: farro show {job_id}")
     return done
@@ -80,71 +78,84 @@ def _prompt(folder: str) -> Mapping[str, Any]:
 
 def _answered(folder: str, number: int) -> bool:
     result = read_result(folder, number)
-    # An attempt of the manager's repeats what the role before it found, and asked nobody.
+    # An attempt of the manager repeats the result of the role before it, and called no provider.
     return bool(result and result.get("success") and result.get("agent") and "decision" not in result)
 
 
-def _attempt(
-    root: str,
-    folder: str,
-    life: Lifecycle,
-    number: int,
-    prompt: Mapping[str, Any],
-    settings_of: Callable[[str], Settings],
-    clock: Clock,
-) -> ReplayedAttempt:
-    home = f"{folder}/attempts/{number:04d}"
-    before = read_result(folder, number)
-    role = before["agent"]["role"]
-    hops = [hop for hop in life.hops if hop.attempt < number]
-    answers = recorded_answers(home, "1")
-    scratch = fs.temporary(f"{root}/jobs/.staging")
-    try:
-        attempt = _copied(folder, home, scratch, number)
-        told = _Told([one.asked for one in answers])
-        work = Work(
-            job_id=life.job_id,
-            prompt=prompt,
-            folder=attempt,
-            marker=marker(life.job_id, number, f"replay-{os.path.basename(scratch)}"),
+@dataclass(frozen=True, kw_only=True)
+class _Replay:
+    """Replays the attempts of one job."""
+
+    root: str
+    folder: str  # of the job
+    life: Lifecycle
+    prompt: Mapping[str, Any]
+    settings_of: Callable[[str], Settings]
+    clock: Clock
+
+    def attempt(self, number: int) -> ReplayedAttempt:
+        home = f"{self.folder}/attempts/{number:04d}"
+        before = read_result(self.folder, number)
+        answers = recorded_answers(home, "1")
+        provider = _NoProvider([one.asked for one in answers])
+        scratch = fs.temporary(f"{self.root}/jobs/.staging")
+        try:
+            folder = _copied(self.folder, home, scratch, number)
+            marked = marker(self.life.job_id, number, f"replay-{os.path.basename(scratch)}")
+            work = self._work(number, role=before["agent"]["role"], home=home, folder=folder, marker=marked)
+            outcome = self._perform(work, provider)
+        finally:
+            with contextlib.suppress(OSError):
+                trees.remove_tree(scratch)
+        difference = provider.difference or _difference(before, outcome)
+        return ReplayedAttempt(
+            attempt=number, role=work.role, calls=len(answers), same=not difference, difference=difference
+        )
+
+    def _work(self, number: int, *, role: str, home: str, folder: str, marker: str) -> Work:
+        hops = [hop for hop in self.life.hops if hop.attempt < number]
+        worked = workflow.worked_before(hops)
+        return Work(
+            job_id=self.life.job_id,
+            prompt=self.prompt,
+            folder=folder,
+            marker=marker,
             env={},
-            cwd=root,
-            root=root,
+            cwd=self.root,
+            root=self.root,
             step_timeout_s=600.0,
             earlier=(home,),
             durable=False,
             role=role,
             attempt=number,
-            previous=tuple((role, f"{folder}/attempts/{n:04d}") for role, n in workflow.worked_before(hops)),
+            previous=tuple((worker, f"{self.folder}/attempts/{attempt:04d}") for worker, attempt in worked),
             step=workflow.sent_to(hops),
             note=workflow.asked_changes(hops),
             guarding=Guarding(),
         )
+
+    def _perform(self, work: Work, provider: _NoProvider) -> Outcome:
         agents = Agents(
-            root=root,
-            settings_of=settings_of,
-            provider=lambda name, described: told,
+            root=self.root,
+            settings_of=self.settings_of,
+            provider=lambda name, settings: provider,
             ledger=_NoLedger(),
             prices=lambda providers: _NoPrices(),
             redactor=lambda settings: Redactor({}),
-            clock=clock,
+            clock=self.clock,
             uniform=lambda low, high: low,
         )
-        stop = Stop(clock)
+        stop = Stop(self.clock)
         try:
-            came = perform_work(
-                work, plans=Plans(), tools=Tools(), clock=clock, tick=lambda: None, stop=stop, agents=agents
+            return perform_work(
+                work, plans=Plans(), tools=Tools(), clock=self.clock, tick=lambda: None, stop=stop, agents=agents
             )
         finally:
             stop.close()
-        return _compared(number, role, len(answers), before, came, told)
-    finally:
-        with contextlib.suppress(OSError):
-            trees.remove_tree(scratch)
 
 
 def _copied(folder: str, home: str, scratch: str, number: int) -> str:
-    """What an attempt reads, as links: the job's own files, and the attempt's snapshot."""
+    """Link what an attempt reads into the scratch folder: the job's own files, and the attempt's snapshot."""
     attempt = f"{scratch}/attempts/{number:04d}"
     for path in (scratch, f"{scratch}/attempts", attempt, f"{attempt}/.snapshot", f"{scratch}/payload"):
         fs.mkdir(path)
@@ -162,18 +173,13 @@ def _copied(folder: str, home: str, scratch: str, number: int) -> str:
     return attempt
 
 
-def _compared(number: int, role: str, calls: int, before: Mapping[str, Any], came: Any, told: _Told) -> ReplayedAttempt:
-    if told.difference:
-        return ReplayedAttempt(attempt=number, role=role, calls=calls, same=False, difference=told.difference)
-    if isinstance(came, Succeeded):
-        now, then = _shown(came.report.result["agent"]["answer"]), _shown(before["agent"]["answer"])
-        if now == then:
-            return ReplayedAttempt(attempt=number, role=role, calls=calls, same=True)
-        difference = "the same answers are read otherwise:\n" + _diff(then, now)
-    else:
-        why = came.error.message if isinstance(came, Failed) else "it did not end"
-        difference = f"it succeeded then, and fails now: {why}"
-    return ReplayedAttempt(attempt=number, role=role, calls=calls, same=False, difference=difference)
+def _difference(before: Mapping[str, Any], outcome: Outcome) -> str:
+    """Say how the outcome differs from the recorded result; empty if it is the same."""
+    if not isinstance(outcome, Succeeded):
+        why = outcome.error.message if isinstance(outcome, Failed) else "it did not end"
+        return f"it succeeded then, and fails now: {why}"
+    now, then = _shown(outcome.report.result["agent"]["answer"]), _shown(before["agent"]["answer"])
+    return "" if now == then else "the same answers are read otherwise:\n" + _diff(then, now)
 
 
 def _shown(answer: Any) -> str:
@@ -186,8 +192,8 @@ def _diff(before: str, now: str) -> str:
     return "\n".join([*lines[:_LINES], *more])
 
 
-class _Told:
-    """Port: Provider. Asked only when no recorded answer fits: then this is where the job differs."""
+class _NoProvider:
+    """Port: Provider. Called only when no recorded answer fits: then it notes where the job differs."""
 
     tries = 1
 
@@ -226,7 +232,7 @@ class _NoLedger:
 
 
 class _NoPrices:
-    """Port: Prices."""
+    """Port: Prices. Nothing has a price."""
 
     def cost_usd(self, provider: str, model: str | None, usage: Usage) -> Decimal | None:
         return None

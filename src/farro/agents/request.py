@@ -1,9 +1,7 @@
-"""What an agent is told: its policies, the prompt, what earlier hops found, as the text of a request.
+"""Build the text of an agent step's request: policies, prompt, payload, task, results of earlier hops.
 
-Text only: reading the files lives in material, asking lives in answering.
-
-The prompt's own words come as they are, under headings of farro's; whatever they say, what the agent may touch is kept
-by the sandbox, not by this text.
+Files are opened beneath the job without following links, and are cut at a limit. Texts of the prompt come unchanged
+under farro's headings; whatever they say, the sandbox limits what the agent may touch.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from farro.roles import answers, policy
 from farro.roles import prompt as prompts
 from farro.roles.task import TaskText
 
-PAYLOAD_VARIABLE = "FARRO_PAYLOAD"  # the variable with the folder of the job's payload
+PAYLOAD_VARIABLE = "FARRO_PAYLOAD"  # the variable that holds the folder of the job's payload
 CUT = "\n[… cut: the whole is {size} bytes, in {path}]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierResult:
-    """What an earlier hop left."""
+    """The result of an earlier hop."""
 
     role: str
     text: str  # its result.md
@@ -44,17 +42,17 @@ class PayloadFile:
     """A file of the job's payload."""
 
     name: str
-    text: str | None  # None: it is not text, or there was no room for it
+    text: str | None  # None: not a text, or too large
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestMaterial:
-    """All that a request is made of."""
+    """Everything that a request is made of."""
 
     role: str
     policies: tuple[str, ...]  # AGENTS.md and AGENTS-ROLE.md, without their headers
-    instructions: str  # the form of the answer
-    task: str  # the rubric, or what a plan's agent step says
+    instructions: str  # the expected form of the answer
+    task: str  # the rubric, or the arguments of a plan's agent step
     success: str = ""
     allowed_paths: tuple[str, ...] = ()
     read_only: bool = False
@@ -62,19 +60,19 @@ class RequestMaterial:
     narrative: str = ""  # prompt.md
     payload: tuple[PayloadFile, ...] = ()
     earlier: Sequence[EarlierResult] = ()
-    input_text: str = ""  # what the step before said
-    background: str = ""  # the task that this is a step of
-    changes: str = ""  # why it came back: a review's findings, a person's words
+    input_text: str = ""  # the output of the step before
+    background: str = ""  # the task of the workflow
+    changes: str = ""  # why the job came back: a review's findings, or a person's note
 
 
 def system_text(material: RequestMaterial) -> str:
-    """The policy, and the form of the answer."""
+    """Return the system message: the policies and the form of the answer."""
     parts = [*(text.strip() for text in material.policies), material.instructions.strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def user_text(material: RequestMaterial) -> str:
-    """The request itself."""
+    """Return the user message."""
     sections = [
         ("Your task", material.task),
         ("What has to change", material.changes),
@@ -92,7 +90,7 @@ def user_text(material: RequestMaterial) -> str:
 
 
 def repair_text(problems: Sequence[str]) -> str:
-    """What an agent is told whose answer has not the form that was asked for."""
+    """Return the message that asks again after an answer of the wrong form."""
     listed = "\n".join(f"- {problem}" for problem in problems)
     return (
         f"Your answer could not be read:\n\n{listed}\n\nAnswer again, whole, in the form that was asked for, and with "
@@ -101,8 +99,11 @@ def repair_text(problems: Sequence[str]) -> str:
 
 
 def _payload_list(material: RequestMaterial) -> str:
-    """Their names. Where they lie is told to programs by the environment: it is another place in each attempt, and the
-    same question must stay the same text."""
+    """List the names of the payload's files.
+
+    Programs learn their folder from the environment: it differs between attempts, and the same question must stay the
+    same text.
+    """
     if not material.payload:
         return ""
     names = (f"- {one.name}{': below' if one.text is not None else ''}" for one in material.payload)
@@ -117,15 +118,15 @@ def _paths(material: RequestMaterial) -> str:
 
 
 _TEXT = 1 << 20  # bytes of prompt.md and of an input
-_EARLIER = 256 << 10  # … of what one earlier hop found
-_FILE = 256 << 10  # … of one file of the payload
+_EARLIER = 256 << 10  # bytes of one earlier result
+_FILE = 256 << 10  # bytes of one file of the payload
 PAYLOAD = "payload"
 
 
 def gather(
     work: Work, plan: Plan, settings: RoleSettings, *, name: str, args: Sequence[str], stdin: BinaryIO
 ) -> RequestMaterial:
-    """Everything that the step's request is made of."""
+    """Collect everything that the step's request is made of."""
     job = job_folder(work)
     shared: dict[str, Any] = {
         "role": name,
@@ -151,17 +152,17 @@ def gather(
 
 
 def _of_task(job: str, work: Work, asked: prompts.AgentPrompt) -> dict[str, Any]:
-    """What the task says of this hop, instead of what the prompt says: the prompt is the first role's alone."""
+    """Return what the task says about this hop; it replaces the prompt, which is for the first role only."""
     task = task_snapshot.kept(job)
     if task is None:
         return {}
     if isinstance(task, TaskText):
         return {"background": task.text}
     step = work.step if work.step is not None else 0 if task.workflow[0].role == work.role else None
-    own = work.step is None  # the first role, which the prompt was written for
+    own = work.step is None  # the first role, for which the prompt was written
     background = "\n\n".join(part for part in (task.title, task.description) if part)
     inputs = {**task.inputs, **asked.inputs}
-    if step is None or task.workflow[step].role != work.role:  # sent here by a person, outside of the workflow
+    if step is None or task.workflow[step].role != work.role:  # a person sent it here, outside of the workflow
         return {"background": background, "inputs": inputs}
     hop = task.workflow[step]
     rubric = hop.rubric if not own or asked.rubric.strip() == hop.rubric.strip() else f"{asked.rubric}\n\n{hop.rubric}"
@@ -188,8 +189,10 @@ def _policies(attempt: str, own: str) -> list[str]:
 
 
 def _narrative(job: str, context_md: str | None) -> str:
-    """prompt.md, under whatever name the prompt calls it. Named and not there: the agent would work without what it
-    was to read, so it does not work."""
+    """Read prompt.md, under whatever name the prompt calls it.
+
+    If the prompt names it and it is missing, the step fails: the agent would work without what it should read.
+    """
     text = _text(f"{job}/prompt.md", _TEXT)
     if text is None and context_md is not None:
         raise StepFailure("bad_prompt", f"context_md names {context_md}, and the job has no prompt.md")
@@ -197,7 +200,7 @@ def _narrative(job: str, context_md: str | None) -> str:
 
 
 def _payload_files(job: str) -> list[PayloadFile]:
-    """Text comes with the words: a model over HTTP opens no file."""
+    """Read the payload's files. Text goes into the request, because a model over HTTP opens no files."""
     try:
         names = sorted(fs.listdir(f"{job}/{PAYLOAD}"))
     except FileNotFoundError:
@@ -211,7 +214,7 @@ def _payload_files(job: str) -> list[PayloadFile]:
 
 
 def _if_text(path: str, limit: int) -> str | None:
-    """None: it is another kind of file, or too large to be told."""
+    """Return the text of a file; None if it is not a text, or too large."""
     try:
         data = fs.read_bytes(path, limit)
         return None if len(data) > limit or b"\0" in data else data.decode()
@@ -229,7 +232,7 @@ def _earlier(previous: Sequence[tuple[str, str]]) -> list[EarlierResult]:
 
 
 def _text(path: str, limit: int) -> str | None:
-    """A regular file, not a link, not a pipe: one that somebody planted must not be told to a provider."""
+    """Read a regular file. A link or a pipe that a job planted must not be sent to a provider."""
     try:
         data = fs.read_bytes(path, limit)
     except FileNotFoundError:

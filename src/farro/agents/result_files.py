@@ -1,7 +1,4 @@
-"""What an agent prompt leaves behind: the role's answer as data and as Markdown, with what it cost.
-
-Asking lives in answering; the plain report of a plan in results.
-"""
+"""Write what an agent prompt leaves behind: the role's answer as data and as Markdown, with its cost."""
 
 from __future__ import annotations
 
@@ -23,8 +20,10 @@ _LIMIT = 8 << 20
 
 
 def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRecord]) -> Report:
-    """The plain report and more: `agent` in result.json, and a result.md in the role's own words. `calls`: of the whole
-    job; what is told as this result's is what this attempt asked for, or rests on."""
+    """Extend the plain report: `agent` in result.json, and a result.md in the role's own words.
+
+    `calls` are those of the whole job; the result lists those that this attempt made or rests on.
+    """
     step = result.step_results[0] if result.step_results else None
     own = _own(work, step, calls)
     told: dict[str, Any] = {
@@ -58,7 +57,7 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
 
 
 def failure_of(attempt_dir: str) -> str | None:
-    """Why an earlier attempt failed, by its own word; None: it did not, or was killed."""
+    """Return why an earlier attempt failed; None if it succeeded or was killed."""
     try:
         told = json.loads(fs.read_bytes(f"{attempt_dir}/result.json", _LIMIT))
         error = told["error"]
@@ -68,8 +67,10 @@ def failure_of(attempt_dir: str) -> str | None:
 
 
 def _own(work: Work, step: StepResult | None, calls: Sequence[CallRecord]) -> list[CallRecord]:
-    """This attempt's, and those of one that was killed whose answers it took over. Of a step that need not be done
-    again: those of the attempt that did it."""
+    """Return the calls of this attempt, and those of a killed attempt whose answers it took over.
+
+    For a step that was resumed, return the calls of the attempt that ran it.
+    """
     attempt = work.attempt
     if step is not None and step.resumed:
         attempt = max((call.charge.attempt for call in calls if call.charge.role == work.role), default=attempt)
@@ -91,14 +92,14 @@ def _call(call: CallRecord) -> dict[str, Any]:
 
 
 def _cost(calls: Sequence[CallRecord]) -> dict[str, Any]:
-    """Unknown is null: a sum that leaves some out would pass for the whole."""
+    """Sum the costs. An unknown cost makes the sum null: a sum without it would pass for the whole."""
     counted = [call.counts_usd for call in calls]
     total = None if None in counted else sum((one for one in counted if one is not None), Decimal(0))
     return {"cost_usd": _number(total), "cost_estimated": any(call.estimated for call in calls)}
 
 
 def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
-    """What this result cost; and the whole job, where others worked on it before."""
+    """Describe the cost of this result, and of the whole job if others worked on it before."""
     who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
     job = f"; the job so far: {_sum(calls)}" if len(calls) > len(own) else ""
     return f"*{who or 'no answer'}: {_sum(own)}{job}*"
@@ -116,5 +117,5 @@ def _sum(calls: Sequence[CallRecord]) -> str:
 
 
 def _number(amount: Decimal | None) -> str | None:
-    """As text: a float would not be what it was."""
+    """Format as text: a float would not be exact."""
     return None if amount is None else format(amount.normalize() if amount else Decimal(0), "f")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from farro.agents.costs import BudgetStatus, CostLine, Costs, GroupBy, cost_of_job, parse_day_range, sum_costs
-    from farro.agents.gateway import CallTry, ProviderCandidate, call_providers, providers_of_role
+    from farro.agents.gateway import CallTry, Gateway, ProviderCandidate, providers_of_role
     from farro.agents.inbox import InboxItem, approve, edit, list_inbox, refuse, reroute
     from farro.agents.provider_test import TEST_PROMPT
     from farro.agents.providers.port import Answer, ChatMessage, Provider, Reach, Request, Usage
@@ -24,6 +24,7 @@ __all__ = [
     "ChatMessage",
     "CostLine",
     "Costs",
+    "Gateway",
     "GroupBy",
     "HopReport",
     "InboxItem",
@@ -36,7 +37,6 @@ __all__ = [
     "TaskSummary",
     "Usage",
     "approve",
-    "call_providers",
     "cost_of_job",
     "edit",
     "find_task",
@@ -53,7 +53,7 @@ __all__ = [
 
 _MODULES = {
     "costs": ("BudgetStatus", "CostLine", "Costs", "GroupBy", "cost_of_job", "parse_day_range", "sum_costs"),
-    "gateway": ("CallTry", "ProviderCandidate", "call_providers", "providers_of_role"),
+    "gateway": ("CallTry", "Gateway", "ProviderCandidate", "providers_of_role"),
     "inbox": ("InboxItem", "approve", "edit", "list_inbox", "refuse", "reroute"),
     "provider_test": ("TEST_PROMPT",),
     "providers.port": ("Answer", "ChatMessage", "Provider", "Reach", "Request", "Usage"),

@@ -1,7 +1,4 @@
-"""Tasks and the way of each through the roles: what tasks/ says, which jobs follow it, what each hop said and changed.
-
-What comes next in a workflow is roles.workflow; who starts tasks is services.auto_plan.
-"""
+"""List tasks and the routes of their jobs: what tasks/ says, which hops a job took, what each answered and changed."""
 
 from __future__ import annotations
 
@@ -26,40 +23,42 @@ from farro.store.port import JobView, Store
 
 FOLDER = "tasks"
 _LIMIT = 4 << 20
-_TEXT = 256 << 10  # of one result
-_DIFF = 1 << 20  # of all diffs of a job
+_TEXT = 256 << 10  # bytes of one result
+_DIFF = 1 << 20  # bytes of all diffs of a job
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskSummary:
-    """A file of tasks/, or a task that only jobs know of."""
+    """A file of tasks/, or a task that only jobs know."""
 
     id: str
     title: str
     file: str | None
     problems: tuple[str, ...] = ()
     description: str = ""
-    workflow: tuple[tuple[str, str], ...] = ()  # role and rubric
+    workflow: tuple[tuple[str, str], ...] = ()  # role and rubric of each step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopReport:
+    """One hop of a job with the result of its role."""
+
     hop: Hop
-    result: str | None  # what the role said, in Markdown
+    result: str | None  # the role's result.md
     verdict: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRoute:
-    """A job's way."""
+    """The route of a job through the roles."""
 
     hops: tuple[HopReport, ...]
-    at_step: int | None  # of the workflow, where it is now
+    at_step: int | None  # the present step of the workflow
     diff: str
 
 
 def list_tasks(root: str, settings: Settings, roles: Sequence[str]) -> list[TaskSummary]:
-    """Every file of tasks/, by its name; what is wrong with one stands in it."""
+    """List every file of tasks/ by name, each with its problems."""
     try:
         names = sorted(fs.listdir(f"{root}/{FOLDER}"))
     except (FileNotFoundError, NotADirectoryError):
@@ -96,7 +95,7 @@ def _told(stem: str, file: str | None, found: WorkflowTask | tasks.TaskText) -> 
 
 
 def find_task(root: str, settings: Settings, roles: Sequence[str], task_id: str, folders: Sequence[str]) -> TaskSummary:
-    """The task of that id: its file, else as a job that follows it keeps it. `folders`: of those jobs."""
+    """Return a task from its file, else from the snapshot of a job that follows it. `folders` are those jobs' folders."""
     for told in list_tasks(root, settings, roles):
         if told.id == task_id:
             return told
@@ -111,7 +110,7 @@ def find_task(root: str, settings: Settings, roles: Sequence[str], task_id: str,
 
 
 def job_route(store: Store, view: JobView) -> JobRoute:
-    """What each hop of a job said; a hop that ended an attempt has that attempt's result."""
+    """Return the hops of a job. A hop that ended an attempt has that attempt's result."""
     folder, life = store.folder(view), view.lifecycle
     try:
         numbers = attempt_numbers(folder)
@@ -146,7 +145,7 @@ def _verdict(result: Mapping[str, Any]) -> str | None:
 
 
 def _diffs(folder: str, numbers: Sequence[int]) -> str:
-    """What the attempts changed, one after the other: the diff that a program left, else the patch of an answer."""
+    """Join what the attempts changed: the diff that a program left, else the patch of an answer."""
     parts: list[str] = []
     size = 0
     for number in numbers:

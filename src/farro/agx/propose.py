@@ -15,12 +15,12 @@ from farro.agents.service import (
     Answer,
     CallTry,
     ChatMessage,
+    Gateway,
     Provider,
     ProviderCandidate,
     Reach,
     Request,
     Usage,
-    call_providers,
     providers_of_role,
 )
 from farro.agx import model_answer as answers
@@ -196,16 +196,15 @@ class Planner:
         messages = tuple(ChatMessage(author=one.author, text=self.redactor.text(one.text)) for one in messages)
         said = [[one.author, one.text] for one in messages]
         self._digest = sha256(json.dumps([system, said]).encode("utf-8", "surrogatepass")).hexdigest()
-        answered = call_providers(
-            candidates,
-            lambda candidate, number: self._request(system, messages, candidate, number),
+        gateway = Gateway(
+            make_request=lambda candidate, number: self._request(system, messages, candidate, number),
             reserve=self._reserve,
             settle=self._settle,
             clock=self.clock,
             uniform=self.uniform,
             on_try=self.on_try,
-            first_number=self._made + 1,
         )
+        answered = gateway.call(candidates, first_number=self._made + 1)
         come, who = answered.answer, answered.candidate
         self._who = (who.name, come.model or who.model)
         return Answer(text=self.redactor.text(come.text), model=come.model, whole=come.whole)

@@ -383,11 +383,8 @@ class App:
         from farro.agents.providers.prices import GenaiPrices
 
         with provider_test.scratch_folder(root) as folder:
-            tested = provider_test.run_provider_test(
-                settings,
-                role=role,
-                provider=provider,
-                prompt=prompt,
+            test = provider_test.ProviderTest(
+                settings=settings,
                 open_provider=self.providers(root),
                 clock=SystemClock(),
                 uniform=random.SystemRandom().uniform,
@@ -396,6 +393,7 @@ class App:
                 prices=GenaiPrices(settings.providers),
                 on_try=lambda one: on_try(replace(one, message=redact(one.message))),
             )
+            tested = test.run(role=role, provider=provider, prompt=prompt)
         return provider_test.without_secrets(tested, redact)
 
     def redact_secrets(self, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""RULES of agent work, pure: the prompt's contract, policies, lexical path rules, what each role answers.
+"""The rules of agent work: role names, prompts, tasks, policies, allowed paths, answers and the workflow.
 
-No files, no processes, no providers: those are guard, providers and execution.agents.
+Pure: no files, no processes, no providers.
 """

@@ -1,6 +1,7 @@
-"""What each role answers: one JSON object of a shape of its own. Reading it out of what a provider said.
+"""Define the answer of each role: one JSON object of the role's own shape.
 
-The words for a provider are in `instructions`; what becomes of an answer is the worker's and the manager's matter.
+Also reads the answer from the text of a provider, renders it as the Markdown of result.md, and words the instructions
+that tell a provider which form is expected.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths, Routing
 
 MAX_BYTES = 4 << 20
 _LIMITS = Limits(size=MAX_BYTES, nodes=20_000)
-_MAX_STARTS = 64  # braces in prose that may begin the answer: looking at each costs a pass over the rest
+_MAX_STARTS = 64  # braces in prose that are tried as the start of the answer; each costs a pass over the rest
 
 LongText = Annotated[str, Prose(200_000)]
 Verdict = Annotated[Literal["approve", "changes_requested"], AnyCase()]
@@ -30,7 +31,7 @@ Severity = Annotated[Literal["blocker", "major", "minor", "note"], AnyCase()]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptDraft:
-    """A prompt that an Architect proposes: a job to be, once somebody accepts it."""
+    """A prompt that an Architect proposes. It becomes a job when a person or auto-plan accepts it."""
 
     role: Role
     rubric: Annotated[str, Prose(MAX_RUBRIC)]
@@ -40,7 +41,7 @@ class PromptDraft:
     inputs: dict[str, Any] = field(default_factory=dict)
 
     def to_prompt(self) -> dict[str, Any]:
-        """As prompt.json has it."""
+        """Return the draft in the form of prompt.json."""
         prompt: dict[str, Any] = {
             "role": self.role,
             "rubric": self.rubric,
@@ -53,7 +54,7 @@ class PromptDraft:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Analysis:
-    """Of an Architect."""
+    """The answer of an Architect."""
 
     analysis: LongText
     prompts: Annotated[tuple[PromptDraft, ...], Size(at_most=50)] = ()
@@ -61,15 +62,17 @@ class Analysis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodeChange:
-    """Of an engineer."""
+    """The answer of an engineer."""
 
     summary: LongText
-    patch: str | None = None  # a unified diff, where it did not write the files itself
-    tests: str | None = None  # what was run, and what came of it
+    patch: str | None = None  # a unified diff, unless the agent changed the files itself
+    tests: str | None = None  # which tests were run, and their result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReviewFinding:
+    """One finding of a review."""
+
     message: LongText
     path: AllowedPath | None = None
     line: Annotated[int, Bounds(at_least=1)] | None = None
@@ -78,7 +81,7 @@ class ReviewFinding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Review:
-    """Of a CodeReviewer."""
+    """The answer of a CodeReviewer."""
 
     verdict: Verdict
     findings: Annotated[tuple[ReviewFinding, ...], Size(at_most=1000)] = ()
@@ -87,13 +90,15 @@ class Review:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenDocument:
+    """A document of a DocWriter."""
+
     path: AllowedPath
-    text: str | None = None  # None: it wrote the file itself
+    text: str | None = None  # None: the agent wrote the file itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Documents:
-    """Of a DocWriter."""
+    """The answer of a DocWriter."""
 
     summary: LongText
     documents: Annotated[tuple[WrittenDocument, ...], Size(at_most=200)] = ()
@@ -101,7 +106,7 @@ class Documents:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FreeText:
-    """Of every other role: what it said, as it said it."""
+    """The answer of every other role: its text, unchanged."""
 
     text: str
 
@@ -118,12 +123,12 @@ _SHAPES: Mapping[str, type[Analysis | CodeChange | Review | Documents]] = {
 
 
 def shape_of(role: str) -> type[Analysis | CodeChange | Review | Documents] | None:
-    """None: free text."""
+    """Return the dataclass of a role's answer; None means free text."""
     return _SHAPES.get(role)
 
 
 def schema_of(role: str) -> dict[str, Any] | None:
-    """JSON Schema of the answer; None: free text."""
+    """Return the JSON Schema of a role's answer; None means free text."""
     from farro.documents.json_schema import schema
 
     shape = shape_of(role)
@@ -131,20 +136,20 @@ def schema_of(role: str) -> dict[str, Any] | None:
 
 
 def read(role: str, text: str) -> RoleAnswer | list[Problem]:
-    """The answer in what was said, or what is wrong with it, for whoever is asked to put it right.
+    """Read the answer from a provider's text, or return the problems, worded for the agent that has to repair it.
 
-    The whole text is the object, or its last ```json block is, or one that stands in the prose: the last that fits, and
-    only where nothing after it may be meant as the answer, too. A reviewer quotes what it reviews: an approval in there
-    must not stand for its own verdict, because that one was cut off or had a field too many.
+    The whole text is the object, or the last ```json block is, or an object in the prose: the last that fits, and only
+    if nothing after it may be meant as the answer. A reviewer quotes what it reviews: a quoted approval must not
+    replace a verdict that was cut off or has an unknown field.
     """
     shape = shape_of(role)
-    # Of any role: what is longer would be cut where it is read again, and half of it pass for the whole.
+    # For every role: a longer text would be cut when it is read again, and the half would pass for the whole.
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         return [Problem(path="", message=f"the answer has {size} bytes; at most {MAX_BYTES} are read")]
     if shape is None:
         return FreeText(text=text) if text.strip() else [Problem(path="", message="the answer is empty")]
     first: list[Problem] | None = None
-    meant: list[Problem] | None = None  # … with what was begun last
+    meant: list[Problem] | None = None  # problems of the object that begins last
     begun = _last_begun(shape, text)
     for start, end in objects(text):
         problems, answer = _fitting(shape, text[start:end])
@@ -158,6 +163,7 @@ def read(role: str, text: str) -> RoleAnswer | list[Problem]:
 
 
 def _fitting(shape: type[Any], text: str) -> tuple[list[Problem], RoleAnswer | None]:
+    """Check one text against the shape; return its problems, or the answer."""
     try:
         document = parse_json(text.encode("utf-8", "surrogatepass"), source="answer", limits=_LIMITS)
     except BadDocument as bad:
@@ -170,7 +176,7 @@ def _fitting(shape: type[Any], text: str) -> tuple[list[Problem], RoleAnswer | N
 
 
 def _faults(answer: RoleAnswer) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What the shapes cannot say."""
+    """Check what the shapes cannot express."""
     if isinstance(answer, Review) and answer.verdict == "changes_requested" and not answer.findings:
         yield ("findings",), "must have at least one where changes are requested: say which"
     if isinstance(answer, Documents):
@@ -184,11 +190,11 @@ def _faults(answer: RoleAnswer) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 if message := paths.fault(path, allow_absolute=True):
                     yield (*at, "allowed_paths", place), message
             if (draft.routing.mode == "role") != (draft.routing.next is not None):
-                yield (*at, "routing", "next"), "is there exactly when the mode is role"
+                yield (*at, "routing", "next"), "is required when the mode is role, and only then"
 
 
 def objects(text: str) -> Iterator[tuple[int, int]]:
-    """Where the object may begin and end, the likeliest first."""
+    """Yield the start and end of each text that may be the JSON object, the likeliest first."""
     bare = text.strip()
     if bare.startswith("{"):
         yield 0, len(text)
@@ -199,8 +205,10 @@ def objects(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _last_begun(shape: type[Any], text: str) -> int:
-    """Where the last object is begun that may be meant as the answer, whether or not it can be read: by the first field
-    of the form, which each has to have. -1: none is."""
+    """Return where the last object begins that may be meant as the answer, readable or not; -1 if there is none.
+
+    Such an object is recognised by the first field of the shape, which is required.
+    """
     name = next(iter(shape.__dataclass_fields__))
     return max((found.start() for found in re.finditer(rf"[\"']{name}[\"']\s*:", text)), default=-1)
 
@@ -209,8 +217,10 @@ _SEVERAL = "there is more than one object that may be meant; answer with exactly
 
 
 def _fences(text: str) -> Iterator[tuple[str, int, int]]:
-    """What is in the fenced blocks, each with the word that follows its opening. Line by line: a pattern over all of it
-    would be quadratic in fences that nobody closes."""
+    """Yield the contents of fenced blocks, each with the word after its opening fence.
+
+    Works line by line: a regular expression over the whole text would be quadratic in unclosed fences.
+    """
     fence, word = "", ""
     at = start = 0
     for line in text.splitlines(keepends=True):
@@ -228,6 +238,7 @@ _OPENING = re.compile(r"(`{3,}|~{3,})\s*([A-Za-z0-9_-]*)")
 
 
 def _in_prose(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the JSON objects that stand in prose."""
     decoder = json.JSONDecoder()
     start = text.find("{")
     for _ in range(_MAX_STARTS):
@@ -262,7 +273,7 @@ Of a finding only `message` is required. `changes_requested` needs at least one 
 
 
 def instructions(role: str) -> str:
-    """What a provider is told of the form of its answer."""
+    """Describe the form of the answer for a provider."""
     shape = shape_of(role)
     if shape is None:
         return "Answer in Markdown."
@@ -270,7 +281,7 @@ def instructions(role: str) -> str:
 
 
 def markdown(role: str, answer: RoleAnswer) -> str:
-    """The answer of that role, with a headline of its own."""
+    """Render the answer of a role as Markdown with a headline."""
     match answer:
         case Analysis():
             parts = [f"# {role}: analysis", answer.analysis]
@@ -323,7 +334,7 @@ def _code(text: str) -> str:
 
 
 def _fenced(text: str, word: str) -> str:
-    """In a fence that is longer than any in the text."""
+    """Fence a text with more backticks than any fence in it has."""
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{word}\n{text.rstrip(chr(10))}\n{fence}"

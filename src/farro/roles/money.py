@@ -1,7 +1,4 @@
-"""Amounts of money as people read them and as settings spell them: US dollars, exact, never binary fractions.
-
-What something costs lives in providers.prices; what was spent lives in the ledger.
-"""
+"""Parse and print amounts of money: US dollars as exact decimals, never binary fractions."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 _CENT = Decimal("0.01")
 _MICRO = Decimal("0.000001")
-_BEYOND = Decimal(10) ** 15  # no amount that anybody reads digit by digit, and none that decimals round to a cent
-_TOLD = Decimal(10) ** 9  # no call costs that much: whoever says so says something else
-_PLACES = -30  # of ten: less is nothing, and would be written with as many zeros
+_BEYOND = Decimal(10) ** 15  # too large to read digit by digit, or for a decimal to round to a cent
+_MOST_REPORTED = Decimal(10) ** 9  # no call costs that much: the field holds something else
+_PLACES = -30  # smallest power of ten; less counts as zero, and would print as many zeros
 
 
 def usd(amount: Decimal) -> str:
-    """Two decimals, and as many more as it takes to tell it to the millionth of a dollar: 5.00, 0.0123."""
+    """Print with two decimals, or as many as needed down to a millionth of a dollar: 5.00, 0.0123."""
     if abs(amount) >= _BEYOND:
         return f"{amount:.2e}"
     if amount == amount.quantize(_CENT):
@@ -28,18 +25,18 @@ def usd(amount: Decimal) -> str:
 
 
 def exact(amount: float) -> Decimal:
-    """The amount that somebody wrote: 0.1 is a tenth, not the nearest binary fraction."""
+    """Convert a configured amount: 0.1 is a tenth, not the nearest binary fraction."""
     return Decimal(repr(amount))
 
 
 def told(amount: object) -> Decimal | None:
-    """What a provider says that something cost; None: it says nothing that could be an amount."""
+    """Read the cost that a provider reports; None if the value cannot be an amount."""
     if isinstance(amount, bool) or not isinstance(amount, (int, float, str, Decimal)):
         return None
     try:
         found = Decimal(str(amount))
-    except (InvalidOperation, ValueError):  # the latter: a whole number of thousands of digits
+    except (InvalidOperation, ValueError):  # ValueError: an integer with thousands of digits
         return None
-    if not found.is_finite() or not 0 <= found < _TOLD:
+    if not found.is_finite() or not 0 <= found < _MOST_REPORTED:
         return None
-    return +found if found.adjusted() >= _PLACES else Decimal(0)  # with as many digits as decimals reckon with
+    return +found if found.adjusted() >= _PLACES else Decimal(0)  # rounded to the precision of the decimal context

@@ -1,7 +1,4 @@
-"""The built-in roles, and what a role's name is in a document.
-
-Which roles a root has beside these lives in its config (settings); the pattern lives in kernel.ids.
-"""
+"""The built-in roles, and the check of a role's name in a document."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from farro.errors import BadName
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass
 
-MANAGER = "Manager"  # decides where agents' jobs go next; runs nothing
+MANAGER = "Manager"  # decides which role gets a job next; runs nothing itself
 AGENTS = (MANAGER, "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter")  # SPEC-1 §3.1
 RUNNER = "Runner"  # for command plans
 ROLES = (*AGENTS, RUNNER)
@@ -20,7 +17,7 @@ ROLES = (*AGENTS, RUNNER)
 
 @dataclass(frozen=True, eq=False)
 class RoleNameRule:
-    """The name of a role. Whether the root has it is asked where the root is known: `fault_of`."""
+    """Check the form of a role's name. `fault_of` checks whether the root has the role."""
 
     def fault(self, value: str, /) -> str | None:
         try:
@@ -30,7 +27,7 @@ class RoleNameRule:
         return None
 
     def schema(self) -> dict[str, Any]:
-        # The names first, for editors; a config may declare others.
+        # The built-in names come first for editors; a config may declare others.
         return {"anyOf": [{"enum": list(AGENTS)}, {"pattern": f"^(?:{ids.ROLE.pattern})$"}]}
 
 
@@ -38,13 +35,13 @@ Role = Annotated[str, RoleNameRule()]
 
 
 def fault_of(role: str, known: Collection[str]) -> str | None:
-    """Why agent work cannot go to that role of a root that has `known`."""
+    """Say why agent work cannot go to this role in a root with the roles `known`; None if it can."""
     agents = [name for name in known if name != RUNNER]
     if role == RUNNER:
         return f"{RUNNER} runs command plans, no agents; there is {', '.join(agents)}"
     if role in agents:
         return None
-    from difflib import get_close_matches  # here: most names are right
+    from difflib import get_close_matches  # imported late: most names are right
 
     near = get_close_matches(role, agents, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(agents)}."

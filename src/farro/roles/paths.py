@@ -1,10 +1,10 @@
-"""The lexical rules of allowed_paths: what a path means, and which ones nobody may be allowed. Pure text.
+"""The lexical rules of allowed_paths: what a path means, and which paths no job may be allowed to write.
 
-What a path leads to on a disk (links, mounts) is the sandbox's matter: guard.
+Pure text. Where a path leads on the disk (links, mounts) is checked by the sandbox.
 
-Paths are relative to the root of the repository. `\\` is `/`, `..` and `.` are collapsed, a slash at the end says
-"a folder, made if need be". `.` is the whole repository: what is `PROTECTED` in it stays read-only all the same, which
-the sandbox sees to. Names are compared without case: on some disks AGENTS.MD is AGENTS.md.
+Paths are relative to the root of the repository. `\\` means `/`, `..` and `.` are collapsed, and a slash at the end
+means "a folder, created if necessary". `.` is the whole repository; the sandbox still keeps what is `PROTECTED` in it
+read-only. Names are compared without case: on some disks AGENTS.MD is AGENTS.md.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Annotated, Any
 from farro.documents.model import show
 from farro.lazy_dataclass import dataclass
 
-MAX_PATHS = 256  # each is a mount, or a rule, of every process
+MAX_PATHS = 256  # each is a mount or a rule in every process
 MAX_LENGTH = 1024
 
-# What the queue, its policy and the swarms are made of, at the root. Whoever may write here may give work to others, or
-# to themselves with more rights: so may whoever writes tasks/, which the manager follows, or what is asked of swarms.
+# What the queue, its policy and the swarms are made of, at the root. A job that may write here may give work to other
+# jobs, or to itself with more rights. The same holds for tasks/, which the manager follows, and for requests to swarms.
 # [test_everything_that_farro_makes_in_a_root_is_its_own]
 PROTECTED_FOLDERS = ("agents", "bus", "jobs", "logs", "schemas", "schedules", "swarms", "tasks")
 PROTECTED_FILES = ("AGENTS.md", "policy.lock.json", "agents-config.json", "agents-config.yaml")
 PROTECTED = (*PROTECTED_FOLDERS, *PROTECTED_FILES, ".git")
-GIT = ".git"  # also further down: its hooks are programs that others run
+GIT = ".git"  # also in subfolders: its hooks are programs that other users run
 
 _AT_ROOT = frozenset(name.lower() for name in PROTECTED)
 _CONFIG = "agents-config."
@@ -35,7 +35,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 @dataclass(frozen=True, eq=False)
 class AllowedPathRule:
-    """What any path of the list must be, whatever the config allows."""
+    """Check what every path in the list must satisfy, whatever the config allows."""
 
     def fault(self, value: str, /) -> str | None:
         return _malformed(value)
@@ -48,8 +48,10 @@ AllowedPath = Annotated[str, AllowedPathRule()]
 
 
 def normalise(path: str) -> str:
-    """The one spelling of a path: `src/a/` for `./src//b/../a/`. An absolute path stays absolute; `..` at the front of
-    a relative one stays, and is what `fault` calls an escape."""
+    """Return the one spelling of a path: `src/a/` for `./src//b/../a/`.
+
+    An absolute path stays absolute. `..` at the front of a relative path stays; `fault` reports it as an escape.
+    """
     text = path.replace("\\", "/")
     drive = _DRIVE.match(text)
     head = "" if drive is None else drive[0].upper()
@@ -76,8 +78,10 @@ def is_absolute(path: str) -> bool:
 
 
 def fault(path: str, *, allow_absolute: bool, root: str | None = None) -> str | None:
-    """Why nobody may be allowed this path; None: lexically it may be. With `root`, an absolute path is also held
-    against what is protected in there."""
+    """Say why no job may be allowed this path; None if it is lexically allowed.
+
+    With `root`, an absolute path is also compared with what is protected in that root.
+    """
     if (wrong := _malformed(path)) is not None:
         return wrong
     whole = normalise(path)
@@ -99,7 +103,9 @@ def fault(path: str, *, allow_absolute: bool, root: str | None = None) -> str | 
 
 
 def protected_part(whole: str, inside: str | None) -> str | None:
-    """What of a normalised path is protected. `inside`: as it is relative to the root, where it lies in there."""
+    """Return the protected part of a normalised path, or None. `inside` is the path relative to the root, if it lies in
+    it.
+    """
     for part in whole.split("/"):
         if part.lower() == GIT:
             return part
@@ -129,7 +135,7 @@ def _beneath(whole: str, root: str | None) -> str | None:
 
 
 def within(path: str, allowed: Sequence[str]) -> bool:
-    """Whether what may write `allowed` may write `path`, by their spelling: a folder holds all that is in it."""
+    """Tell whether a job that may write `allowed` may write `path`, by spelling alone: a folder includes all in it."""
     wanted = normalise(path).rstrip("/")
     for each in allowed:
         base = normalise(each).rstrip("/")

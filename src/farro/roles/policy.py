@@ -1,12 +1,10 @@
-"""Policy files, AGENTS.md and AGENTS-ROLE.md: the header with their version, and the version that a job records.
+"""Read policy files, AGENTS.md and AGENTS-ROLE.md: the header with the version, and the version that a job records.
 
-Where they lie and when they are copied lives in execution; what `farro init` writes lives in operations.
-
-    ---
-    version: 1.0.0
-    role: Architect
-    ---
-    # Architect …
+---
+version: 1.0.0
+role: Architect
+---
+# Architect …
 """
 
 from __future__ import annotations
@@ -31,16 +29,19 @@ _FIELD = r"([A-Za-z_][A-Za-z0-9_-]*)\s*:\s*(.*)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """One policy file. `text` is what agents read: all but the header."""
+    """One policy file. `text` is what agents read: everything but the header."""
 
     version: str | None
     text: str
-    warning: str | None = None  # what a person should mend, though it works
+    warning: str | None = None  # what a person should fix, though the file works
 
 
 def read(text: str, source: str) -> Policy:
-    """The policy in that text. A file without a header, or without a version in it, has none, and says so; a header
-    that is begun and wrong is BadDocument with its place."""
+    """Read a policy file.
+
+    A file without a header, or without a version in it, has version None and a warning. A malformed header raises
+    BadDocument with its position.
+    """
     lines = text.removeprefix("\ufeff").splitlines()
     if not lines or lines[0].rstrip() != _RULE:
         return Policy(version=None, text=text, warning=_advice(source, "has no header with its version"))
@@ -52,7 +53,7 @@ def read(text: str, source: str) -> Policy:
     for number, line in enumerate(lines[1:end], start=2):
         found = re.fullmatch(_FIELD, line.strip())
         if found is None or found[1].lower() != "version":
-            continue  # the rest of the header is people's own
+            continue  # other fields of the header are free
         if version is not None:
             raise refuse(source, "the version is here twice; keep one", (number, 1))
         version = found[2].split(" #", 1)[0].strip().strip("\"'")
@@ -65,12 +66,16 @@ def read(text: str, source: str) -> Policy:
 
 
 def file_of(role: str, job_role: str) -> str:
-    """The name, in a job's snapshot, of a role's policy: a step of a plan may ask another role than the job's."""
+    """Return the file name of a role's policy in a job's snapshot: a step of a plan may ask another role than the
+    job's.
+    """
     return OWN if role == job_role else f"AGENTS-ROLE.{role}.md"
 
 
 def policy_version(role_policy: Policy, sha256: str) -> str:
-    """What a job records: the role's version, and as build metadata of it the beginning of its snapshot's hash."""
+    """Return the version that a job records: the role's version, with the start of the snapshot's hash as build
+    metadata.
+    """
     version = role_policy.version or UNVERSIONED
     return f"{version}{'.' if '+' in version else '+'}{sha256[:12]}"
 

@@ -1,8 +1,4 @@
-"""The agent prompt of SPEC-1 §3.1: its shape, and loading one with every problem and its place.
-
-As a plan of one `agent` step it is read by plans.forms, which judges nothing; whoever accepts prompts loads them here.
-Files that it names (context_md, the payload) are the submitter's matter: operations.
-"""
+"""The agent prompt of SPEC-1 §3.1: its shape, and loading one with every problem and its position."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ __all__ = ["AgentPrompt", "Routing", "is_agent_prompt", "load", "load_any", "pat
 
 MAX_RUBRIC = 10_000
 MAX_SUCCESS = 5_000
-CONTEXT = "prompt.md"  # its name inside a job, whatever it was outside
+CONTEXT = "prompt.md"  # its name in the job's folder, whatever it was called outside
 
 FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 FileName = Annotated[str, Matching(FILE_NAME, "a plain file name, without folders")]
@@ -33,7 +29,7 @@ AllowedPaths = Annotated[tuple[AllowedPath, ...], Size(at_least=1, at_most=MAX_P
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Routing:
-    """Where the job goes after its first role. Invariant: `next` is there exactly when the mode is role."""
+    """Where the job goes after its first role. Invariant: `next` is set exactly when the mode is role."""
 
     schema_more: ClassVar[Mapping[str, Any]] = {
         "if": {"properties": {"mode": {"const": "role"}}},
@@ -54,7 +50,7 @@ class AgentPrompt:
 
     role: Role
     rubric: Annotated[str, Prose(MAX_RUBRIC)]
-    allowed_paths: AllowedPaths  # as they were written; paths.normalise says what they mean
+    allowed_paths: AllowedPaths  # as written; paths.normalise gives their meaning
     success: Annotated[str, Prose(MAX_SUCCESS)]
     routing: Routing
     context_md: FileName | None = None
@@ -69,22 +65,22 @@ def load(
     allow_absolute: bool = True,
     root: str | None = None,
 ) -> AgentPrompt:
-    """The prompt in a document; BadDocument with every problem and its place, in text order.
+    """Load a prompt. Raises BadDocument with every problem and its position, in text order.
 
-    Submitters say which roles the root has and what its config allows. Without that a prompt is only read: one that
-    was accepted stays readable when the config changes, and what it may write is judged by who lets it.
+    Submitters pass the roles of the root and what its config allows. Without them a prompt is only read: a prompt that
+    was accepted stays readable when the config changes.
     """
     checked = shapes.check(AgentPrompt, without_schema(document.data))
     faults = [Fault(fault.path, _advised(fault), fault.key) for fault in checked.faults]
-    told = {fault.path for fault in faults}
+    reported = {fault.path for fault in faults}
     more = [
         *_routing_faults(document.data),
         *path_faults(_member(document.data, "allowed_paths"), allow_absolute=allow_absolute, root=root),
         *_role_faults(document.data, roles),
     ]
-    faults += [fault for fault in more if fault.path not in told]
+    faults += [fault for fault in more if fault.path not in reported]
     plan = [fault for fault in faults if fault.path in _PLANS]
-    faults = plan or faults  # what a prompt lacks is no news of a plan
+    faults = plan or faults  # a plan is not reported which fields of a prompt it lacks
     if checked.value is None or faults:
         problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in faults]
         raise refusal(document.source, problems)
@@ -92,14 +88,14 @@ def load(
 
 
 def load_any(document: Document) -> Plan:
-    """The plan in a document: an agent prompt, by its strict rules, or a plan in any form."""
+    """Load a plan in any form; an agent prompt is checked by its strict rules."""
     if is_agent_prompt(document.data):
         load(document)
     return loading.load(document)
 
 
 def path_faults(allowed: Any, *, allow_absolute: bool, root: str | None = None) -> Iterator[Fault]:
-    """What the `allowed_paths` of a prompt or a plan may not have, whatever stands there."""
+    """Yield what is wrong with the `allowed_paths` of a prompt or a plan, whatever the value is."""
     for index, path in enumerate(allowed if isinstance(allowed, list) else ()):
         if isinstance(path, str) and (message := paths.fault(path, allow_absolute=allow_absolute, root=root)):
             yield Fault(("allowed_paths", index), message)
@@ -121,7 +117,10 @@ def _member(data: Any, name: str) -> Any:
 
 
 def _routing_faults(data: Any) -> Iterator[Fault]:
-    """What the shape cannot say: `next` belongs to the mode role. Asked of the raw data, to be told with the rest."""
+    """Check what the shape cannot express: `next` belongs to the mode role.
+
+    Works on the raw data, so that this is reported together with the other faults.
+    """
     routing = _member(data, "routing")
     onward = _member(routing, "next")
     if _member(routing, "mode") == "role" and onward is None:
@@ -142,7 +141,7 @@ _EXAMPLES = {
     "metadata": "it is an object of your own",
 }
 _PLANS = (("steps",), ("tasks",))
-_WORDS = {  # what others call it
+_WORDS = {  # other words for the same field
     **dict.fromkeys(("prompt", "instructions", "task", "description", "goal"), "rubric"),
     **dict.fromkeys(("acceptance", "success_criteria", "done", "criteria"), "success"),
     **dict.fromkeys(("paths", "files", "writable"), "allowed_paths"),

@@ -1,7 +1,6 @@
-"""Rules of `providers` and `roles` in a config that no single field can say: kinds, what fits them, who names whom.
+"""Check what no single field of `providers` and `roles` in a config can: kinds, fields that fit them, names that exist.
 
-The fields themselves live in settings, the file in config, the adapters in providers. Works on the raw data, so that
-these faults are told together with all others.
+Works on the raw data, so that these faults are reported together with all others.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from farro.roles.names import RUNNER
 
 OVER_HTTP = ("openai", "google", "openrouter")
 KINDS = (*OVER_HTTP, "cli", "scripted")
-ENTRY_POINTS = "farro.providers"  # the group in which an installed package offers a kind of its own
+ENTRY_POINTS = "farro.providers"  # the entry point group with which an installed package adds a kind
 
 _OF_ALL = frozenset({"kind", "model", "timeout_s", "max_output_tokens", "prices", "call_usd"})
 _OF_HTTP = frozenset({"api_key", "base_url", "stream"})
@@ -29,19 +28,21 @@ _FIELDS = {
 }
 _NEEDED = {"cli": ("command", '["claude", "-p"]'), "scripted": ("file", '"answers.json"')}
 
-# Compiled when they are needed: every command imports this.
-_TELLING = r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH"
+# Compiled on use: every command imports this module.
+_SENSITIVE = r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH"
 _VARIABLE = r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}"
 
 
 def names_a_secret(variable: str) -> bool:
-    """Whether a variable of that name most likely holds one."""
-    return re.search(_TELLING, variable, re.IGNORECASE) is not None
+    """Tell whether a variable of that name most likely holds a secret."""
+    return re.search(_SENSITIVE, variable, re.IGNORECASE) is not None
 
 
 def faults(data: Any, installed: Callable[[], Collection[str]]) -> Iterator[Fault]:
-    """What is wrong between the fields of a config, as it was written. `installed`: the kinds that packages here offer,
-    asked only where a kind is none of farro's own."""
+    """Yield what is wrong between the fields of a config as it was written.
+
+    `installed` returns the kinds that installed packages offer; it is called only for a kind that is not built in.
+    """
     providers = _members(data, "providers")
     for name, provider in providers.items():
         if isinstance(provider, dict):
@@ -55,7 +56,7 @@ def _provider_faults(
 ) -> Iterator[Fault]:
     kind = provider.get("kind") or name
     if not isinstance(kind, str):
-        return  # told by the shape
+        return  # reported by the shape
     if kind not in KINDS:
         offered = sorted(installed())
         if kind not in offered:
@@ -105,7 +106,7 @@ def _role_faults(at: tuple[str, ...], role: str, settings: Any, providers: Colle
         if role == RUNNER:
             yield Fault(path, f"{RUNNER} runs command plans and asks no provider; take it out")
         elif name not in providers:
-            from difflib import get_close_matches  # here: most names are right
+            from difflib import get_close_matches  # imported late: most names are right
 
             near = get_close_matches(name, providers, n=1)
             there = f"there is {', '.join(providers)}" if providers else "there is none"

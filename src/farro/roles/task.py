@@ -1,7 +1,7 @@
 """A task, tasks/<id>.json or .md: the roles that a piece of work goes through, in order, each with its rubric.
 
-What follows from it lives in workflow; where files lie is not known here. A Markdown file carries the task as YAML
-between two lines `---` at its head, and what comes after them is its description; without them it is words only.
+A Markdown file carries the task as YAML between two lines `---` at its head; the text after them is the description.
+Without such a header the file is a text for every role, without a workflow.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths
 
 MAX_HOPS = 20
 REVIEW_ROUNDS = 3  # DESIGN §6: at most
-HUMAN = "human"  # a hop that a person decides; no role is spelled so
+HUMAN = "human"  # a step that a person decides; no role has this name
 _RULE = "---"
 
 
 @dataclass(frozen=True, eq=False)
 class RoleOrHumanRule(names.RoleNameRule):
-    """The name of a role, or `human`."""
+    """Check the name of a role, or `human`."""
 
     def fault(self, value: str, /) -> str | None:
         return None if value == HUMAN else super().fault(value)
@@ -40,7 +40,7 @@ RoleOrHuman = Annotated[str, RoleOrHumanRule()]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowStep:
-    """One role's turn, or a person's, whose rubric is the question. What it does not say is as the task says."""
+    """One role's turn, or a person's: then the rubric is the question. Missing fields are taken from the task."""
 
     role: RoleOrHuman
     rubric: Annotated[str, Prose(MAX_RUBRIC)]
@@ -50,7 +50,9 @@ class WorkflowStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowTask:
-    id: Id  # as the file is called
+    """A task with a workflow."""
+
+    id: Id  # the file's name without its ending
     title: Annotated[str, Prose(200)]
     description: str = ""
     workflow: Annotated[tuple[WorkflowStep, ...], Size(at_least=1, at_most=MAX_HOPS)]
@@ -63,7 +65,7 @@ class WorkflowTask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskText:
-    """A task that is words only: told to every role, and no workflow."""
+    """A task without a workflow: a text that every role is given."""
 
     text: str
 
@@ -76,7 +78,7 @@ def read(
     roles: Collection[str] | None = None,
     allow_absolute: bool = True,
 ) -> WorkflowTask | TaskText:
-    """The task in a file, by the ending of its name; BadDocument with every problem and its place."""
+    """Read the task in a file, by the ending of its name. Raises BadDocument with every problem and its position."""
     if not source.lower().endswith(".md"):
         return load(parse_json(text, source=source), name=name, roles=roles, allow_absolute=allow_absolute)
     words = text.decode("utf-8", "replace").removeprefix("\ufeff")
@@ -86,7 +88,7 @@ def read(
     end = next((number for number, line in enumerate(lines[1:], start=1) if line.rstrip() == _RULE), None)
     if end is None:
         raise refuse(source, "the header that begins here has no end; write --- on a line of its own after it", (1, 1))
-    head = "\n" + "\n".join(lines[1:end]) + "\n"  # an empty line for the rule: places stay those of the file
+    head = "\n" + "\n".join(lines[1:end]) + "\n"  # the empty line keeps positions as in the file
     document = parse_yaml(head.encode(), source=source)
     if not isinstance(document.data, dict):
         raise refuse(source, "the header must name the task's fields: id, title, workflow", (1, 1))
@@ -99,7 +101,7 @@ def read(
 def load(
     document: Document, *, name: str | None = None, roles: Collection[str] | None = None, allow_absolute: bool = True
 ) -> WorkflowTask:
-    """The task in a document; BadDocument with every problem and its place. `name`: what its file is called."""
+    """Load a task. Raises BadDocument with every problem and its position. `name` is the name of its file."""
     checked = shapes.check(WorkflowTask, without_schema(document.data))
     faults = list(checked.faults)
     if (task := checked.value) is not None:

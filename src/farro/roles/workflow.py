@@ -1,17 +1,18 @@
-"""What comes next for a job that the manager routes: one decision from its task, its hops and its last result. Pure.
-
-Carrying it out lives in services (manager, routing); the task's shape lives in task, the answers' in answers.
+"""Decide what comes next for a job that the manager routes, from its task, its hops and its last result. Pure.
 
 The rules (DESIGN §6):
-- without a workflow the job is complete once its one role has succeeded;
-- a role that succeeded hands on to the next step of the workflow; after the last step the job is complete;
-- a review that asks for changes sends the job back to the last engineer before it, at most `review_rounds` times for
-  each review; then the job has failed;
-- a `human` step waits for a person: approved or edited, it goes on; refused, it goes back with the person's words to
-  the role before it, and where that is a review, to who makes the changes that the review asks for: a reviewer that has
-  approved has nothing to change. Where no role worked before, the job has failed;
-- a role that the workflow does not have, to which a person sent the job, takes a turn: then comes the step at which the
-  job was, or the one after it where that was over. Its findings, if it reviews, are for who worked last.
+
+- Without a workflow the job is complete when its one role has succeeded.
+- A role that succeeded hands on to the next step of the workflow; after the last step the job is complete.
+- A review that asks for changes sends the job back to the last engineer before it, at most `review_rounds` times for
+  each review; then the job fails.
+- A `human` step waits for a person. Approved or edited, the job goes on. Refused, it goes back with the person's note
+  to the role before it; if that is a review, to the role that makes the changes for that review, because a reviewer
+  that has approved has nothing to change. If no role worked before, the job fails.
+- A role outside the workflow, to which a person sent the job, takes one turn. Then the job continues with the step
+  where it was, or with the next one if that step was done. Findings of such a role, if it reviews, go to the role that
+  worked last.
+
 [tests/roles/test_workflow.py]
 """
 
@@ -33,15 +34,15 @@ _DECIDES = frozenset({Reason.ROUTED, Reason.REROUTED, Reason.ANSWERED})
 
 
 class RouteCode(StrEnum):
-    """What was decided. Stands in hops[] and in the audit log."""
+    """What was decided. Written to hops[] and to the audit log."""
 
     NEXT = "next"
-    CHANGES = "changes"  # back, with a review's findings
-    HUMAN = "human"  # a person is asked
+    CHANGES = "changes"  # back, with the findings of a review
+    HUMAN = "human"  # a person decides
     COMPLETE = "complete"
     FAIL = "fail"
-    PAUSED = "paused"  # the manager waits with it: too much is queued (auto-plan)
-    # … by others than the manager
+    PAUSED = "paused"  # the manager postpones it: the queues are too full (auto-plan)
+    # decided by others than the manager:
     FAST_PATH = "fast_path"
     DEGRADED_BYPASS = "degraded_bypass"
     OVERRIDE = "override"
@@ -50,49 +51,51 @@ class RouteCode(StrEnum):
     EDITED = "edited"
 
 
-_TELLS = frozenset({RouteCode.CHANGES, RouteCode.OVERRIDE})
+_NOTE_IS_FOR_THE_ROLE = frozenset({RouteCode.CHANGES, RouteCode.OVERRIDE})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouteDecision:
+    """A decision of the manager about one job."""
+
     code: RouteCode
-    note: str  # for people, and for the next role
-    to: str | None = None  # a role; None where the job ends or waits
-    step: int | None = None  # of the workflow, that it goes to
+    note: str  # for people and for the next role
+    to: str | None = None  # the next role; None if the job ends or waits
+    step: int | None = None  # the step of the workflow that the job goes to
     review: int | None = None  # the step whose review sent it back
     round: int | None = None
 
     @property
     def route(self) -> dict[str, Any]:
-        """As a hop keeps it."""
+        """Return the decision as a hop records it."""
         told = {"code": str(self.code), "step": self.step, "review": self.review, "round": self.round}
         return {name: value for name, value in told.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """Where a job is, by its hops. `step` is None while it has not entered the workflow."""
+    """Where a job is in its workflow, by its hops. `step` is None until it has entered the workflow."""
 
     step: int | None
-    rounds: Mapping[int, int]  # by the step of the review
-    last: Hop | None  # the last that decided where it goes
+    rounds: Mapping[int, int]  # keyed by the step of the review
+    last: Hop | None  # the last hop that decided where the job goes
     over: bool = False  # whether the work of `step` is done
 
     @property
     def answered(self) -> RouteCode | None:
-        """What a person said, where that is the last word."""
+        """Return what a person decided, if that is the last decision."""
         if self.last is None or self.last.reason is not Reason.ANSWERED:
             return None
         return RouteCode((self.last.route or {}).get("code", RouteCode.APPROVED))
 
     @property
     def asked(self) -> bool:
-        """Whether a person was asked, and somebody took the job from there without an answer (a crash)."""
+        """Tell whether a person was asked and the job was taken from there without an answer (a crash)."""
         return self.last is not None and _decided(self.last) == RouteCode.HUMAN
 
     @property
     def worked(self) -> Hop | None:
-        """The hop of a role that has just succeeded."""
+        """Return the hop of a role that has just succeeded."""
         last = self.last
         if last is None or last.reason is not Reason.ROUTED or last.role == MANAGER or self.asked:
             return None
@@ -100,6 +103,7 @@ class Position:
 
 
 def position(hops: Sequence[Hop], first_role: str, task: WorkflowTask | None) -> Position:
+    """Compute the position of a job from its hops."""
     step = 0 if task is not None and task.workflow[0].role == first_role else None
     rounds: dict[int, int] = {}
     last = None
@@ -118,8 +122,10 @@ def position(hops: Sequence[Hop], first_role: str, task: WorkflowTask | None) ->
 
 
 def worked_before(hops: Sequence[Hop]) -> tuple[tuple[str, int], ...]:
-    """Who worked, and in which attempt. The manager only hands results on; what a person edited stands beside what it
-    was made of."""
+    """List which role worked in which attempt.
+
+    The manager only hands results on. A result that a person edited is listed beside the one it was made of.
+    """
     found: list[tuple[str, int]] = []
     for hop in hops:
         edited = hop.reason is Reason.ANSWERED and (hop.route or {}).get("code") == RouteCode.EDITED
@@ -129,18 +135,20 @@ def worked_before(hops: Sequence[Hop]) -> tuple[tuple[str, int], ...]:
 
 
 def sent_to(hops: Sequence[Hop]) -> int | None:
-    """The step of the workflow that somebody sent the job to; None: nobody has yet."""
+    """Return the step of the workflow that the job was sent to; None if it was sent to none yet."""
     return position(hops, "", None).step
 
 
 def asked_changes(hops: Sequence[Hop]) -> str:
-    """Why the job was sent to its present role, where that role has to know."""
+    """Return why the job was sent to its present role, if that role has to know."""
     last = position(hops, "", None).last
-    return (last.note or "") if last is not None and _decided(last) in _TELLS else ""
+    return (last.note or "") if last is not None and _decided(last) in _NOTE_IS_FOR_THE_ROLE else ""
 
 
 def _decided(hop: Hop) -> str | None:
-    """What was decided there: who went past the manager decided as the manager would have, and it counts the same."""
+    """Return the code of a hop's decision. A bypass of the manager counts as the decision that the manager would have
+    made.
+    """
     route = hop.route or {}
     code = route.get("code")
     found = route.get("decided") if code == RouteCode.DEGRADED_BYPASS else code
@@ -150,8 +158,11 @@ def _decided(hop: Hop) -> str | None:
 def decide(
     task: WorkflowTask | None, at: Position, *, role: str | None, answer: Mapping[str, Any] | None
 ) -> RouteDecision:
-    """What comes next. `role` and `answer`: who has just succeeded, and its typed answer; None: a person has spoken, or
-    nobody has worked yet."""
+    """Decide what comes next.
+
+    `role` and `answer` are the role that has just succeeded and its typed answer. With None, a person has answered or
+    no role has worked yet.
+    """
     if at.asked and role is None and task is not None and at.step is not None:
         return _entered(task, at.step, "asked again")
     if at.answered is not None and role is None:
@@ -175,13 +186,17 @@ def decide(
 
 
 def _beside(task: WorkflowTask, step: int, role: str) -> bool:
-    """Whether a person sent the job to that role, which the workflow does not have there."""
+    """Tell whether a person sent the job to this role, which the workflow does not have at that step."""
     return task.workflow[step].role != role
 
 
 def possible(decision: RouteDecision, roles: Collection[str]) -> RouteDecision:
-    """It, where the root has the role that it names; else that the workflow cannot be followed. A task is judged when
-    it is enqueued, and may be another when it is claimed; a job that names it in its inputs is not asked."""
+    """Return the decision if the root has the role that it names; else the decision that the workflow cannot be
+    followed.
+
+    A task is checked when it is enqueued and may have changed when the job is claimed; a job that names a task in its
+    inputs is not checked at all.
+    """
     message = None if decision.to is None else names.fault_of(decision.to, roles)
     if message is None:
         return decision
@@ -191,11 +206,12 @@ def possible(decision: RouteDecision, roles: Collection[str]) -> RouteDecision:
 
 
 def wants_changes(role: str, answer: Mapping[str, Any] | None) -> bool:
+    """Tell whether the answer is a review that asks for changes."""
     return answers.shape_of(role) is answers.Review and (answer or {}).get("verdict") == "changes_requested"
 
 
 def approved(role: str, answer: Mapping[str, Any] | None) -> bool:
-    """Whether a review says so; whoever does not review has nothing to approve."""
+    """Tell whether a review approves; a role that does not review has nothing to approve."""
     return answers.shape_of(role) is not answers.Review or (answer or {}).get("verdict") == "approve"
 
 
@@ -254,17 +270,20 @@ def _after_person(task: WorkflowTask | None, at: Position, said: RouteCode) -> R
 
 
 def _refused_to(task: WorkflowTask, step: int) -> int | None:
-    """Who works again after the refusal of the person at `step`. [test_a_refusal_goes_where_a_reviews_findings_go]"""
+    """Return the step that works again after a person's refusal at `step`.
+    [test_a_refusal_goes_where_a_reviews_findings_go]
+    """
     before = _before(task, step, lambda role: role != HUMAN)
     if before is None or answers.shape_of(task.workflow[before].role) is not answers.Review:
         return before
     worker = worker_before(task, before)
-    return before if worker is None else worker  # reviews only: the last of them looks again
+    return before if worker is None else worker  # reviews only: the last of them reviews again
 
 
 def worker_before(task: WorkflowTask, step: int) -> int | None:
-    """Who makes the changes that the review at `step` asks for: the last engineer before it, else the last role that
-    does not review."""
+    """Return the step that makes the changes for the review at `step`: the last engineer before it, else the last role
+    that does not review.
+    """
     engineer = _before(task, step, lambda role: answers.shape_of(role) is answers.CodeChange)
     if engineer is not None:
         return engineer
@@ -276,8 +295,11 @@ def _before(task: WorkflowTask, step: int, fits: Any) -> int | None:
 
 
 def step_of(task: WorkflowTask | None, at: Position, role: str) -> int | None:
-    """The step that an override to `role` means: the nearest at or after the present one, else the last before it.
-    None: the workflow has no such role, and goes on from where it is when that role is done."""
+    """Return the step that an override to `role` means: the nearest at or after the present one, else the last before
+    it.
+
+    None: the workflow has no such role, and continues from its present step when that role is done.
+    """
     if task is None:
         return None
     steps = [index for index, hop in enumerate(task.workflow) if hop.role == role]
