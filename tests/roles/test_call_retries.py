@@ -52,7 +52,7 @@ def test_a_provider_is_left_alone_for_as_long_as_it_asks() -> None:
 
 def test_a_provider_that_asks_for_more_than_a_minute_is_given_up_at_once() -> None:
     assert after(retry_after_s=LONGEST_WAIT_S) == RetryCall(delay_s=LONGEST_WAIT_S)
-    assert after(retry_after_s=LONGEST_WAIT_S + 1) == NextProvider(reason="it wants to be left alone for 61 s")
+    assert after(retry_after_s=LONGEST_WAIT_S + 1) == NextProvider(reason="it asks for a pause of 61 s")
 
 
 def test_a_wait_that_would_use_up_the_time_is_not_begun() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.roles.money import told, usd
+from farro.roles.money import reported_cost, usd
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_an_amount_is_told_to_the_millionth(amount: str, text: str) -> None:
     ],
 )
 def test_what_is_no_amount_of_a_call_is_none(said: object, amount: str | None) -> None:
-    assert told(said) == (None if amount is None else Decimal(amount))
+    assert reported_cost(said) == (None if amount is None else Decimal(amount))
 
 
 @given(st.decimals(allow_nan=True, allow_infinity=True) | st.floats() | st.integers() | st.text(max_size=50))
 def test_whatever_is_told_can_be_written_and_summed(said: object) -> None:
-    amount = told(said)
+    amount = reported_cost(said)
     if amount is not None:
         assert len(f"{amount:f}") < 100
         assert usd(amount + amount)

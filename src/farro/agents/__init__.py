@@ -1,1 +1,1 @@
-"""Agent work: prompts that providers answer, the manager that routes jobs between roles, the inbox, costs and replay."""
+"""Agent work: prompts that providers answer, the manager that routes jobs between roles, inbox, costs and replay."""

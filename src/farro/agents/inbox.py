@@ -85,18 +85,18 @@ def reroute(store: Store, root: str, job_id: str, role: str, *, by: str, note: s
         raise InputError(f"{job_id} is agents' work: {names.fault_of(role, store.roles())}. Nothing was changed")
     at = workflow.position(life.hops, life.first_role, task)
     step = workflow.step_of(task, at, role)
-    told = {"code": str(RouteCode.OVERRIDE), **({} if step is None else {"step": step})}
+    route = {"code": str(RouteCode.OVERRIDE), **({} if step is None else {"step": step})}
     with operator(store, by) as agent:
-        return store.reroute(agent, job_id, role, note=_short(note), route=told)
+        return store.reroute(agent, job_id, role, note=_short(note), route=route)
 
 
 def _answer(
     store: Store, root: str, job_id: str, code: RouteCode, *, by: str, note: str | None, text: str | None = None
 ) -> Lifecycle:
-    asked = inbox_item(store, root, job_id)
-    told = {"code": str(code), **({} if asked.step is None else {"step": asked.step})}
+    item = inbox_item(store, root, job_id)
+    route = {"code": str(code), **({} if item.step is None else {"step": item.step})}
     with operator(store, by) as agent:
-        return store.answer(agent, job_id, PersonAnswer(route=told, note=_short(note), text=text))
+        return store.answer(agent, job_id, PersonAnswer(route=route, note=_short(note), text=text))
 
 
 def _short(note: str | None) -> str | None:

@@ -26,7 +26,7 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
     """
     step = result.step_results[0] if result.step_results else None
     own = _own(work, step, calls)
-    told: dict[str, Any] = {
+    agent: dict[str, Any] = {
         "role": work.role,
         "answer": None,
         "calls": [_call(call) for call in own],
@@ -38,11 +38,11 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
         text = fs.read_bytes(f"{work.folder}/{step.stdout_path}", _LIMIT).decode("utf-8", "replace")
         answer = answers.read(work.role, text)
         if not isinstance(answer, list):
-            told["answer"] = asdict(answer)
+            agent["answer"] = asdict(answer)
             markdown = answers.markdown(work.role, answer)
         diff = f"steps/{step.id}/{DIFF}"
         if fs.exists(f"{work.folder}/{diff}"):
-            told["diff"] = diff
+            agent["diff"] = diff
             files = (*files, diff)
             markdown += f"\nThe diff is in `{diff}` of this attempt.\n"
     if result.error is not None:
@@ -53,14 +53,14 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
             markdown += "\nBefore that:\n\n" + "\n".join(f"    {line}" for line in said[-20:]) + "\n"
     if calls:
         markdown = f"{markdown}\n{_line(own, calls)}\n"
-    return replace(plain, result={**plain.result, "agent": told}, markdown=markdown, files=files)
+    return replace(plain, result={**plain.result, "agent": agent}, markdown=markdown, files=files)
 
 
 def failure_of(attempt_dir: str) -> str | None:
     """Return why an earlier attempt failed; None if it succeeded or was killed."""
     try:
-        told = json.loads(fs.read_bytes(f"{attempt_dir}/result.json", _LIMIT))
-        error = told["error"]
+        result = json.loads(fs.read_bytes(f"{attempt_dir}/result.json", _LIMIT))
+        error = result["error"]
         return None if error is None else f"{error['message']}"
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -74,8 +74,8 @@ def _own(work: Work, step: StepResult | None, calls: Sequence[CallRecord]) -> li
     attempt = work.attempt
     if step is not None and step.resumed:
         attempt = max((call.charge.attempt for call in calls if call.charge.role == work.role), default=attempt)
-    bought = set() if step is None else {one.call_id for one in recorded_answers(work.folder, str(step.id))}
-    return [call for call in calls if call.charge.attempt == attempt or call.id in bought]
+    taken_over = set() if step is None else {one.call_id for one in recorded_answers(work.folder, str(step.id))}
+    return [call for call in calls if call.charge.attempt == attempt or call.id in taken_over]
 
 
 def _call(call: CallRecord) -> dict[str, Any]:

@@ -67,9 +67,9 @@ def list_tasks(root: str, settings: Settings, roles: Sequence[str]) -> list[Task
     for name in names:
         stem, _, ending = name.rpartition(".")
         if stem and ending in ("json", "md") and not name.startswith(".") and stem != "README":
-            told = _read(root, name, stem, settings, roles)
+            summary = _read(root, name, stem, settings, roles)
             if stem not in found or ending == "json":
-                found[stem] = told
+                found[stem] = summary
     return list(found.values())
 
 
@@ -83,10 +83,10 @@ def _read(root: str, name: str, stem: str, settings: Settings, roles: Sequence[s
         return TaskSummary(id=stem, title=stem, file=file, problems=tuple(str(bad).splitlines()))
     except OSError as error:
         return TaskSummary(id=stem, title=stem, file=file, problems=(f"{file}: {error.strerror or error}",))
-    return _told(stem, file, found)
+    return _summary(stem, file, found)
 
 
-def _told(stem: str, file: str | None, found: WorkflowTask | tasks.TaskText) -> TaskSummary:
+def _summary(stem: str, file: str | None, found: WorkflowTask | tasks.TaskText) -> TaskSummary:
     if not isinstance(found, WorkflowTask):
         first = next((line.strip("# ").strip() for line in found.text.splitlines() if line.strip()), stem)
         return TaskSummary(id=stem, title=first[:200], file=file, description=found.text)
@@ -95,15 +95,15 @@ def _told(stem: str, file: str | None, found: WorkflowTask | tasks.TaskText) -> 
 
 
 def find_task(root: str, settings: Settings, roles: Sequence[str], task_id: str, folders: Sequence[str]) -> TaskSummary:
-    """Return a task from its file, else from the snapshot of a job that follows it. `folders` are those jobs' folders."""
-    for told in list_tasks(root, settings, roles):
-        if told.id == task_id:
-            return told
+    """Return a task from its file, else from the snapshot of a job that follows it, in one of `folders`."""
+    for summary in list_tasks(root, settings, roles):
+        if summary.id == task_id:
+            return summary
     for folder in folders:
         with contextlib.suppress(BadDocument, OSError):
             kept = task_snapshot.kept(folder)
             if kept is not None:
-                return _told(task_id, None, kept)
+                return _summary(task_id, None, kept)
     if folders:
         return TaskSummary(id=task_id, title=task_id, file=None)
     raise NoTask(f"no task {task_id} in {root}/{FOLDER}, and no job of one")
@@ -116,15 +116,15 @@ def job_route(store: Store, view: JobView) -> JobRoute:
         numbers = attempt_numbers(folder)
     except FileNotFoundError:
         numbers = []
-    told: list[HopReport] = []
+    reports: list[HopReport] = []
     seen: set[int] = set()
     for hop in life.hops:
         fresh = hop.attempt in numbers and hop.attempt not in seen
         seen.add(hop.attempt)
         result = _text(f"{folder}/attempts/{hop.attempt:04d}", ("result.md", "error.md")) if fresh else None
         verdict = _verdict(read_result(folder, hop.attempt)) if fresh else None
-        told.append(HopReport(hop=hop, result=result, verdict=verdict))
-    return JobRoute(hops=tuple(told), at_step=_at(folder, life), diff=_diffs(folder, numbers))
+        reports.append(HopReport(hop=hop, result=result, verdict=verdict))
+    return JobRoute(hops=tuple(reports), at_step=_at(folder, life), diff=_diffs(folder, numbers))
 
 
 def _at(folder: str, life: Lifecycle) -> int | None:

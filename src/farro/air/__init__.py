@@ -1,1 +1,1 @@
-"""Air-Executor: named jobs, its status words, and the import of its jobs."""
+"""Air-Executor's view of jobs: named jobs, progress in its words, running one task, and importing its jobs."""

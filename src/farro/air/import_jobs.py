@@ -1,7 +1,4 @@
-"""Air-Executor's records of a job: what is left to run of a task list, by what became of each task. Pure.
-
-Task lists as plans, without their history, are read by forms; files and queueing live in operations.air_import.
-"""
+"""Import the jobs of an Air-Executor. Its folder is only read; what is left to run is enqueued by name."""
 
 from __future__ import annotations
 
@@ -29,12 +26,12 @@ from farro.queue.admission import Gate
 from farro.store.port import Store
 
 STATES = tuple(map(str, TaskState))
-_NO_PART = (*TASK_STATE, "job_name")  # of a plan
+_NO_PART = (*TASK_STATE, "job_name")  # fields that a plan does not have
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AirJob:
-    """state.json."""
+    """The contents of state.json."""
 
     id: str
     name: str
@@ -45,17 +42,17 @@ class AirJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemainingTasks:
-    """What a task list comes to."""
+    """A task list, divided by what became of each task."""
 
-    tasks: tuple[Mapping[str, Any], ...]  # to run, with the dependencies that are not done yet
+    tasks: tuple[Mapping[str, Any], ...]  # to run, with their unfinished dependencies
     completed: tuple[str, ...]
-    failed: tuple[tuple[str, str], ...]  # with their errors
-    orphaned: tuple[str, ...]  # say that they run, and nobody runs them: not done
-    themselves: tuple[str, ...]  # whose command is `air-executor run-task`: of themselves, as the original wrote them
+    failed: tuple[tuple[str, str], ...]  # ids with their errors
+    orphaned: tuple[str, ...]  # recorded as running without a runner: not done
+    themselves: tuple[str, ...]  # their command is `air-executor run-task` of themselves, as Air-Executor wrote them
 
 
 def read_state(document: Document, folder: str) -> AirJob:
-    """BadDocument with every problem and its place."""
+    """Read state.json. Raises BadDocument with every problem and its position."""
     checked = shapes.check(AirJob, document.data)
     problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
     if checked.value is None or problems:
@@ -67,8 +64,10 @@ def read_state(document: Document, folder: str) -> AirJob:
 
 
 def remaining_tasks(document: Document, *, task_timeout_s: float | None, cwd: str) -> RemainingTasks:
-    """What is left of tasks.json. Checked whole first, as a plan, so that a task list that is torn, empty or wrong is
-    never taken for one that is done."""
+    """Return what is left of tasks.json.
+
+    The whole list is checked as a plan first, so that a torn, empty or wrong list never counts as done.
+    """
     problems = [document.problem(path, message) for path, message in _wrong_states(document.data)]
     if problems:
         raise refusal(document.source, problems)
@@ -87,7 +86,7 @@ def remaining_tasks(document: Document, *, task_timeout_s: float | None, cwd: st
 
 
 def imported_state(job: AirJob, found: RemainingTasks) -> JobState:
-    """What the job is by its tasks: the state file may say completed while a task never ran."""
+    """Return the state of a job by its tasks: state.json may say completed while a task never ran."""
     if found.failed or (job.state == "failed" and found.tasks):
         return JobState.FAILED
     return JobState.WAITING if found.tasks else JobState.COMPLETED
@@ -118,8 +117,8 @@ def _runs_itself(task: Mapping[str, Any]) -> bool:
 
 
 FOLDER = ".air-executor"
-MARK = "air_executor"  # in the metadata of an imported job
-_SLACK = timedelta(seconds=60)  # between the start of a runner and its note of it
+MARK = "air_executor"  # key in the metadata of an imported job
+_SLACK = timedelta(seconds=60)  # between the start of a runner and its entry in runner.pid
 _PID_LIMIT = 4096
 
 
@@ -128,7 +127,7 @@ class ImportedJob:
     """What became of one job."""
 
     name: str
-    action: str  # imported, already, nothing, failed; problem: it could not be taken over
+    action: str  # imported, already, nothing, failed; problem: it could not be imported
     message: str
     job_id: str | None = None
     tasks: int = 0  # to run
@@ -137,16 +136,18 @@ class ImportedJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportReport:
+    """What became of all jobs of the folder."""
+
     folder: str
     jobs: tuple[ImportedJob, ...]
-    config: Mapping[str, Any]  # what its config.yaml says otherwise than this root's `runners`
+    config: Mapping[str, Any]  # settings of its config.yaml that differ from this root's `runners`
 
     @property
     def whole(self) -> bool:
         return all(job.action != "problem" for job in self.jobs)
 
 
-StartedAt = Callable[[int], float | None]  # when a process was started, in Unix time; None: there is none
+StartedAt = Callable[[int], float | None]  # start time of a process in Unix time; None: no such process
 
 
 def import_air(
@@ -160,8 +161,11 @@ def import_air(
     dry_run: bool = False,
     gate: Gate | None = None,
 ) -> ImportReport:
-    """Trouble with one job is told of that job alone. BadDocument: config.yaml is wrong, and nothing was imported.
-    `failed`: jobs that failed are queued too, from their failed tasks on."""
+    """Import the jobs of a folder. A problem with one job is reported for that job alone.
+
+    With `failed`, failed jobs are enqueued too, from their failed tasks on. Raises BadDocument if config.yaml is wrong;
+    then nothing was imported.
+    """
     folder = _folder(given)
     config = _config(f"{folder}/config.yaml")
     jobs = []
@@ -189,7 +193,7 @@ def _folder(given: str) -> str:
 
 
 def _config(path: str) -> RunnersSettings | None:
-    """config.yaml, with Air-Executor's keys at its top; None when there is none."""
+    """Read config.yaml, with Air-Executor's keys at its top level; None if there is none."""
     if not os.path.lexists(path):
         return None
     document = _document(path)
@@ -211,14 +215,17 @@ def _read(
         raise InputError(
             f"{folder}/runner.pid: its runner, process {pid}, is alive; stop that Air-Executor first, then import again"
         )
-    cwd = os.path.dirname(os.path.dirname(os.path.dirname(folder)))  # where Air-Executor was started
+    cwd = os.path.dirname(os.path.dirname(os.path.dirname(folder)))  # the folder in which Air-Executor was started
     timeout_s = None if config is None else float(config.task_timeout)
     return job, remaining_tasks(_document(f"{folder}/tasks.json"), task_timeout_s=timeout_s, cwd=cwd)
 
 
 def _runner(path: str, started_at_s: StartedAt) -> int | None:
-    """The process that runs the job now. A number that another process has by now, which began after the note was
-    written, is nobody's; so is a note that cannot be read."""
+    """Return the process that runs the job now, or None.
+
+    A process that began after runner.pid was written has only reused the number. A file that cannot be read counts as
+    no runner.
+    """
     try:
         lines = fs.read_regular(path, _PID_LIMIT).decode("utf-8", "replace").split()
     except OSError:

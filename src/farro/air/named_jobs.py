@@ -1,7 +1,4 @@
-"""Jobs by name: creating one, and resetting it, which gives its name to a new job from the same prompt.
-
-What a name promises lives in ports.store; reading task files lives in cli.
-"""
+"""Create a job under a name, and reset it: its name then belongs to a new job from the same prompt."""
 
 from __future__ import annotations
 
@@ -28,16 +25,18 @@ _PROMPT_LIMIT = 16 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResetResult:
+    """What a reset did."""
+
     name: str
     job_id: str  # the job that has the name now
-    before: str  # the one that had it
-    changed: bool  # False: it was waiting already, from its start
+    before: str  # the job that had it before
+    changed: bool  # False: the job was already waiting from its start
 
 
 def create_named_job(
     store: Store, root: str, name: str, document: Document, *, role: str | None = None, gate: Gate | None = None
 ) -> str:
-    """Queue a plan under a name that nobody has; NameTaken if somebody does. Answers the job's id."""
+    """Enqueue a plan under a free name; return the job's id. Raises NameTaken."""
     ids.check_job_name(name)
     if store.find(name) is not None:
         raise InputError(f"{name} is the id of a job in {root}, and would be taken for that one; choose another name")
@@ -62,10 +61,10 @@ def reset_named_job(
     document: Document | None = None,
     gate: Gate | None = None,
 ) -> ResetResult:
-    """The job goes back to waiting, from its start: a new job of the same prompt has its name then. Nothing of the old
-    one is carried over, so no task of it can stay failed. `document`: other tasks than the old job's.
+    """Put a named job back to waiting from its start: a new job from the same prompt gets its name.
 
-    Safe to repeat after a crash at any point: until the new job is there, the name means the old one.
+    Nothing of the old job is carried over, so none of its tasks can stay failed. `document` replaces the old job's
+    tasks. Safe to repeat after a crash at any point: until the new job exists, the name means the old one.
     """
     old = named_job_id(store, root, name)
     view = store.find(old)
@@ -81,7 +80,7 @@ def reset_named_job(
                 f"{name} ({old}) is working; end it with `farro kill {name}` and reset it then, "
                 f"or do both with `farro reset --job {name} --force`"
             )
-        with contextlib.suppress(Damaged):  # it cannot be read at all: that put it into quarantine, where nothing runs
+        with contextlib.suppress(Damaged):  # unreadable: that put it into quarantine, where nothing runs
             jobs.kill(store, old, by=by, note="reset")
     try:
         job_id = _queue(store, name, wanted, old, gate)
@@ -93,7 +92,7 @@ def reset_named_job(
 
 
 def named_job_id(store: Store, root: str, name: str) -> str:
-    """The id of the job of that name; UnknownJob says which names there are."""
+    """Return the id of the job of that name. Raises UnknownJob, with the names that exist."""
     job_id = store.named(ids.check_job_name(name))
     if job_id is None:
         if ids.is_job_id(name) and store.find(name) is not None:
@@ -103,7 +102,7 @@ def named_job_id(store: Store, root: str, name: str) -> str:
 
 
 def no_such_name(name: str, known: Sequence[str], root: str) -> str:
-    import difflib  # here: only a mistake pays for it
+    import difflib  # imported late: only a mistake needs it
 
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else "`farro job list` lists the names"
@@ -118,7 +117,9 @@ def _queue(store: Store, name: str, wanted: Submission, old: str | None, gate: G
 
 
 def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
-    """What runs instead of that job; None: it waits to do just that. Refused before anything is changed."""
+    """Return what to run instead of that job; None if it already waits to do just that. Raises before anything is
+    changed.
+    """
     folder = store.folder(view)
     if document is not None:
         (wanted,) = submit.submissions(
@@ -144,11 +145,11 @@ def _again(root: str, name: str, view: JobView, document: Document | None, store
         retry_of=view.job_id,
         narrative=narrative,
         payload=payload,
-    )  # the job's own id stays the old job's
+    )  # without a job_id: the old job keeps its id
 
 
 def _rest(folder: str) -> tuple[str | None, dict[str, bytes]]:
-    """What came with the prompt: prompt.md, and the payload."""
+    """Read what came with the prompt: prompt.md and the payload."""
     narrative, payload = None, {}
     with contextlib.suppress(OSError):
         narrative = fs.read_bytes(f"{folder}/prompt.md").decode("utf-8", "replace")

@@ -1,7 +1,4 @@
-"""One task of a job, run here and now with its output on the terminal: to see why it fails. No state is changed.
-
-Running a job as a job lives in services; starting the process lives in system.here.
-"""
+"""Run one task of a job in the foreground, with its output on the terminal, to see why it fails. No state changes."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from farro.plans.model import Step
 from farro.queue.history import attempt_numbers
 from farro.store.port import Store
 
-_OURS = "FARRO_RUN_TASK"  # job/task of each run-task above this one
+_OURS = "FARRO_RUN_TASK"  # job/task of each run-task that this one runs in
 
 
 def run_task(
@@ -33,8 +30,11 @@ def run_task(
     timeout_s: float,
     stdout: int | None = None,
 ) -> int:
-    """The task's exit code, 0 where that counts as success. What it reads from another step is what that one said in
-    the job's last attempt. Steps that it adds are refused, for there is no plan that they could join."""
+    """Run a task; return its exit code, 0 if that code counts as success.
+
+    Input from another step is what that step wrote in the job's last attempt. Added steps are refused, because there is
+    no plan that they could join.
+    """
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
@@ -50,7 +50,7 @@ def run_task(
     inherited = {name: value for name, value in env.items() if name != task_file.FOLDER}
     cwd = root if step.cwd is None else os.path.join(root, step.cwd)
     full = {**inherited, **step.env, **own}
-    # With a timeout of its own a Python tool is a process of its own, which can be ended.
+    # With its own timeout a Python tool runs in a process that can be ended.
     timed = replace(step, timeout=step.timeout_s(timeout_s))
     found = commands.find(timed, tools=tools, env=full, cwd=cwd, attempt_dir=cwd, may_appear=False)
     if isinstance(found, Missing):
@@ -83,7 +83,9 @@ def _step(folder: str, job_id: str, task: str) -> Step:
 
 
 def _refuse_itself(job_id: str, task: str, env: Mapping[str, str]) -> None:
-    """Air-Executor's own task lists hold tasks that run `run-task` of themselves: without this they would never end."""
+    """Refuse a task that runs itself: Air-Executor's task lists contain tasks whose command is `run-task` of
+    themselves.
+    """
     inside = env.get("FARRO_JOB") == job_id and env.get(task_file.STEP) == task
     if inside or f":{job_id}/{task}:" in env.get(_OURS, ""):
         raise Refused(f"{job_id}, task {task} runs itself by `run-task`; its command must be the work itself")

@@ -1,6 +1,6 @@
-"""Air-Executor's words for what farro's jobs and steps are: the one place where they are translated. Pure.
+"""Show jobs in Air-Executor's words: their state and progress, their tasks, and which processes are alive to run them.
 
-What the statuses mean to farro itself lives in kernel.states.
+The only place where farro's states are translated into Air-Executor's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from farro.store.port import AgentView, JobView, Store
 
 
 class JobState(StrEnum):
+    """The state of a job."""
+
     WAITING = "waiting"
     WORKING = "working"
     COMPLETED = "completed"
@@ -30,6 +32,8 @@ class JobState(StrEnum):
 
 
 class TaskState(StrEnum):
+    """The state of a task."""
+
     PENDING = "pending"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -37,13 +41,18 @@ class TaskState(StrEnum):
 
 
 class StateWithNote(NamedTuple):
+    """The state of a job, with what the four words cannot express."""
+
     state: JobState
-    note: str | None = None  # what the four words cannot say
+    note: str | None = None  # for people
 
 
 def job_state(status: Status, *, terminal: bool = True, orphaned: bool = False) -> StateWithNote:
-    """`orphaned`: it says in_progress, and the agent that had it is dead. Never `working`: nobody works on it, and a
-    job that nobody works on must not look as if it only took long."""
+    """Translate a job's status.
+
+    `orphaned`: the status is in_progress, but the agent that had the job is dead. That is never `working`: such a job
+    must not look as if it only took long.
+    """
     match status:
         case Status.QUEUED:
             return StateWithNote(JobState.WAITING)
@@ -66,8 +75,10 @@ def job_state(status: Status, *, terminal: bool = True, orphaned: bool = False) 
 
 
 def task_state(*, success: bool | None, begun: bool, working: bool) -> TaskState:
-    """`success`: how it ended, None when it has not. A task that began and did not end is running only while its job is
-    worked on: what a dead worker left behind is pending, neither running for ever nor done."""
+    """Translate a step's state. `success` is None until it has ended.
+
+    A task that began and did not end is running only while its job is worked on: what a dead worker left is pending.
+    """
     if success is not None:
         return TaskState.COMPLETED if success else TaskState.FAILED
     return TaskState.RUNNING if begun and working else TaskState.PENDING
@@ -75,6 +86,8 @@ def task_state(*, success: bool | None, begun: bool, working: bool) -> TaskState
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskStatus:
+    """The state of one task."""
+
     id: str
     state: TaskState
     exit_code: int | None = None
@@ -85,22 +98,24 @@ class TaskStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStatus:
-    name: str | None  # None: it has none
+    """The state and progress of one job."""
+
+    name: str | None  # None: unnamed
     job_id: str
     state: JobState
-    status: Status  # farro's own word
+    status: Status  # farro's own status
     note: str | None
-    done: int  # tasks that are completed
+    done: int  # completed tasks
     total: int
     running: tuple[str, ...]
-    duration_s: float | None  # since it was first begun, until its end or now
+    duration_s: float | None  # from its first start to its end, or until now
     error: str | None
     tasks: tuple[TaskStatus, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveProcesses:
-    """Who is there to work."""
+    """The processes that are alive to work."""
 
     workers: int  # slots
     busy: int
@@ -109,29 +124,30 @@ class LiveProcesses:
 
 
 def live_processes(agents: Iterable[AgentView]) -> LiveProcesses:
+    """Count the living agents."""
     living = [agent for agent in agents if agent.alive]
-    workers = [agent for agent in living if agent.role not in (None, "Manager")]  # that one is the manager's own
-    keepers = {agent.id.split(".", 1)[0] for agent in living if agent.role is None}
+    workers = [agent for agent in living if agent.role not in (None, "Manager")]  # the manager is not a worker
+    daemons = {agent.id.split(".", 1)[0] for agent in living if agent.role is None}
     return LiveProcesses(
         workers=len(workers),
         busy=sum(1 for agent in workers if agent.jobs),
-        manager="manager" in keepers,
-        watchdog="watchdog" in keepers,
+        manager="manager" in daemons,
+        watchdog="watchdog" in daemons,
     )
 
 
 def named_job_statuses(store: Store, root: str, *, now: datetime) -> list[JobStatus]:
-    """Every job that has a name, in the order of the names."""
+    """Return the status of every named job, ordered by name."""
     orphans = jobs.orphans(store)
     found = []
     for name, job_id in store.names().items():
-        with contextlib.suppress(UnknownJob):  # pruned while we looked
+        with contextlib.suppress(UnknownJob):  # pruned meanwhile
             found.append(job_status(store, root, job_id, name=name, now=now, orphans=orphans))
     return found
 
 
 def unnamed_job_statuses(store: Store, root: str, *, now: datetime, limit: int) -> list[JobStatus]:
-    """Jobs that have no name, as far as `limit` reaches."""
+    """Return the status of at most `limit` jobs without a name."""
     orphans, known = jobs.orphans(store), set(store.names().values())
     found = [view for view in store.list(limit=limit + len(known)) if view.job_id not in known][:limit]
     return [_line(store, view, None, now, orphans) for view in found]
@@ -140,6 +156,7 @@ def unnamed_job_statuses(store: Store, root: str, *, now: datetime, limit: int) 
 def job_status(
     store: Store, root: str, job_id: str, *, name: str | None, now: datetime, orphans: frozenset[str] | None = None
 ) -> JobStatus:
+    """Return the status of one job. Raises UnknownJob."""
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
@@ -174,7 +191,7 @@ def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans:
 
 
 def _tasks(folder: str, working: bool) -> Iterator[TaskStatus]:
-    """The plan's steps and those that were added, each as the last attempt left it."""
+    """Yield the plan's steps and the added ones, each as the last attempt left it."""
     try:
         numbers = attempt_numbers(folder)
     except OSError:
@@ -210,7 +227,7 @@ def _task(task: str, item: Mapping[str, Any] | None, began: bool, working: bool,
 
 
 def _needs(prompt: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """The plan's steps and those that were added, with what each waits for; none where the prompt is no plan."""
+    """Return the plan's steps and the added ones, each with its dependencies; none if the prompt is no plan."""
     from farro.plans.loading import load_data
     from farro.queue.plan_check import with_added
 

@@ -29,7 +29,7 @@ def exact(amount: float) -> Decimal:
     return Decimal(repr(amount))
 
 
-def told(amount: object) -> Decimal | None:
+def reported_cost(amount: object) -> Decimal | None:
     """Read the cost that a provider reports; None if the value cannot be an amount."""
     if isinstance(amount, bool) or not isinstance(amount, (int, float, str, Decimal)):
         return None

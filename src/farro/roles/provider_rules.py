@@ -61,9 +61,9 @@ def _provider_faults(
         offered = sorted(installed())
         if kind not in offered:
             known = ", ".join((*KINDS, *offered))
-            told = (*at, "kind") if provider.get("kind") else at
+            path = (*at, "kind") if provider.get("kind") else at
             what = "is not a kind of provider" if provider.get("kind") else "is no kind of provider, and names none"
-            yield Fault(told, f"{what}; known: {known}. Others come with packages that offer {ENTRY_POINTS}")
+            yield Fault(path, f"{what}; known: {known}. Others come with packages that offer {ENTRY_POINTS}")
         return
     for member in provider:
         if member == "options":

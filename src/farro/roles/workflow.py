@@ -68,8 +68,8 @@ class RouteDecision:
     @property
     def route(self) -> dict[str, Any]:
         """Return the decision as a hop records it."""
-        told = {"code": str(self.code), "step": self.step, "review": self.review, "round": self.round}
-        return {name: value for name, value in told.items() if value is not None}
+        fields = {"code": str(self.code), "step": self.step, "review": self.review, "round": self.round}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +112,8 @@ def position(hops: Sequence[Hop], first_role: str, task: WorkflowTask | None) ->
         route = hop.route or {}
         own = task is not None and step is not None and task.workflow[step].role == hop.role
         over = over or hop.reason is Reason.ANSWERED or (hop.reason is Reason.ROUTED and own)
-        if isinstance(told := route.get("step"), int) and (task is None or 0 <= told < len(task.workflow)):
-            step, over = told, over and hop.reason is Reason.ANSWERED
+        if isinstance(target := route.get("step"), int) and (task is None or 0 <= target < len(task.workflow)):
+            step, over = target, over and hop.reason is Reason.ANSWERED
         if _decided(hop) == RouteCode.CHANGES and isinstance(review := route.get("review"), int):
             rounds[review] = rounds.get(review, 0) + 1
         if hop.reason in _DECIDES:

@@ -1,1 +1,1 @@
-"""The manager: route finished work, decide about stale and failed jobs, and run schedules."""
+"""The manager: route finished work, decide about stale and failed jobs, start tasks, and run schedules."""

@@ -1,7 +1,7 @@
-"""Jobs that have gone on for too long: SPEC-1's `abandon_after`, counted from the first claim.
+"""Find jobs that have run for too long: SPEC-1's `abandon_after`, counted from the first claim.
 
-Time in which a job waited for a person, for room (auto-plan) or for its time does not count. Command plans are not
-looked at: their steps have timeouts of their own, and a build may take a day.
+Time in which a job waited for a person, for room (auto-plan) or for its start time does not count. Command plans are
+exempt: their steps have their own timeouts, and a build may take a day.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPEN = (Status.QUEUED, Status.IN_PROGRESS, Status.STALE)
 
 
 def age_s(life: Lifecycle, now: datetime) -> float | None:
-    """How long it has been worked on; None: it does not count now."""
+    """Return how long the job has been worked on; None if its time does not count now."""
     if life.routing is None or life.first_claimed_at is None or waits_for_person(life):
         return None
     if life.not_before is not None and parse_timestamp(life.not_before) > now:
@@ -40,12 +40,14 @@ def age_s(life: Lifecycle, now: datetime) -> float | None:
 
 @dataclass(kw_only=True)
 class AbandonedJobs:
+    """Finds jobs to abandon, at most every LOOK_S seconds."""
+
     clock: Clock
     after_s: float
     _looked_s: float = float("-inf")
 
     def turn(self, store: Store) -> list[tuple[str, str]]:
-        """The jobs to abandon, each with the reason; a look now and then, not at every turn."""
+        """Return the jobs to abandon, each with the reason."""
         now_s = self.clock.monotonic_s()
         if now_s - self._looked_s < LOOK_S:
             return []

@@ -1,6 +1,7 @@
-"""Which drafts of an Architect become jobs, and when the manager makes none: bounds and backpressure. Pure.
+"""Create jobs from an Architect's drafts, and from tasks without a job (auto-plan). Off by default.
 
-Reading drafts and counting queues lives in services.auto_plan; a draft's shape lives in answers.
+Jobs from drafts are part of the manager's own commit, through the outbox: a crash neither loses nor doubles them. Jobs
+from tasks have an id derived from the task's id: enqueued twice, they exist once.
 """
 
 from __future__ import annotations
@@ -25,19 +26,24 @@ from farro.store.port import Claim, Store, Submission
 from farro.worker import started_tasks
 
 ORIGIN = "auto-plan"
-_NOT_ITS_OWN = ("task_id",)  # of a draft's inputs: a workflow is a person's to choose, it may allow more than the draft
+# Inputs that a draft may not set: a task may allow more paths than the draft, so only a person chooses one.
+_FORBIDDEN_INPUTS = ("task_id",)
 
 
 def is_paused(before: bool, shares: Collection[float], *, pause: float, resume: float) -> bool:
-    """Whether jobs are made: not from `pause` of any cap on, until no role has more than `resume` (SPEC-1 §10)."""
+    """Tell whether job creation is paused (SPEC-1 §10): from the share `pause` of any cap on, until no role exceeds
+    `resume`.
+    """
     fullest = max(shares, default=0.0)
     return fullest > min(resume, pause) if before else fullest >= pause
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraftSelection:
-    prompts: tuple[Mapping[str, Any], ...]  # each as prompt.json has it
-    refused: tuple[str, ...]  # why the others are not
+    """The drafts that become jobs, and why the others do not."""
+
+    prompts: tuple[Mapping[str, Any], ...]  # each in the form of prompt.json
+    refused: tuple[str, ...]  # the reason for each of the others
 
 
 def select_drafts(
@@ -50,7 +56,7 @@ def select_drafts(
     allow_absolute: bool = False,
     root: str | None = None,
 ) -> DraftSelection:
-    """The drafts that may become jobs, at most `limit`, none beyond what its parent may write."""
+    """Select the drafts that may become jobs: at most `limit`, none that may write more than its parent."""
     prompts: list[Mapping[str, Any]] = []
     refused: list[str] = []
     for number, draft in enumerate(drafts, start=1):
@@ -58,7 +64,7 @@ def select_drafts(
             refused.append(f"draft {number} is no prompt")
             continue
         wider = [path for path in draft.get("allowed_paths") or () if not paths.within(str(path), allowed)]
-        own = [name for name in _NOT_ITS_OWN if name in (draft.get("inputs") or {})]
+        own = [name for name in _FORBIDDEN_INPUTS if name in (draft.get("inputs") or {})]
         if wider:
             refused.append(f"draft {number} would write {', '.join(wider)}, beyond {', '.join(allowed)}")
         elif own:
@@ -87,14 +93,14 @@ def _prompt(draft: Mapping[str, Any], parent: str) -> dict[str, Any]:
     return made
 
 
-LOOK_S = 10.0  # between two looks at tasks/
+LOOK_S = 10.0  # between two scans of tasks/
 _LIMIT = 1 << 20
 _README = "README"
 
 
 @dataclass(kw_only=True)
 class AutoPlan:
-    """Of one manager process: `made` counts against its limit."""
+    """Auto-plan of one manager process: `made` counts against its limit."""
 
     store: Store
     root: str
@@ -105,14 +111,14 @@ class AutoPlan:
     made: int = 0
     paused: bool = False
     _looked_s: float = float("-inf")
-    _told: set[str] = field(default_factory=set)
+    _logged: set[str] = field(default_factory=set)
 
     @property
     def left(self) -> int:
         return max(0, self.settings.manager.auto_plan_limit - self.made)
 
     def look(self) -> bool:
-        """Whether jobs may be made now; told once when that changes."""
+        """Tell whether jobs may be created now. Logs when that changes."""
         caps: Caps = self.gate.caps
         loads = [(self.store.load(role), caps.of(role)) for role in self.store.roles()]
         shares = [load / cap if cap else 1.0 for load, cap in loads if cap is not None]
@@ -126,7 +132,7 @@ class AutoPlan:
         return not now
 
     def select(self, claim: Claim, drafts: Any, task: WorkflowTask | None, at: Position) -> DraftSelection:
-        """What of these drafts becomes a job when the manager's decision is committed."""
+        """Select the drafts that become jobs when the manager's decision is committed."""
         return select_drafts(
             drafts,
             parent=claim.job_id,
@@ -138,7 +144,7 @@ class AutoPlan:
         )
 
     def delivered(self, claim: Claim, chosen: DraftSelection) -> None:
-        """After the commit that brought them."""
+        """Count and log the drafts after the commit that created their jobs."""
         self.made += len(chosen.prompts)
         for why in chosen.refused:
             fields = {"job_id": claim.job_id, "event": {"type": "auto_plan_refused"}}
@@ -147,7 +153,7 @@ class AutoPlan:
             self.store.note("auto_plan_refused", job_id=claim.job_id, drafts=len(chosen.refused))
 
     def turn(self) -> list[str]:
-        """Start tasks that nobody has started; their jobs."""
+        """Start the tasks that no job follows yet; return their jobs."""
         now_s = self.clock.monotonic_s()
         if now_s - self._looked_s < LOOK_S:
             return []
@@ -210,24 +216,28 @@ class AutoPlan:
         return [made]
 
     def _once(self, key: str, message: str) -> None:
-        if (told := f"{key} {message}") not in self._told:
-            self._told.add(told)
+        if (entry := f"{key} {message}") not in self._logged:
+            self._logged.add(entry)
             self.log("warning", message, {"event": {"type": "auto_plan_refused"}})
 
 
 def job_of(task_id: str) -> str:
-    """The id of the job that auto-plan makes of a task."""
+    """Return the id of the job that auto-plan creates for a task."""
     whole = f"auto-{task_id}"
     return whole if len(whole) <= 64 else f"{whole[:47]}-{sha256(task_id.encode()).hexdigest()[:16]}"
 
 
 def child_jobs(chosen: DraftSelection) -> tuple[Child, ...]:
+    """Return the selected drafts as child jobs of an outcome."""
     return tuple(Child(role=str(prompt["role"]), prompt=prompt) for prompt in chosen.prompts)
 
 
 def _allowed(prompt: Mapping[str, Any], task: WorkflowTask | None, at: Position) -> tuple[str, ...]:
-    """What the role that drafted may write itself: of its step, of the task; of the prompt where its work was none of
-    the workflow's (execution.agents.material says the same to the role)."""
+    """Return what the role that drafted may write: the paths of its step, else of the task.
+
+    If its work was outside of the workflow, the paths of the prompt count. farro.agents.request tells the role the
+    same.
+    """
     own = tuple(prompt.get("allowed_paths") or ())
     step = task.workflow[at.step] if task is not None and at.step is not None else None
     if task is None or step is None or at.worked is None or step.role != at.worked.role:

@@ -1,9 +1,9 @@
-"""The manager: claims what roles have done, decides what comes next, and keeps house: stale jobs, failures, schedules.
+"""The manager: claims what roles have finished, decides what comes next, and handles stale jobs, failures and
+schedules.
 
-The rules of routing live in roles.workflow, reading a job for them in routing; finding dead agents is the watchdog's.
-
-One acts at a time (seat); any number may run, the others wait. A decision is a commit like any other: a manager that is
-killed before it leaves the job to be decided again, after it the decision is carried out. [tests/crash/test_manager.py]
+One manager acts at a time; any number may run, the others wait. A decision is a commit like any other: a manager that
+is killed before it leaves the job to be decided again; after it, the decision is carried out.
+[tests/crash/test_manager.py]
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from farro.worker.leader import beating
 from farro.worker.leader_port import Seat
 from farro.worker.snapshot import Snapshots
 
-_LOOK_S = 0.5  # how long a rest may last without a look at the stop flag
-_SOON_S, _LATEST_S = 30.0, 600.0  # when a job that waits for room is looked at again
-_AT_ONCE = 200  # decisions before the rest of the house has its turn
-_RESULT = 1 << 20  # bytes of the last role's result.md that are shown again
+_LOOK_S = 0.5  # the longest rest between two checks of the stop flag
+_SOON_S, _LATEST_S = 30.0, 600.0  # delays before a job that waits for room is tried again
+_AT_ONCE = 200  # decisions in one turn, before other duties get theirs
+_RESULT = 1 << 20  # bytes of the last role's result.md that are repeated
 
 
 class Manager(Keeper):
+    """Routes jobs between roles. See the module."""
+
     def __init__(
         self,
         *,
@@ -60,14 +62,14 @@ class Manager(Keeper):
         self._auto_plan = auto_plan
         self._hooks = hooks
         self._abandoning = abandoning
-        self._shows = False  # whether others are to see it also when it has nothing to decide
+        self._shows = False  # whether it is registered as an agent even with nothing to decide
         self._router: Agent | None = None
         self._cursor: int | None = None
         self._waited = False
-        self._hooked: set[str] = set()  # failures whose hooks ran
+        self._hooked: set[str] = set()  # failed jobs whose hooks ran
 
     def run(self, every_s: float) -> None:
-        """As every keeper; and an agent from the start, so that `farro status` and `explain` see that it lives."""
+        """Run until stopped. Registers as an agent at once, so that `farro status` and `explain` show it."""
         self._shows = True
         super().run(every_s)
 
@@ -75,7 +77,7 @@ class Manager(Keeper):
         return every_s if self._timetable is None else self._timetable.patience_s(every_s)
 
     def rest(self, seconds: float) -> None:
-        """Until a job comes, or a turn is due."""
+        """Wait until a job comes or a turn is due."""
         if MANAGER not in self._store.roles():
             super().rest(seconds)
             return
@@ -85,14 +87,18 @@ class Manager(Keeper):
             new = self._cursor is not None and (changes.items or changes.gap)
             self._cursor = changes.cursor
             if self._seat is not None:
-                self._seat.beat()  # a rest may be longer than a heartbeat
+                self._seat.beat()  # a rest may be longer than a heartbeat interval
             if new:
                 return
             left_s -= _LOOK_S
 
     def run_once(self) -> list[Lifecycle | Fired | str]:
-        """Decide every job that is stale now or waits to be routed, and fire the schedules that are due; answers what
-        was done (a text is a job that auto-plan made). Refused, when it runs but once and another manager acts."""
+        """Decide every job that is stale or waits to be routed, and fire the schedules that are due; return what was
+        done.
+
+        A text in the result is a job that auto-plan created. Raises Refused if it runs only once and another manager
+        acts.
+        """
         if not self._seated():
             return []
         done: list[Lifecycle | Fired | str] = [*self._settle(), *self._route(), *self._finalize(), *self._abandon()]
@@ -120,16 +126,18 @@ class Manager(Keeper):
             self._waited = False
             self._seat.beat()
             return True
-        told = f"another manager acts ({self._seat.holder()}); two never do at once"
+        message = f"another manager acts ({self._seat.holder()}); two never do at once"
         if not self._shows:
-            raise Refused(f"{told}. It does what is to do; or stop it first")
+            raise Refused(f"{message}. Let it run, or stop it first.")
         if not self._waited:
-            self._log("warning", f"{told}: this one waits", {"event": {"type": "manager_waits"}})
+            self._log("warning", f"{message}: this one waits", {"event": {"type": "manager_waits"}})
             self._waited = True
         return False
 
     def _stands(self) -> bool:
-        """Before every act: whoever slept for too long has nothing to decide any more."""
+        """Check before every action that this process still leads: one that slept for too long may not decide any
+        more.
+        """
         return self._seat is None or self._seat.stands()
 
     # --- routing ---
@@ -152,9 +160,9 @@ class Manager(Keeper):
                 self._log("warning", str(lost), {})
             except SyncFailed:
                 raise
-            except FarroError as error:  # that job alone (RELIABILITY 26): without its agent a watchdog takes it
+            except FarroError as error:  # only this job is affected (RELIABILITY 26)
                 self._log("error", str(error), {"event": {"type": "routing_trouble"}})
-                self._leave_router()
+                self._leave_router()  # a watchdog takes the job from an agent that left
                 return done
             if self._seat is not None:
                 self._seat.beat()
@@ -184,12 +192,12 @@ class Manager(Keeper):
         chosen = self._auto_plan.select(claim, drafts, task, at)
         words = f"{decision.note}; auto-plan: {len(chosen.prompts)} of {len(drafts)} drafts become jobs"
         note = "\n".join([words, *chosen.refused])[: workflow.MAX_NOTE]
-        told = self._commit(claim, replace(decision, note=note), at.worked, child_jobs(chosen))
+        life = self._commit(claim, replace(decision, note=note), at.worked, child_jobs(chosen))
         self._auto_plan.delivered(claim, chosen)
-        return told
+        return life
 
     def _wait_for_room(self, claim: Claim) -> Lifecycle:
-        """Its drafts shall become jobs, and the queues are too full: it comes back, later each time."""
+        """Put a job back whose drafts cannot become jobs because the queues are too full; each time for longer."""
         route = {"code": str(RouteCode.PAUSED)}
         before = sum(1 for hop in claim.envelope.lifecycle.hops if hop.route == route)
         move = Move(
@@ -210,10 +218,10 @@ class Manager(Keeper):
         outcome = _outcome(claim, decision)
         if offspring and isinstance(outcome, Succeeded):
             outcome = replace(outcome, children=offspring)
-        told = self._store.commit(claim, outcome, routing.move(decision, role=MANAGER))
-        event = {"type": "routed", "decision": str(decision.code), "to": decision.to, "status": str(told.status)}
+        life = self._store.commit(claim, outcome, routing.move(decision, role=MANAGER))
+        event = {"type": "routed", "decision": str(decision.code), "to": decision.to, "status": str(life.status)}
         self._log("info", decision.note.splitlines()[0], {"job_id": claim.job_id, "event": event})
-        return told
+        return life
 
     def _run_hooks(self, job_id: str, role: str, decision: RouteDecision, folder: str) -> None:
         good = decision.code is not RouteCode.FAIL
@@ -225,45 +233,45 @@ class Manager(Keeper):
     # --- failures and stale jobs ---
 
     def _finalize(self) -> list[Lifecycle]:
-        """What failed in a role that hands on to the manager: it stays failed."""
+        """Make failures final in roles that hand on to the manager."""
         done: list[Lifecycle] = []
         route = {"code": str(RouteCode.FAIL)}
         for job_id in self._store.open_failures():
             view = self._store.find(job_id)
             if view is not None and view.status is Status.FAILED and job_id not in self._hooked:
-                self._hooked.add(job_id)  # one that cannot be finalised would else run them at every turn
+                self._hooked.add(job_id)  # else a job that cannot be made final would run them every turn
                 failed = RouteDecision(code=RouteCode.FAIL, note="")
                 self._run_hooks(job_id, view.lifecycle.role, failed, self._store.folder(view))
-            told = self._one(job_id, lambda job: self._store.finalize(self.agent(), job, route=route))
-            if told is not None:
+            life = self._one(job_id, lambda job: self._store.finalize(self.agent(), job, route=route))
+            if life is not None:
                 self._hooked.discard(job_id)
                 self._log("info", "failed job is final", {"job_id": job_id, "event": {"type": "finalized"}})
-                done.append(told)
+                done.append(life)
         return done
 
     def _abandon(self) -> list[Lifecycle]:
         done: list[Lifecycle] = []
         for job_id, why in self._abandoning.turn(self._store) if self._abandoning is not None else ():
-            told = self._one(job_id, lambda job, why=why: self._store.kill(self.agent(), job, note=why))  # type: ignore[misc]
-            if told is not None:
+            life = self._one(job_id, lambda job, why=why: self._store.kill(self.agent(), job, note=why))  # type: ignore[misc]
+            if life is not None:
                 self._log("warning", why, {"job_id": job_id, "event": {"type": "abandoned"}})
-                done.append(told)
+                done.append(life)
         return done
 
     def _settle(self) -> list[Lifecycle]:
         done: list[Lifecycle] = []
         if self._agent is not None or self._shows:
-            self.agent()  # a heartbeat: without it a manager with nothing to decide for `stale_after` is taken for hung
+            self.agent()  # a heartbeat: an idle manager would be taken for hung after `stale_after`
         for job_id in self._store.stale():
-            told = self._one(job_id, lambda job: self._store.resolve_stale(self.agent(), job))
-            if told is not None:
-                event = {"type": "state_transition", "from": "stale", "to": str(told.status)}
+            life = self._one(job_id, lambda job: self._store.resolve_stale(self.agent(), job))
+            if life is not None:
+                event = {"type": "state_transition", "from": "stale", "to": str(life.status)}
                 self._log("info", "stale job decided", {"job_id": job_id, "event": event})
-                done.append(told)
+                done.append(life)
         return done
 
     def _one(self, job_id: str, decide: Callable[[str], Lifecycle | None]) -> Lifecycle | None:
-        """A decision about one job, whose trouble is its own."""
+        """Decide about one job; an error affects that job alone."""
         if not self._stands():
             return None
         try:
@@ -273,20 +281,22 @@ class Manager(Keeper):
             super().leave()
         except SyncFailed:
             raise
-        except FarroError as error:  # that job alone (RELIABILITY 26)
+        except FarroError as error:  # only this job is affected (RELIABILITY 26)
             self._log("error", str(error), {"job_id": job_id})
-            super().leave()  # the job may lie in our folder: without a lease a watchdog takes it from there
+            super().leave()  # the job may be in our folder: without a lease a watchdog takes it from there
         return None
 
 
 def _outcome(claim: Claim, decision: RouteDecision) -> Outcome:
-    """What the manager's attempt leaves: the last role's result again, with the decision. So result.md at the top of a
-    job stays what the last role found."""
+    """Build the outcome of the manager's attempt: the last role's result again, with the decision.
+
+    So result.md at the top of a job stays the result of the last role.
+    """
     earlier = routing.previous(claim)
     folder = earlier[-1][1] if earlier else ""
     last = routing.result(claim, int(folder.rsplit("/", 1)[1])) if earlier else {}
     kept = {name: last[name] for name in ("plan_id", "step_results", "agent") if name in last}
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "job_id": claim.job_id,
         "success": decision.code is not RouteCode.FAIL,
         **kept,
@@ -295,7 +305,7 @@ def _outcome(claim: Claim, decision: RouteDecision) -> Outcome:
     if decision.code is RouteCode.FAIL:
         error = ErrorInfo(category="workflow", message=decision.note)
         markdown = f"# Failed\n\n{decision.note}\n"
-        return Failed(error=error, report=Report(result=told, markdown=markdown))
+        return Failed(error=error, report=Report(result=result, markdown=markdown))
     text = ""
     if folder:
         try:
@@ -304,4 +314,4 @@ def _outcome(claim: Claim, decision: RouteDecision) -> Outcome:
             text = ""
     note = decision.note.splitlines()[0]
     markdown = f"{text.rstrip()}\n\n---\n*Manager ({decision.code}): {note}*\n".lstrip()
-    return Succeeded(report=Report(result=told, markdown=markdown))
+    return Succeeded(report=Report(result=result, markdown=markdown))

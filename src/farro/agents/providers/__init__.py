@@ -1,4 +1,1 @@
-"""The adapters of the Provider port: who answers agents' prompts.
-
-What is asked and what is made of the answer lives in execution.agents.
-"""
+"""The Provider port and its adapters: what answers the prompts of agents."""

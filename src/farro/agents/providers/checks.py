@@ -1,7 +1,4 @@
-"""Checks of who answers agents' prompts: libraries, programs and variables. Nobody is asked anything.
-
-`farro provider-test` asks; the config itself is checked by config.
-"""
+"""Check what providers need: libraries, programs and variables. No provider is called."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ _INSTALL = {
 
 
 def checks(settings: Settings, environ: Mapping[str, str], *, root: str, config: str) -> list[Check]:
+    """Return the checks for `farro doctor`."""
     return [
         Check(id="libraries", title="libraries of providers", look=lambda: _libraries(settings), quick=True),
         Check(
@@ -54,7 +52,7 @@ def _libraries(settings: Settings) -> Finding:
 def _is_there(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # its parent is missing, or it was put out of reach
+    except (ImportError, ValueError):  # its parent package is missing, or imports of it are blocked
         return False
 
 
@@ -80,7 +78,7 @@ def _programs(settings: Settings, environ: Mapping[str, str], root: str, config:
 
 
 def _secrets(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    """Names only: nobody looks at what is in them."""
+    """Check that the variables are set. Their values are not read."""
     named = settings.secret_variables()
     if not named:
         return ok("none named")

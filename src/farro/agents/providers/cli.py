@@ -1,9 +1,7 @@
-"""The cli provider: any command answers. The prompt on its standard input, the answer on its standard output.
+"""The cli provider: a command that reads the prompt from standard input and writes the answer to standard output.
 
-What it may touch is kept by execution.confined; a worktree to work in comes from worktrees. Retrying is the caller's.
-
-Its output goes to a file that has no name any more: whatever it says, and whenever this worker dies, nothing that was
-not looked at for secrets stays on the disk. Secrets come by its environment, never by its arguments.
+Its output goes to files that have no name any more: even if this worker dies, no output that was not searched for
+secrets stays on the disk. Secrets are passed in its environment, never in its arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any
 from farro.agents.providers.port import SLICE_S, Answer, ProviderTrouble, Reach, Request
 from farro.agents.providers.programs import ALWAYS, LIMIT, ProgramOutput, end_of, named, own_mark
 from farro.agents.providers.registry import Place
-from farro.agents.providers.worktrees import Git, worktree
+from farro.agents.providers.worktrees import Git, open_worktree
 from farro.config.settings import ProviderSettings
 from farro.errors import InputError
 from farro.execution.commands import Executable, which
@@ -31,7 +29,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.roles import money
 
 TRIES = 2  # SPEC-1 §9
-ENDING_S = 1.5  # how long a caller that is ended waits for its program's end
+ENDING_S = 1.5  # how long a caller that is interrupted waits for its program to end
 
 
 def make(name: str, settings: ProviderSettings, place: Place) -> CliProvider:
@@ -42,24 +40,28 @@ def make(name: str, settings: ProviderSettings, place: Place) -> CliProvider:
 
 @dataclass(kw_only=True)
 class CliProvider:
-    """Port: Provider."""
+    """A command that answers (port: Provider)."""
 
     name: str
     settings: ProviderSettings
-    environ: Mapping[str, str] = field(repr=False)  # where secrets are
+    environ: Mapping[str, str] = field(repr=False)  # holds the secrets
     tries: int = TRIES
 
     def answer(self, request: Request) -> Answer:
-        """On a thread of its own: an exception may be raised in the caller's at any line, also between the start of a
-        program and the note of it. This one is told to end it, and ends by itself."""
-        stopped, over = threading.Event(), threading.Event()  # not Thread.join, which an exception inside of it spoils
-        came: list[Answer | BaseException] = []
+        """Run the command on a thread of its own.
+
+        An exception may be raised in the caller's thread at any line, also between starting the program and recording
+        that it started. The thread is then told to end the program, and ends by itself.
+        """
+        # An event, not Thread.join: an exception raised inside of join breaks the thread object.
+        stopped, over = threading.Event(), threading.Event()
+        results: list[Answer | BaseException] = []
 
         def make() -> None:
             try:
-                came.append(self._answer(request, stopped))
-            except BaseException as failure:  # noqa: BLE001 - raised by whoever waits
-                came.append(failure)
+                results.append(self._answer(request, stopped))
+            except BaseException as failure:  # noqa: BLE001 - re-raised by the caller's thread
+                results.append(failure)
             finally:
                 over.set()
 
@@ -70,9 +72,9 @@ class CliProvider:
         finally:
             stopped.set()
             over.wait(ENDING_S)
-        if isinstance(came[0], BaseException):
-            raise came[0]
-        return came[0]
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        return results[0]
 
     def _answer(self, request: Request, stopped: threading.Event) -> Answer:
         reach, (job, attempt, step, number) = request.reach, request.key.rsplit("/", 3)
@@ -84,28 +86,28 @@ class CliProvider:
             if self.settings.workspace != "worktree":
                 return self._ask(request, reach, folder, reach.root, stopped)
             git = Git(environ=self.environ, marks=request.env, folder=folder)
-            with worktree(git, reach.root, job, f"{attempt}.{step}.{number}") as tree:
+            with open_worktree(git, reach.root, job, f"{attempt}.{step}.{number}") as tree:
                 answer = self._ask(request, reach, folder, tree.root, stopped)
                 try:
                     return replace(answer, diff=tree.diff())
-                except ProviderTrouble as trouble:  # it has worked, and is paid
+                except ProviderTrouble as trouble:  # the program has worked, and is paid for
                     raise ProviderTrouble(
                         f"provider {self.name}: {trouble}", kind="failed", retryable=False, cost_usd=answer.cost_usd
                     ) from None
         except CannotConfine as cannot:
             raise ProviderTrouble(
                 f"provider {self.name} was not asked: {cannot}",
-                kind="missing",  # of the config or the machine, not of the program
+                kind="missing",  # a fault of the config or the machine, not of the program
                 retryable=False,
                 charged=False,
                 violation=cannot.category == PATH_VIOLATION,
             ) from None
 
     def close(self) -> None:
-        """Nothing stays open between calls."""
+        """Do nothing: nothing stays open between calls."""
 
     def _ask(self, request: Request, reach: Reach, folder: str, root: str, stopped: threading.Event) -> Answer:
-        """`root` is where the allowed paths are: the repository, or a worktree of it."""
+        """Run the program and read its answer. `root` holds the allowed paths: the repository, or a worktree of it."""
         marker = request.env[MARKER]
         confined = Confined.of(
             root=root,
@@ -116,15 +118,15 @@ class CliProvider:
             readable=(reach.root,),
         )
         try:
-            # An answer inside JSON is nothing to read along; what such a program says of its work is on its stderr.
+            # JSON is not worth watching; a program that answers in JSON reports its progress on stderr.
             with ProgramOutput(folder, read_along=0 if self.settings.answer_field is None else 1) as output:
                 process = self._start(confined, request, reach, folder, root, output)
                 try:
                     output.forget_names()
                     code = self._wait(process, confined, request, output, stopped)
                 finally:
-                    # Also what it started and left behind, whatever ended the wait. The try's own mark, where it has
-                    # one: another step of the same plan may run beside it.
+                    # Also ends what the program started and left behind, however the wait ended. The mark of the try,
+                    # if it has one: another step of the same plan may run at the same time.
                     process.end(own_mark(request.env), grace_s=0)
                 if request.partial is not None:
                     output.pass_on(request.partial)
@@ -134,7 +136,7 @@ class CliProvider:
             if violation is not None:
                 raise self._trouble(violation, retryable=False, violation=True)
             if code != 0:
-                # Some say on stdout what went wrong, as claude does: it is all that a person gets to know.
+                # Some programs, such as claude, print their error to stdout: it is the only explanation a person gets.
                 hit = confined.hit()
                 why = f": {hit}" if hit else _last(said) or _last(self._said(text))
                 raise self._trouble(f"exit code {code}{why}", retryable=code not in self.settings.fatal_exit_codes)
@@ -179,7 +181,7 @@ class CliProvider:
     def _wait(
         self, process: Process, confined: Confined, request: Request, output: ProgramOutput, stopped: threading.Event
     ) -> int:
-        """In slices: that nobody waits any more is seen between two of them."""
+        """Wait in slices, and end the program if its caller has gone."""
         until_s = time.monotonic() + request.timeout_s
         while (ended := process.wait(min(SLICE_S, max(until_s - time.monotonic(), 0.0)))) is None:
             if stopped.is_set():
@@ -196,11 +198,11 @@ class CliProvider:
         return ended.code
 
     def _environment(self, private: str) -> dict[str, str]:
-        """What it gets of the worker's: no secret that was not named for it."""
+        """Return the variables of the worker that the program gets: no secret that was not named for it."""
         return {"HOME": private, **named(self.environ, (*ALWAYS, *self.settings.environment))}
 
     def _said(self, text: str) -> str:
-        """What it meant to say with its output, whether or not that is an answer."""
+        """Return the message in the program's output, even if it is no answer."""
         with contextlib.suppress(ValueError, RecursionError):
             found = _at(json.loads(text), self.settings.answer_field or "")
             return found if isinstance(found, str) else text
@@ -219,7 +221,7 @@ class CliProvider:
         if not isinstance(found, str):
             raise self._trouble(f"its output has no text at {field} (answer_field){_last(text)}", retryable=True)
         cost = None if cost_field is None else _at(data, cost_field)
-        return Answer(text=found, cost_usd=money.told(cost))
+        return Answer(text=found, cost_usd=money.reported_cost(cost))
 
     def _trouble(
         self, message: str, *, retryable: bool, charged: bool = True, violation: bool = False
@@ -230,7 +232,7 @@ class CliProvider:
 
 
 def prompt_text(request: Request) -> str:
-    """All of a request as one text: the policy, then what was said, the last word being the user's."""
+    """Return a request as one text: the policy, then the messages, the last one from the user."""
     parts = [request.system.strip()]
     for message in request.messages:
         parts.append(message.text.strip() if message.author == "user" else f"You answered:\n\n{message.text.strip()}")
@@ -243,7 +245,7 @@ def _last(text: str) -> str:
 
 
 def _at(data: Any, path: str) -> Any:
-    """`result` or `usage.cost`: a member of a member."""
+    """Return a nested member by its path: `result` or `usage.cost`."""
     for part in path.split("."):
         data = data.get(part) if isinstance(data, dict) else None
     return data

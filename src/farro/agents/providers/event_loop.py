@@ -1,6 +1,6 @@
-"""The event loop inside the providers: one thread a process, started by the first call, on which requests are made.
+"""Run coroutines of providers on one event loop per process, on a thread that the first call starts.
 
-The jobs side is synchronous and stays so: `run` is all that it sees. What is run lives in providers.chat.
+The caller stays synchronous: it only sees `run`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from farro.host.thread_turns import RESTING
 
 T = TypeVar("T")
 
-ENDING_S = 1.5  # how long a cancelled call is waited for: a kill is over within two seconds
+ENDING_S = 1.5  # the longest wait for a cancelled call to end: a kill takes at most two seconds
 
 
 class OutOfTime(Exception):
-    """`run` waited as long as it was told to; what it ran was cancelled."""
+    """`run` reached its timeout; the coroutine was cancelled."""
 
 
 class _Thread:
-    """The loop and its thread. A daemon: a call that nobody waits for must not keep the process from leaving."""
+    """The loop and its thread. A daemon thread: an abandoned call must not keep the process from exiting."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -39,7 +39,7 @@ class _Thread:
         self.loop.run_forever()
 
     def stop(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is closed
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(ENDING_S)
         if not self._thread.is_alive():
@@ -60,7 +60,10 @@ def _the_loop() -> asyncio.AbstractEventLoop:
 
 
 def _forget_after_fork() -> None:
-    """Threads do not survive a fork. Nor do connections: whoever keeps one keeps its loop beside it, and compares."""
+    """Forget the thread in a forked process: threads do not survive a fork.
+
+    Connections do not survive either: code that keeps one keeps its loop beside it, and compares.
+    """
     global _lock, _thread
     _lock = threading.Lock()
     if _thread is not None:
@@ -72,7 +75,7 @@ machine.run_after_fork(_forget_after_fork)
 
 
 class _Call(Generic[T]):
-    """One coroutine on its way. All but `ended` is touched by the loop's thread alone until `ended` is set."""
+    """One running coroutine. Until `ended` is set, everything but `ended` is used by the loop's thread alone."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.ended = threading.Event()
@@ -87,7 +90,7 @@ class _Call(Generic[T]):
 
     def cancel(self) -> None:
         self._unwanted = True
-        if self._task is None:  # the exception came before it was handed over
+        if self._task is None:  # the exception came before the coroutine was started
             self.ended.set()
         else:
             self._task.cancel()
@@ -100,11 +103,11 @@ class _Call(Generic[T]):
 def run(
     make: Callable[[], Coroutine[Any, Any, T]], timeout_s: float, *, while_waiting: Callable[[], None] = lambda: None
 ) -> T:
-    """What the coroutine returns or raises. OutOfTime after `timeout_s`.
+    """Run a coroutine; return what it returns or raise what it raises. Raises OutOfTime after `timeout_s`.
 
-    Waits in slices, so that an exception that is raised in the calling thread is heard; whatever comes, the coroutine
-    has ended when this returns, or was given ENDING_S to. `while_waiting` is called by this thread at every slice, and
-    once after the end.
+    Waits in slices, so that an exception raised in the calling thread is noticed. In every case the coroutine has ended
+    when this returns, or was given ENDING_S to. This thread calls `while_waiting` after every slice, and once after the
+    end.
     """
     loop = _the_loop()
     call = _Call(make)

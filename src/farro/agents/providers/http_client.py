@@ -1,7 +1,6 @@
-"""The HTTP client of a provider: one request a call, a bounded reply, no redirects; and what was seen of the exchange.
+"""The HTTP client of providers: one request per call, a bounded reply, no redirects; and a record of the exchange.
 
-What the exchange means lives in providers.troubles; which library speaks over it, in the provider's own file. Imported
-late: httpx2 costs every command that does not call a provider.
+Imported late: httpx2 would slow down every command that calls no provider.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import httpx2
 
 from farro.lazy_dataclass import dataclass, field
 
-CONNECT_S = 10.0  # a host that does not take a connection within this will not answer either
-# Of a reply: a token is streamed in a frame of 250 to 400 bytes. What is longer is no answer, and would keep the loop
-# busy for all other calls, or fill the worker's memory.
+CONNECT_S = 10.0  # a host that accepts no connection within this time will not answer either
+# Limits of a reply: a token is streamed in a frame of 250 to 400 bytes. A longer reply is no answer, and would
+# block the loop for all other calls, or fill the worker's memory.
 _BYTES, _BYTES_A_TOKEN, _MOST_BYTES = 1 << 20, 1 << 10, 64 << 20
 _TAIL = 64
 
 
 class SecondRequest(Exception):
-    """A library tried again by itself. The caller alone does that: it counts, waits, and pays."""
+    """A library retried by itself. Only the caller may retry: it counts, waits, and pays."""
 
 
 class ReplyTooLarge(Exception):
@@ -29,24 +28,24 @@ class ReplyTooLarge(Exception):
 
 
 class ReplyCompressed(Exception):
-    """The reply is compressed, though that was not asked for: it could unfold into any size."""
+    """The reply is compressed, though that was not requested: it could unpack to any size."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What went over the wire for one call."""
+    """What was sent and received in one call."""
 
-    limit: int = _MOST_BYTES  # of its body
+    limit: int = _MOST_BYTES  # bytes of the body
     requests: int = 0
-    status: int | None = None  # of the reply; None: there was none
-    # Of the reply. Not in tracebacks: whoever echoes what it was sent echoes the key.
-    headers: dict[str, str] = field(default_factory=dict, repr=False)  # names in lower case
-    received: int = 0  # bytes of its body
-    tail: bytes = field(default=b"", repr=False)  # the last of them
+    status: int | None = None  # of the reply; None: no reply came
+    # Not in tracebacks: a server that echoes the request echoes the key.
+    headers: dict[str, str] = field(default_factory=dict, repr=False)  # lower-case names
+    received: int = 0  # bytes of the body so far
+    tail: bytes = field(default=b"", repr=False)  # the last bytes of the body
 
     @property
     def ended(self) -> bool:
-        """Whether an event stream of OpenAI's form came to its end."""
+        """Tell whether an event stream of OpenAI's form was received to its end."""
         return b"[DONE]" in self.tail
 
 
@@ -58,7 +57,7 @@ exchange: ContextVar[Exchange] = ContextVar("exchange")
 
 
 class _Counted(httpx2.AsyncByteStream):
-    """A reply's body, up to the limit."""
+    """The body of a reply, up to the limit."""
 
     def __init__(self, body: httpx2.AsyncByteStream, seen: Exchange) -> None:
         self._body = body
@@ -81,7 +80,7 @@ async def _sending(request: httpx2.Request) -> None:
     seen.requests += 1
     if seen.requests > 1:
         raise SecondRequest
-    # The whole call has one limit, which the caller keeps; a pause between two tokens may well take a minute.
+    # The caller limits the whole call; a pause between two tokens may well take a minute.
     request.extensions["timeout"] = {"connect": CONNECT_S, "pool": CONNECT_S, "read": None, "write": None}
 
 
@@ -96,7 +95,10 @@ async def _receiving(response: httpx2.Response) -> None:
 
 
 def client() -> httpx2.AsyncClient:
-    """A new client, for one event loop. Redirects are not followed: they would carry the key to whoever they name."""
+    """Make a client for one event loop.
+
+    Redirects are not followed: they would carry the key to another server.
+    """
     return httpx2.AsyncClient(
         follow_redirects=False,
         headers={"Accept-Encoding": "identity"},

@@ -1,7 +1,6 @@
-"""One request through pydantic-ai: our request as its messages, its response as our answer or trouble.
+"""Send one request through pydantic-ai, and translate its response or error.
 
-Nothing of farro imports this before the first call: it costs more than a second and 70 MB. The adapter around it, with
-its thread and its time, lives in providers.chat.
+Imported by the first call only: this costs more than a second and 70 MB.
 """
 
 from __future__ import annotations
@@ -44,10 +43,12 @@ async def ask(
     seen: Exchange,
     on_text: Callable[[str], None] | None,
 ) -> Answer | ProviderTrouble:
-    """The trouble is returned, not raised, so that no exception of a library hangs on to it. With `said`, the answer is
-    streamed, and its text told as it comes."""
+    """Send the request. With `on_text` the answer is streamed, and `on_text` gets its text as it comes.
+
+    A trouble is returned, not raised, so that it is not chained to an exception of a library.
+    """
     assert request.model is not None
-    told = TroubleTranslator(name, request.model, access)
+    translate = TroubleTranslator(name, request.model, access)
     exchange.set(seen)
     settings = ModelSettings(max_tokens=request.max_output_tokens, max_retries=0)
     messages = _messages(request)
@@ -57,11 +58,11 @@ async def ask(
             response = await model_request(model, messages, model_settings=settings)
         else:
             response = await _streamed(model, messages, settings, on_text)
-    except Exception as error:  # noqa: BLE001 - whatever the libraries raise is this call's trouble
-        return told.of(error, seen)
+    except Exception as error:  # noqa: BLE001 - every exception of the libraries is this call's trouble
+        return translate.of(error, seen)
     if on_text is not None and not _finished(response, seen):
-        return told.cut()
-    return _answer(response, told)
+        return translate.cut()
+    return _answer(response, translate)
 
 
 async def _streamed(
@@ -88,29 +89,31 @@ def _messages(request: Request) -> list[ModelMessage]:
 
 
 def _finished(response: ModelResponse, seen: Exchange) -> bool:
-    """A stream that ends without saying so was cut: a proxy that gives up closes the connection as neatly."""
+    """Tell whether a stream ended properly. One that just ends was cut: a proxy that gives up closes the connection,
+    too.
+    """
     return seen.ended or bool((response.provider_details or {}).get("finish_reason"))
 
 
-def _answer(response: ModelResponse, told: TroubleTranslator) -> Answer | ProviderTrouble:
+def _answer(response: ModelResponse, translate: TroubleTranslator) -> Answer | ProviderTrouble:
     usage, details = _usage(response), response.provider_details or {}
     if response.finish_reason == "content_filter":
         reason = details.get("refusal") or details.get("block_reason") or details.get("finish_reason")
-        return told.filtered(None if reason is None else str(reason), usage)
+        return translate.filtered(None if reason is None else str(reason), usage)
     if response.finish_reason == "error":
-        return told.trouble("ended its answer with an error", "server", retryable=True, usage=usage)
+        return translate.trouble("ended its answer with an error", "server", retryable=True, usage=usage)
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     whole = response.finish_reason != "length"
     if not text and whole:
-        return told.garbage("it is empty", usage)
-    cost_usd = money.told(details.get("cost"))  # OpenRouter says it
+        return translate.garbage("it is empty", usage)
+    cost_usd = money.reported_cost(details.get("cost"))  # reported by OpenRouter
     return Answer(text=text, model=response.model_name, usage=usage, cost_usd=cost_usd, whole=whole)
 
 
 def _usage(response: ModelResponse) -> Usage | None:
     counted = response.usage
     if not counted.input_tokens and not counted.output_tokens:
-        return None  # not said, which is not the same as none
+        return None  # not reported, which is not the same as zero
     return Usage(
         input_tokens=counted.input_tokens,
         output_tokens=counted.output_tokens,
@@ -121,12 +124,14 @@ def _usage(response: ModelResponse) -> Usage | None:
 
 E = TypeVar("E", bound=BaseException)
 
-_LONGEST = 300  # characters of a provider's own words
-_NOTHING_DONE = (400, 401, 402, 403, 404, 405, 413, 415, 422, 429)  # said before any token was made
+_LONGEST = 300  # characters of a provider's message that are shown
+_NOTHING_DONE = (400, 401, 402, 403, 404, 405, 413, 415, 422, 429)  # sent before any token was generated
 
 
 class TroubleTranslator:
-    """Troubles of one provider and model."""
+    """Translates errors of one provider and model into ProviderTrouble: whether a retry may help, and what a person
+    can do.
+    """
 
     def __init__(self, name: str, model: str, access: ProviderAccess) -> None:
         self._who = f"provider {name}"
@@ -135,7 +140,9 @@ class TroubleTranslator:
         self._access = access
 
     def of(self, error: Exception, seen: Exchange) -> ProviderTrouble:
-        """The error itself is not kept: libraries put requests into theirs, and requests have the key in them."""
+        """Translate an error. It is not kept itself: libraries put requests into their errors, and requests contain
+        the key.
+        """
         for own in _chain(error, (SecondRequest, ReplyTooLarge, ReplyCompressed)):
             return self._own(own, seen)
         status = _status(error, seen)
@@ -203,7 +210,7 @@ class TroubleTranslator:
             return self.trouble(message, "refused", charged=charged)
         if status == 429:
             wait_s = _first(retry_after_s(seen.headers), _delay_in(getattr(error, "body", None)))
-            rest = "" if wait_s is None else f"; it wants to be left alone for {wait_s:g} s"
+            rest = "" if wait_s is None else f"; it asks for a pause of {wait_s:g} s"
             message = f"{said}: too many requests{rest}"
             return self.trouble(message, "rate_limited", retryable=True, retry_after_s=wait_s, charged=charged)
         if status in (408, 409) or status >= 500:
@@ -242,15 +249,16 @@ class TroubleTranslator:
         return self.trouble(f"ended the connection ({host}): {self._said(error)}", "network", retryable=True)
 
     def _words_of(self, error: Exception) -> str:
-        """What the provider itself says of it, in brackets."""
+        """Return the provider's own message in brackets."""
         words = _message_in(getattr(error, "body", None))
         return f" ({self._short(words)})" if words else ""
 
     def _reason(self, error: BaseException) -> str:
-        """What the operating system says, where it says something."""
+        """Return the message of the operating system, if there is one."""
         for each in _chain(error, (OSError,)):
             if each.errno is not None and each.strerror is not None:
-                return os.strerror(each.errno) if each.errno > 0 else each.strerror  # below 0: of the name service
+                # Below 0 it is an error of name resolution.
+                return os.strerror(each.errno) if each.errno > 0 else each.strerror
         return self._said(error)
 
     def _said(self, error: BaseException) -> str:
@@ -259,13 +267,13 @@ class TroubleTranslator:
         return self._short(str(error) or type(error).__name__)
 
     def _short(self, text: str) -> str:
-        # The key first: cut in the middle it would not be found any more.
+        # Remove the key first: cut in the middle it would not be found any more.
         text = " ".join(self._access.without_key(text).split())
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """How long the other side wants to be left alone: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    """Return how long the server asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             wait_s = float(headers.get(name, "")) * scale
@@ -275,7 +283,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> fl
             return wait_s
     try:
         moment = parsedate_to_datetime(headers.get("retry-after", ""))
-    except (ValueError, OverflowError):  # the latter: a year that no machine counts to
+    except (ValueError, OverflowError):  # OverflowError: a year out of range
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -283,7 +291,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> fl
 
 
 def _delay_in(body: Any) -> float | None:
-    """Google says it in the body: `{"@type": "…RetryInfo", "retryDelay": "37s"}`."""
+    """Return the delay that Google puts into the body: `{"@type": "…RetryInfo", "retryDelay": "37s"}`."""
     if isinstance(body, list) and body:
         body = body[0]
     inner = body.get("error") if isinstance(body, dict) else None
@@ -300,7 +308,7 @@ def _first(*values: float | None) -> float | None:
 
 
 def _status(error: Exception, seen: Exchange) -> int | None:
-    """Of a reply that is no answer; also of an error inside a stream that had begun well."""
+    """Return the status of a reply that is no answer; also of an error inside a stream that began well."""
     if isinstance(error, library.ModelHTTPError):
         return error.status_code
     return seen.status if seen.status is not None and seen.status >= 300 else None
@@ -317,7 +325,9 @@ def _message_in(body: Any) -> str:
 
 
 def _chain(error: BaseException, kinds: tuple[type[E], ...]) -> Iterator[E]:
-    """What of these kinds the error was raised from. Of a group, which a host with two addresses gives, the first."""
+    """Yield the errors of these kinds in the chain of causes. Of a group, which a host with two addresses gives, the
+    first.
+    """
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

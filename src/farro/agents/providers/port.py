@@ -1,18 +1,16 @@
-"""The Provider port: who answers an agent's prompt. Guarantees in words; every adapter passes
-tests/contracts/test_provider.py.
+"""The Provider port: what answers an agent's prompt. Every adapter passes tests/contracts/test_provider.py.
 
-Adapters live in providers/; what is asked, and what is made of the answer, lives in execution.agents. Trying again,
-falling back, prices and budgets are the caller's alone: an adapter makes one call, once.
+An adapter makes one call, once. Retries, fallbacks, prices and budgets belong to the caller (farro.agents.gateway).
 
 - One `answer` is one request on the wire, or one process. The libraries' own retries are switched off.
   [test_one_answer_is_one_request]
-- What went wrong is a ProviderTrouble that says whether another try may help, and how long the other side wants to be
-  left alone. [test_troubles_say_whether_another_try_helps]
+- A failure is a ProviderTrouble that says whether another try may help, and how long the provider asks to wait.
+  [test_troubles_say_whether_another_try_helps]
 - `answer` returns or raises within `timeout_s`. [test_a_hanging_provider_is_left_in_time]
-- An exception may be raised in the calling thread at any line (the step's time is over, its job was taken away). The
-  adapter waits in slices of SLICE_S at most, and ends what it began before it lets the exception through: within two
-  seconds of a kill nothing of the call goes on. [test_an_ended_call_ends_its_request]
-- No secret is in any message that it raises. [test_no_trouble_tells_the_key]
+- An exception may be raised in the calling thread at any line (the step timed out, its job was taken away). The adapter
+  waits in slices of at most SLICE_S and ends its request or process before the exception leaves it: within two seconds
+  of a kill nothing of the call continues. [test_an_ended_call_ends_its_request]
+- No message that it raises contains a secret. [test_no_trouble_tells_the_key]
 - Calls are safe from many threads.
 """
 
@@ -27,13 +25,13 @@ from farro.execution.runner import DEFAULTS, Guarding
 from farro.lazy_dataclass import dataclass, field
 from farro.store.ledger import Usage as Usage
 
-SLICE_S = 0.05  # how long a provider waits at most before an exception for its thread is heard
+SLICE_S = 0.05  # the longest wait of a provider before an exception in its thread is noticed
 
 TroubleKind = Literal["rate_limited", "server", "timeout", "network", "refused", "garbage", "failed", "missing"]
 
 
 class ProviderTrouble(FarroError):
-    """A call that brought no answer. What, which provider, what next."""
+    """A call that brought no answer. The message says what failed, which provider, and what to do next."""
 
     def __init__(
         self,
@@ -52,19 +50,21 @@ class ProviderTrouble(FarroError):
         self.retry_after_s = retry_after_s
         self.usage = usage
         self.cost_usd = cost_usd
-        self.charged = charged  # whether it may have cost something: False for what never reached anybody
-        self.violation = violation  # a write where it may not: the job fails for it
+        self.charged = charged  # False: the request did not reach the provider, so it cost nothing
+        self.violation = violation  # the program wrote to a path that is not allowed: the job fails
         super().__init__(message)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatMessage:
+    """One message of a conversation."""
+
     author: Literal["user", "assistant"]
     text: str
 
 
 class OutputSink(Protocol):
-    """Where a provider passes on what comes. Closed by the caller."""
+    """Receives the text of an answer while it comes. The caller closes it."""
 
     def write(self, data: bytes, /) -> int: ...
 
@@ -75,7 +75,7 @@ class OutputSink(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reach:
-    """What a provider that is a program may touch: the sandbox keeps it."""
+    """What a provider that is a program may touch. The sandbox enforces it."""
 
     root: str  # of the repository
     writable: tuple[str, ...] = ()  # absolute, inside the root unless the config allows others
@@ -85,46 +85,50 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One call."""
+    """One call of a provider."""
 
-    key: str  # "<job>/<attempt>/<step>/<call>": what side effects elsewhere are known by
+    key: str  # "<job>/<attempt>/<step>/<call>": identifies the call in side effects elsewhere
     system: str  # the policy
-    messages: tuple[ChatMessage, ...]  # the last one is the user's
+    messages: tuple[ChatMessage, ...]  # the last one is from the user
     model: str | None
     max_output_tokens: int
     timeout_s: float
     role: str = ""
     schema: Mapping[str, Any] | None = None  # JSON Schema of the wanted answer, for providers that take one
-    partial: OutputSink | None = None  # gets the text as it comes; for people who read along
+    partial: OutputSink | None = None  # receives the text as it comes, for people who watch
     # For programs only:
-    folder: str = ""  # the step's own, for files of the call
-    env: Mapping[str, str] = field(default_factory=dict)  # what every process of the step carries
+    folder: str = ""  # the step's folder, for files of the call
+    env: Mapping[str, str] = field(default_factory=dict)  # environment of every process of the step
     reach: Reach | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
+    """The answer to a request."""
+
     text: str
-    model: str | None = None  # the one that answered, where the provider says it
+    model: str | None = None  # the model that answered, if the provider reports it
     usage: Usage | None = None
-    cost_usd: Decimal | None = None  # where the provider itself says what it cost
+    cost_usd: Decimal | None = None  # if the provider reports it
     whole: bool = True  # False: cut off at max_output_tokens
-    diff: bytes = field(default=b"", repr=False)  # what a program changed in a worktree of its own, as git tells it
+    diff: bytes = field(default=b"", repr=False)  # what a program changed in its own worktree, as a git diff
 
 
 class Provider(Protocol):
-    tries: int  # how often a call is made at most: SPEC-1 §9 pins 4 over HTTP and 2 for programs
+    """Something that answers prompts."""
+
+    tries: int  # the most calls for one request: SPEC-1 §9 sets 4 over HTTP and 2 for programs
 
     def answer(self, request: Request) -> Answer:
-        """The answer, or ProviderTrouble."""
+        """Return the answer, or raise ProviderTrouble."""
 
     def close(self) -> None:
-        """Give connections and threads back. Nothing is under way."""
+        """Release connections and threads. No call is in progress."""
 
 
 @runtime_checkable
 class PricedProvider(Protocol):
-    """A provider that knows before a call what it will cost: a file of answers does. It need not be one."""
+    """A provider that knows the cost of a call before it is made, such as a file of answers. Optional."""
 
     def most_usd(self, request: Request) -> Decimal:
-        """What the answer to that request, or its trouble, will say that it cost."""
+        """Return the cost that the answer to this request, or its trouble, will report."""

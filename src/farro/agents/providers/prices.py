@@ -1,12 +1,12 @@
-"""What models cost (port: Prices): as the config says, else by the tables of genai-prices, as they are installed.
+"""Prices of models (port: Prices): from the config, else from the installed tables of genai-prices.
 
-What was spent lives in the ledger. Nothing here asks the network; genai-prices is loaded by the first question.
+Uses no network; genai-prices is imported by the first question.
 
 - Amounts are exact decimals: nothing is rounded on the way into the ledger.
-- `most_usd` is a bound, not a guess: no token is shorter than a byte, so a prompt has no more tokens than bytes; they
-  all cost what the dearest of them may (read, written to a cache, in the dearest tier that so many may reach).
-- Nobody knows (None): a model without a price in either, a program, and a server elsewhere (`base_url`) that the tables
-  do not know by its address: what it calls gpt-5 need not cost what OpenAI's does.
+- `most_usd` is an upper bound, not an estimate: a token has at least one byte, so a prompt has no more tokens than
+  bytes; all of them are charged at the highest rate (read, written to a cache, in the most expensive tier in reach).
+- Unknown (None): a model without a price in both sources, a program, and a server elsewhere (`base_url`) that the
+  tables do not know by its address: what it calls gpt-5 need not cost what OpenAI's does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from farro.host.clock import SystemClock
 from farro.host.clock_port import Clock
 from farro.roles.money import exact
 
-FREE = "scripted"  # answers out of a file
-OVERHEAD_TOKENS = 256  # what a provider puts around the messages: roles, separators, its own words about the schema
+FREE = "scripted"  # answers from a file cost nothing
+OVERHEAD_TOKENS = 256  # what a provider adds to the messages: roles, separators, words about the schema
 _MILLION = Decimal(1_000_000)
 _THOUSAND = Decimal(1_000)
 _CACHE = ("cache_read", "cache_write", "cache_write_5m", "cache_write_1h")
@@ -57,7 +57,7 @@ class GenaiPrices:
             cache_read_tokens=usage.cache_read_tokens or None,
             cache_write_tokens=usage.cache_write_tokens or None,
         )
-        with contextlib.suppress(ValueError):  # more tokens from the cache than there were: nobody knows
+        with contextlib.suppress(ValueError):  # more cached tokens than tokens: the cost is unknown
             return Decimal(prices.calc_price(counted)["total_price"])
         return None
 
@@ -75,7 +75,7 @@ class GenaiPrices:
             return Decimal(0)
         if found is not None:
             now = self._clock.now()
-            # A price may change while the call is under way: the dearer one counts.
+            # A price may change during the call: the higher one counts.
             bounds = [_most(found.get_prices(at), tokens, max_output_tokens) for at in (now, now + timedelta(days=1))]
             if None not in bounds:
                 return max(bound for bound in bounds if bound is not None)
@@ -95,7 +95,7 @@ def _configured(price: PriceSettings, input_tokens: int, output_tokens: int) -> 
 
 
 def _find(kind: str, base_url: str | None, model: str | None) -> Any:
-    """The model in the tables; None where it is not."""
+    """Return the model in the tables, or None."""
     if model is None:
         return None
     try:
@@ -111,11 +111,11 @@ def _find(kind: str, base_url: str | None, model: str | None) -> Any:
 
 
 def _free(model: Any) -> bool:
-    return bool(model.id.endswith(":free"))  # OpenRouter's way to say so
+    return bool(model.id.endswith(":free"))  # OpenRouter marks free models so
 
 
 def _whole(prices: Any) -> bool:
-    """Whether both directions have a price: a table without one of them would make those tokens cost nothing."""
+    """Tell whether both directions have a price: without one of them those tokens would count as free."""
     return _dearest(prices, _INPUT, 0) is not None and _dearest(prices, _OUTPUT, 0) is not None
 
 
@@ -132,7 +132,7 @@ def _dearest(prices: Any, keys: tuple[str, ...], input_tokens: int) -> Decimal |
 
 
 def _rates(price: Any, input_tokens: int) -> Iterator[Decimal]:
-    """The base, and each tier that so many tokens reach; a tier may be cheaper than what is below it."""
+    """Yield the base rate and the rate of each tier in reach; a higher tier may be cheaper."""
     if isinstance(price, Decimal):
         yield price
     elif price is not None:

@@ -1,6 +1,6 @@
-"""The environment of the programs that a provider starts: what was named for them, and the marks they are found by.
+"""The environment and the output files of the programs that a provider starts.
 
-Which variables a config names lives in settings.
+The output files have no name while the program runs: if the worker dies, nothing of the output stays on the disk.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from farro.execution.step import TRY
 from farro.host import fs
 from farro.host.processes import MARKER
 
-ALWAYS = ("PATH", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM")  # no secret is in these
+ALWAYS = ("PATH", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM")  # these hold no secrets
 
 
 def named(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """What these name; `LC_*` names all that begin so."""
+    """Select variables by name; `LC_*` selects all with that prefix."""
     wanted = set(names)
     beginnings = tuple(name[:-1] for name in wanted if name.endswith("*"))
     return {name: value for name, value in environ.items() if name in wanted or name.startswith(beginnings)}
 
 
 def own_mark(env: Mapping[str, str]) -> str:
-    """What the processes of one try carry, and no other's do."""
+    """Return the variable that marks the processes of one try, and of no other."""
     return f"{TRY}={env[TRY]}" if TRY in env else f"{MARKER}={env[MARKER]}"
 
 
@@ -35,13 +35,13 @@ _SAID = 2000  # characters of stderr in a message
 
 
 class ProgramOutput:
-    """The two files of a program, whose names go as soon as it has them."""
+    """The stdout and stderr files of a program, unlinked as soon as the program has opened them."""
 
     def __init__(self, folder: str, *, read_along: int = 0) -> None:
         self.answer = f"{folder}/answer.tmp"
         self.errors = f"{folder}/errors.tmp"
         self._fds: list[int] = []  # of the answer and of the errors
-        self._read_along = read_along  # which of the two
+        self._read_along = read_along  # index of the file that is passed on while the program runs
         self._passed = 0
 
     def __enter__(self) -> ProgramOutput:
@@ -54,16 +54,17 @@ class ProgramOutput:
             os.close(fd)
 
     def forget_names(self) -> None:
+        """Open both files and unlink them."""
         for path in (self.answer, self.errors):
             self._fds.append(fs.open_read(path))
         self._remove()
 
     def texts(self) -> tuple[str, str]:
-        """The answer, and the end of what else it said."""
+        """Return the answer, and the end of stderr."""
         return self.data(LIMIT).decode("utf-8", "replace"), self.last_words()
 
     def data(self, most: int) -> bytes:
-        """The answer as it is, so many bytes of it at most."""
+        """Return at most `most` bytes of the answer."""
         pieces, at = [], 0
         while at < most and (piece := fs.read_at(self._fds[0], min(most - at, 1 << 20), at)):
             pieces.append(piece)
@@ -71,7 +72,7 @@ class ProgramOutput:
         return b"".join(pieces)
 
     def last_words(self) -> str:
-        """The end of what it said beside its answer."""
+        """Return the end of stderr."""
         fd = self._fds[1]
         begin = max(os.fstat(fd).st_size - 4 * _SAID - 4, 0)
         return end_of(fs.read_at(fd, 4 * _SAID + 4, begin).decode("utf-8", "replace"), _SAID)
@@ -80,8 +81,8 @@ class ProgramOutput:
         return max(os.fstat(fd).st_size for fd in self._fds) > most
 
     def pass_on(self, partial: OutputSink) -> None:
-        """What came since the last time, for people who read along."""
-        with contextlib.suppress(ValueError):  # who read along has left
+        """Pass on what came since the last time, for people who watch."""
+        with contextlib.suppress(ValueError):  # the sink is closed
             while piece := fs.read_at(self._fds[self._read_along], 1 << 16, self._passed):
                 partial.write(piece)
                 self._passed += len(piece)
@@ -94,7 +95,7 @@ class ProgramOutput:
 
 
 def end_of(text: str, most: int) -> str:
-    """The last words of it. None is cut in two: half a key would be told by nobody as one."""
+    """Return the end of a text, cut between words: half a key would not be recognised as a secret."""
     if len(text) <= most:
         return text
     return "".join(re.split(r"(\s)", text[-most - 1 :], maxsplit=1)[1:])

@@ -1,12 +1,11 @@
-"""Which kinds of provider there are: farro's own and those of installed packages, all made alike.
+"""Make providers of every kind: farro's own and those of installed packages.
 
-A kind is a name and a Factory. A package brings one as an entry point in the group `farro.providers`:
+A kind is a name and a ProviderFactory. A package adds one as an entry point in the group `farro.providers`:
 
     [project.entry-points."farro.providers"]
     acme = "acme_farro:make"
 
-and `kind: acme` in the config then means what `make` answers. What a provider promises lives in ports.provider;
-docs/providers.md has a whole one.
+`kind: acme` in the config then means what `make` returns. docs/providers.md shows a complete provider.
 """
 
 from __future__ import annotations
@@ -35,33 +34,35 @@ BUILT_IN = {
 class Place:
     """Where a provider is made."""
 
-    root: str  # what relative paths in the config are relative to
-    environ: Mapping[str, str]  # where secrets are: never os.environ itself
+    root: str  # relative paths in the config are relative to this
+    environ: Mapping[str, str]  # holds the secrets; never os.environ itself
 
 
-class Factory(Protocol):
+class ProviderFactory(Protocol):
     def __call__(self, name: str, settings: ProviderSettings, place: Place, /) -> Provider:
-        """The provider that the config calls `name`. Cheap: libraries are imported and connections made by the first
-        call. What is missing for a call (a key, a file) is that call's ProviderTrouble, of kind `missing`; settings
-        that cannot work are an InputError."""
+        """Return the provider that the config calls `name`.
+
+        Cheap: libraries are imported and connections made by the first call. What a call lacks (a key, a file) is that
+        call's ProviderTrouble of kind `missing`; settings that cannot work raise InputError.
+        """
 
 
 class UnknownProvider(InputError):
-    """The config names a kind of provider that is not installed, or that cannot be loaded."""
+    """The config names a kind of provider that is not installed or cannot be loaded."""
 
 
 def make_provider(name: str, settings: ProviderSettings, *, root: str, environ: Mapping[str, str]) -> Provider:
-    """The provider of that name, as the config has it. UnknownProvider: nobody knows its kind."""
+    """Make the provider of that name as configured. Raises UnknownProvider for an unknown kind."""
     kind = settings.kind or name
     return _factory(name, kind)(name, settings, Place(root=root, environ=environ))
 
 
 def kinds() -> tuple[str, ...]:
-    """Every kind that is built in or installed."""
+    """List every kind that is built in or installed."""
     return (*BUILT_IN, *sorted(name for name in _installed() if name not in BUILT_IN))
 
 
-def _factory(name: str, kind: str) -> Factory:
+def _factory(name: str, kind: str) -> ProviderFactory:
     reference = BUILT_IN.get(kind)
     if reference is not None:
         return _load(reference)
@@ -75,19 +76,19 @@ def _factory(name: str, kind: str) -> Factory:
         raise UnknownProvider(message) from error
 
 
-def _load(reference: str) -> Factory:
+def _load(reference: str) -> ProviderFactory:
     module, _, attribute = reference.partition(":")
     found: Any = importlib.import_module(module)
     for part in attribute.split("."):
         found = getattr(found, part)
     if not callable(found):
         raise TypeError("it is not a function")
-    factory: Factory = found
+    factory: ProviderFactory = found
     return factory
 
 
 def _installed() -> dict[str, str]:
-    from importlib.metadata import entry_points  # here: slow to import, and the built-in kinds need none
+    from importlib.metadata import entry_points  # imported late: slow, and the built-in kinds do not need it
 
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 

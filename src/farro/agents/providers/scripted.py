@@ -1,7 +1,7 @@
 """The kind `scripted`: answers from a file, for tests, demonstrations and work without a network.
 
-Which answer is given depends on the request alone, never on what was asked before: a worker that crashed, another
-process and a test that runs twice all get the same. docs/providers.md has the format in full.
+The answer depends on the request alone, never on earlier calls: after a crash, in another process and in a repeated
+test it is the same. docs/providers.md describes the format.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from farro.host import fs
 from farro.lazy_dataclass import dataclass
 from farro.roles.money import exact
 
-TRIES = 4  # as over HTTP, for which it stands in
+TRIES = 4  # as over HTTP, which it replaces
 _PASSING = frozenset({"rate_limited", "server", "timeout", "network", "garbage", "failed"})
 
 
 @dataclass(frozen=True, eq=False)
 class RegexRule:
-    """A regular expression."""
+    """Check that a text is a regular expression."""
 
     def fault(self, value: str, /) -> str | None:
         try:
@@ -56,20 +56,20 @@ class ScriptedError:
     kind: TroubleKind
     message: str = "scripted"
     retry_after_s: Amount | None = None
-    retryable: bool | None = None  # None: as such a trouble usually is
+    retryable: bool | None = None  # None: the default of the kind
     charged: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedAnswer:
-    """One answer, or trouble, and the requests that get it: those that fit everything it names."""
+    """One answer or error. It is given to requests that match everything it names."""
 
     role: FilledText | None = None
-    match: FilledText | None = None  # in the text of the messages
-    pattern: Annotated[str, RegexRule()] | None = None  # the same, as a regular expression
+    match: FilledText | None = None  # a text in the messages
+    pattern: Annotated[str, RegexRule()] | None = None  # a regular expression for the messages
     attempt: Count | None = None  # of the job
-    times: Count | None = None  # so many calls of an attempt; None: any number
-    answer: Any = None  # text; anything else is given as JSON
+    times: Count | None = None  # the number of calls of an attempt; None: any number
+    answer: Any = None  # a text; any other value is given as JSON
     error: ScriptedError | None = None
     usage: ScriptedUsage | None = None
     model: FilledText | None = None
@@ -80,6 +80,8 @@ class ScriptedAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerScript:
+    """The file of answers."""
+
     answers: Annotated[tuple[ScriptedAnswer, ...], Size(at_least=1)]
 
 
@@ -99,7 +101,7 @@ class ScriptedProvider:
         self._settings = settings
         self._root = root
         self._wait = wait
-        self._read: tuple[tuple[int, ...], AnswerScript] | None = None  # the file as it was
+        self._read: tuple[tuple[int, ...], AnswerScript] | None = None  # the file's signature and its content
 
     def answer(self, request: Request) -> Answer:
         entry = self._chosen(request)
@@ -107,27 +109,27 @@ class ScriptedProvider:
         usage = None if entry.usage is None else Usage(**vars(entry.usage))
         cost_usd = exact(entry.cost_usd)
         if entry.error is not None:
-            told = entry.error
-            retryable = told.kind in _PASSING if told.retryable is None else told.retryable
+            error = entry.error
+            retryable = error.kind in _PASSING if error.retryable is None else error.retryable
             raise ProviderTrouble(
-                f"provider {self._name}: {told.message}",
-                kind=told.kind,
+                f"provider {self._name}: {error.message}",
+                kind=error.kind,
                 retryable=retryable,
-                retry_after_s=told.retry_after_s,
+                retry_after_s=error.retry_after_s,
                 usage=usage,
                 cost_usd=cost_usd,
-                charged=told.charged,
+                charged=error.charged,
             )
         text = entry.answer if isinstance(entry.answer, str) else json.dumps(entry.answer, ensure_ascii=False, indent=2)
         if request.partial is not None:
-            with contextlib.suppress(OSError, ValueError):  # it is for people who read along, no more
+            with contextlib.suppress(OSError, ValueError):  # only for people who watch: never fail the call
                 request.partial.write(text.encode("utf-8", "replace"))
                 request.partial.flush()
         model = entry.model or request.model or self._settings.model
         return Answer(text=text, model=model, usage=usage, cost_usd=cost_usd, whole=entry.whole)
 
     def most_usd(self, request: Request) -> Decimal:
-        """Port: Foretelling. A script that cannot be read, or has no answer, costs nothing."""
+        """Port: PricedProvider. A script that cannot be read, or has no answer, costs nothing."""
         try:
             return exact(self._chosen(request).cost_usd)
         except ProviderTrouble:
@@ -137,8 +139,10 @@ class ScriptedProvider:
         pass
 
     def _chosen(self, request: Request) -> ScriptedAnswer:
-        """The entries that fit, each as often as its `times` says, in the order of the file; the call's number says
-        which of them. Calls after the last get none."""
+        """Choose the answer by the number of the call among the matching answers, each counted `times` times.
+
+        They are used in the order of the file. Calls after the last answer fail.
+        """
         attempt, number = _numbers(request.key)
         text = "\n".join(message.text for message in request.messages)
         left = number
@@ -207,7 +211,7 @@ def _fits(entry: ScriptedAnswer, role: str, attempt: int, text: str) -> bool:
 
 
 def _numbers(key: str) -> tuple[int, int]:
-    """Attempt and call of `<job>/<attempt>/<step>/<call>`."""
+    """Return attempt and call of a key `<job>/<attempt>/<step>/<call>`."""
     parts: Sequence[str] = key.split("/")
     attempt, call = (parts[-3], parts[-1]) if len(parts) >= 4 else ("1", parts[-1])
     return _at_least_one(attempt), _at_least_one(call)

@@ -1,10 +1,8 @@
-"""A worktree of the repository for one call of an agent's program: it works beside the real one, and leaves a diff.
+"""Give a program its own git worktree for one call, and return what it changed as a diff.
 
-What it may write there is kept by the sandbox; running it lives in cli.
-
-git makes the worktree and looks at it, outside the sandbox, after a program was at work in it. So git is told where its
-repository is, and runs no hook, no monitor and no external diff. A repository that the program made inside has a config
-of its own, with programs in it, and git would ask it what is new there: each such `.git` is taken away before git
+git creates and reads the worktree outside the sandbox, after a program has worked in it. Therefore git is told where
+its repository is, and runs no hook, no monitor and no external diff. A repository that the program created inside has
+its own config, which may name programs, and git would ask it for changes: every such `.git` is removed before git
 looks. [test_git_runs_nothing_that_a_program_left_in_its_worktree]
 """
 
@@ -24,7 +22,7 @@ from farro.lazy_dataclass import dataclass
 FOLDER = "jobs/.worktrees"
 _GIT_S = 120.0
 _LIMIT = 20 << 20  # bytes of a diff
-_ENVIRONMENT = (*ALWAYS, "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")  # where its config is; no secret
+_ENVIRONMENT = (*ALWAYS, "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")  # for git's own config; no secrets
 _OWN = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 _SAFELY = (
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"),
@@ -34,14 +32,14 @@ _SAFELY = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Git:
-    """How git is called for one call of a program: as one of its job's processes, with none of the worker's secrets."""
+    """Runs git for one call of a program: as one of its job's processes, with none of the worker's secrets."""
 
-    environ: Mapping[str, str]  # the worker's
-    marks: Mapping[str, str]  # what every process of the step carries
-    folder: str  # for what it says
+    environ: Mapping[str, str]  # the worker's environment
+    marks: Mapping[str, str]  # variables that mark every process of the step
+    folder: str  # for its output files
 
     def __call__(self, cwd: str, *words: str, most: int = 1 << 20) -> bytes:
-        """What it answers. Waits in slices: an exception for this thread is heard between two of them."""
+        """Run git and return its output. Waits in slices, so that an exception raised in this thread is noticed."""
         with ProgramOutput(self.folder) as output:
             process = processes.start(
                 ("git", *_SAFELY, *words),
@@ -74,13 +72,15 @@ class Git:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worktree:
-    root: str  # in it, what the root is in the repository
+    """A worktree in use."""
+
+    root: str  # the folder in it that corresponds to the root
     top: str
-    git_dir: str  # its own, inside the repository's
+    git_dir: str  # the worktree's git folder, inside the repository's
     git: Git
 
     def diff(self) -> bytes:
-        """What was changed in it, as git tells it; new files too."""
+        """Return what changed in the worktree as a git diff, new files included."""
         _forget_repositories(self.top)
         place = ("--git-dir", self.git_dir, "--work-tree", self.top)
         self.git(self.top, *place, "add", "--all", "--intent-to-add", ".")
@@ -89,8 +89,8 @@ class Worktree:
 
 
 @contextlib.contextmanager
-def worktree(git: Git, root: str, job: str, call: str) -> Iterator[Worktree]:
-    """A fresh one at the repository's HEAD; afterwards it is gone. `call` tells those of a job apart."""
+def open_worktree(git: Git, root: str, job: str, call: str) -> Iterator[Worktree]:
+    """Make a worktree at the repository's HEAD, and remove it afterwards. `call` distinguishes those of one job."""
     home = f"{root}/{FOLDER}"
     with contextlib.suppress(FileExistsError):
         fs.mkdir(home)
@@ -109,7 +109,7 @@ def worktree(git: Git, root: str, job: str, call: str) -> Iterator[Worktree]:
 
 
 def _forget_dead(git: Git, root: str, job: str, call: str) -> None:
-    """What is left of earlier attempts, whose workers died, and of this very call."""
+    """Remove worktrees that killed attempts of this job left, or an earlier run of this call."""
     for name in fs.listdir(f"{root}/{FOLDER}"):
         owner, _, other = name.partition(".")
         if owner == job and (other == call or other.partition(".")[0] != call.partition(".")[0]):
@@ -117,7 +117,7 @@ def _forget_dead(git: Git, root: str, job: str, call: str) -> None:
 
 
 def _forget_repositories(top: str) -> None:
-    """Each `.git` below the top, however it is spelled: on some disks .GIT is one too."""
+    """Remove each `.git` below the top, in any case: on some disks .GIT is the same name."""
     for folder, folders, files in os.walk(top, topdown=True):
         if folder == top:
             continue
