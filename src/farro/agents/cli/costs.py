@@ -1,4 +1,4 @@
-"""`farro costs`: what agents' calls cost, and what the budgets have left. The sums live in operations.costs."""
+"""`farro costs`: what agents' calls cost, and what the budgets have left."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def costs(
     store, settings = open_root(root)
     ledger = application().ledger(store.root, durable=False, clock=clock)
     by = by or ("role" if job is None else "model")
-    told = spending.sum_costs(ledger, store, store.root, settings, job=job, wanted=wanted, by=by)
+    report = spending.sum_costs(ledger, store, store.root, settings, job=job, wanted=wanted, by=by)
     if as_json:
-        answer(_data(told))
+        answer(_data(report))
     else:
-        _page(told)
+        _page(report)
 
 
-def _data(told: Costs) -> dict[str, Any]:
+def _data(report: Costs) -> dict[str, Any]:
     return {
-        "job_id": told.job_id,
-        "first_day": told.first_day,
-        "last_day": told.last_day,
-        "by": told.by,
-        "lines": [{told.by: line.name, **_sums(line)} for line in told.lines],
-        "total": _sums(told.total),
-        "budgets": [_budget(left) for left in told.budgets],
+        "job_id": report.job_id,
+        "first_day": report.first_day,
+        "last_day": report.last_day,
+        "by": report.by,
+        "lines": [{report.by: line.name, **_sums(line)} for line in report.lines],
+        "total": _sums(report.total),
+        "budgets": [_budget(left) for left in report.budgets],
     }
 
 
@@ -67,7 +67,7 @@ def _sums(line: CostLine) -> dict[str, Any]:
 
 
 def spent_data(spent: Spent) -> dict[str, Any]:
-    """`usd` is null where no cost is known: never nothing."""
+    """Return the sums as JSON data. `usd` is null if no cost is known: never zero."""
     unknown = spent.calls > 0 and spent.unknown == spent.calls
     return {
         "calls": spent.calls,
@@ -90,34 +90,36 @@ def _budget(left: BudgetStatus) -> dict[str, Any]:
 
 
 def number(amount: Decimal) -> float:
-    """For programs: a JSON number, to the millionth of a millionth."""
+    """Return a JSON number, rounded to twelve decimals."""
     return round(float(amount), 12)
 
 
-def _page(told: Costs) -> None:
-    of = f" of {told.job_id}" if told.job_id else ""
-    if told.first_day == told.last_day:
-        when = f"on {told.last_day}"
+def _page(report: Costs) -> None:
+    of = f" of {report.job_id}" if report.job_id else ""
+    if report.first_day == report.last_day:
+        when = f"on {report.last_day}"
     else:
-        when = f"up to {told.last_day}" if told.first_day is None else f"from {told.first_day} to {told.last_day}"
-    if not told.lines:
+        when = (
+            f"up to {report.last_day}" if report.first_day is None else f"from {report.first_day} to {report.last_day}"
+        )
+    if not report.lines:
         say(f"no agent calls{of} {when} (UTC)")
     else:
         say(f"agent calls{of} {when} (UTC)")
-        rows = [(told.by.upper(), "CALLS", "INPUT", "OUTPUT", "USD")]
-        rows += [_row(line.name, line) for line in told.lines]
-        if len(told.lines) > 1:
-            rows.append(_row("all", told.total))
+        rows = [(report.by.upper(), "CALLS", "INPUT", "OUTPUT", "USD")]
+        rows += [_row(line.name, line) for line in report.lines]
+        if len(report.lines) > 1:
+            rows.append(_row("all", report.total))
         show_table(rows, right=range(1, 5))
-    if told.budgets:
+    if report.budgets:
         say()
         rows = [("BUDGET", "LIMIT", "SPENT", "LEFT", "KEY")]
-        for left in told.budgets:
+        for left in report.budgets:
             remains = left.left_usd
             cells = (usd(left.limit_usd), spent_text(left.spent), UNKNOWN if remains is None else usd(remains))
             rows.append((left.name, *cells, left.key))
         show_table(rows, right=(1, 2, 3))
-    _remarks(told)
+    _remarks(report)
 
 
 def _row(name: str, line: CostLine) -> tuple[str, str, str, str, str]:
@@ -127,7 +129,7 @@ def _row(name: str, line: CostLine) -> tuple[str, str, str, str, str]:
 
 
 def spent_text(spent: Spent) -> str:
-    """0.05; ~0.05 where a part of it is estimated; unknown, or what is known and that there is more."""
+    """Format a sum: 0.05; ~0.05 if part of it is estimated; unknown; or the known part and that there is more."""
     if spent.calls and spent.unknown == spent.calls:
         return UNKNOWN
     known = f"{'~' if spent.estimated else ''}{usd(spent.usd)}"
@@ -135,14 +137,14 @@ def spent_text(spent: Spent) -> str:
 
 
 def cost_text(spent: Spent) -> str:
-    """The same with what it is, and for how many calls."""
+    """Format a sum with its unit and the number of calls."""
     amount = spent_text(spent)
     unit = " USD" if amount[-1].isdigit() else ""
     return f"{amount}{unit}, {spent.calls} {'call' if spent.calls == 1 else 'calls'}"
 
 
-def _remarks(told: Costs) -> None:
-    total = told.total.spent
+def _remarks(report: Costs) -> None:
+    total = report.total.spent
     if total.estimated:
         one = total.estimated == 1
         calls = "1 call counts as the most that it" if one else f"{total.estimated} calls count as the most that they"
@@ -150,7 +152,7 @@ def _remarks(told: Costs) -> None:
         note(f"~ {calls} may have cost, {usd(total.estimated_usd)} USD: {why}")
     if total.unknown:
         calls = "1 call is" if total.unknown == 1 else f"{total.unknown} calls are"
-        names = " and ".join(f"providers.{name}" for name in told.unpriced)
+        names = " and ".join(f"providers.{name}" for name in report.unpriced)
         note(
             f"{calls} in no sum: nobody knows the price. Name `prices`, or the most of a call as `call_usd`, in {names}"
         )

@@ -1,4 +1,4 @@
-"""`farro demo`: a task from idea to documents, offline, watched live. What happens lives in operations.demo.
+"""`farro demo`: a task from idea to documents, offline, watched live.
 
 The daemons are real: those that `farro start` starts, in a scratch repository, ended with the demo.
 """
@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil  # noqa: TID251 - `which` looks, it changes nothing
+import shutil  # noqa: TID251 - `which` only reads
 import subprocess
 import sys
-import tempfile  # noqa: TID251 - a folder for nobody else, outside of every root
-from collections.abc import Iterator, Sequence
+import tempfile  # noqa: TID251 - a private folder outside of every root
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import click
 
-from farro.agents.demo import play, scene
-from farro.agents.demo.play import DemoEvent
+from farro.agents.demo import events, scratch_repository
+from farro.agents.demo.events import DemoEvent
+from farro.agents.demo.scratch_repository import JOB, TestRun
 from farro.cli.background import program
 from farro.cli.options import application, json_option, root_option
 from farro.cli.terminal import answer, at_terminal, note, say
@@ -26,12 +27,13 @@ from farro.config import reader
 from farro.errors import FarroError, InputError
 from farro.host import fs, signals, trees
 from farro.host.clock import SystemClock
+from farro.host.clock_port import Clock
 from farro.lazy_dataclass import dataclass, field
 from farro.store.port import JobView
 from farro.worker import background
 
 _STOP_S = 5.0
-_ROLES = ("Manager", *scene.ROLES)
+_ROLES = ("Manager", *scratch_repository.ROLES)
 
 
 @click.command()
@@ -78,7 +80,7 @@ def _place(root: str | None, keep: bool) -> Iterator[str]:
 
 @dataclass
 class DemoProgress:
-    """What was told so far, for the picture and for the end."""
+    """The events so far, for the live view and the summary."""
 
     events: list[DemoEvent] = field(default_factory=list)
     state: dict[str, str] = field(default_factory=dict)
@@ -96,25 +98,58 @@ class DemoProgress:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """What the demo's task came to."""
+
+    view: JobView
+    progress: DemoProgress
+    before: TestRun
+    after: TestRun
+    diff: str
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        return str(self.view.status) == "succeeded" and self.after.passed and not self.before.passed
+
+
 def _task(path: str, *, kept: bool, as_json: bool) -> int:
     clock = SystemClock()
     began_s = clock.monotonic_s()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}
     python = os.path.abspath(sys.executable)
-    scene.make(path, python=python, environ=environ)
-    before = scene.run_tests(path, python=python, environ=environ)
-    settings = reader.load(path)
-    app = application()
-    store = app.open_store(path, settings, actor="demo")
-    runtime = app.runtime(path)
-    wanted = background.components(
-        path, program=program(), env=environ, workers=1, slots=1, runner=None, roles=tuple(scene.ROLES)
-    )
-    told = DemoProgress()
+    scratch_repository.make(path, python=python, environ=environ)
+    before = scratch_repository.run_tests(path, python=python, environ=environ)
     if not as_json:
         _opening(path, before)
+    progress = DemoProgress()
+    view = _run_task(path, environ, clock, progress, as_json=as_json)
+    result = DemoResult(
+        view=view,
+        progress=progress,
+        before=before,
+        after=scratch_repository.run_tests(path, python=python, environ=environ),
+        diff=scratch_repository.diff(path, environ),
+        seconds=clock.monotonic_s() - began_s,
+    )
+    if as_json:
+        answer(_data(path if kept else None, result))
+    else:
+        _ending(path, kept, result)
+    return 0 if result.good else 1
 
-    def mend() -> list[str]:
+
+def _run_task(path: str, environ: Mapping[str, str], clock: Clock, progress: DemoProgress, *, as_json: bool) -> JobView:
+    """Start the daemons, enqueue the task, show what happens until it has ended, and stop the daemons."""
+    app = application()
+    store = app.open_store(path, reader.load(path), actor="demo")
+    runtime = app.runtime(path)
+    wanted = background.components(
+        path, program=program(), env=environ, workers=1, slots=1, runner=None, roles=tuple(scratch_repository.ROLES)
+    )
+
+    def restart() -> list[str]:
         alive = {seen.name for seen in runtime.list() if seen.alive}
         missing = [component for component in wanted if component.name not in alive]
         background.start(runtime, missing, clock)
@@ -125,38 +160,28 @@ def _task(path: str, *, kept: bool, as_json: bool) -> int:
         if died:
             raise FarroError(f"{died[0].name} ended at once: {died[0].said}")
         _enqueue(path)
-        hand = play.JobObserver(store=store, root=path, job_id=scene.JOB, clock=clock)
-        happening = play.events(hand, mend=mend)
-        if as_json:
-            for event in happening:
-                told.take(event)
-        elif at_terminal():
-            _live(happening, told)
+        observer = events.JobObserver(store=store, root=path, job_id=JOB, clock=clock)
+        found = events.follow(observer, restart=restart)
+        if not as_json and at_terminal():
+            _live(found, progress)
         else:
-            for event in happening:
-                told.take(event)
-                say(_line(event))
-        view = store.find(scene.JOB)
+            for event in found:
+                progress.take(event)
+                if not as_json:
+                    say(_line(event))
+        view = store.find(JOB)
     finally:
         background.stop(runtime, _STOP_S)
         store.close()
     if view is None:
-        raise FarroError(f"the job {scene.JOB} is not there any more; did somebody prune {path}?")
-    after = scene.run_tests(path, python=python, environ=environ)
-    diff = scene.diff(path, environ)
-    seconds = clock.monotonic_s() - began_s
-    good = str(view.status) == "succeeded" and after.passed and not before.passed
-    if as_json:
-        answer(_data(path if kept else None, view, told, before, after, diff, seconds))
-    else:
-        _ending(path, kept, view, told, after, diff, seconds)
-    return 0 if good else 1
+        raise FarroError(f"the job {JOB} is not there any more; did somebody prune {path}?")
+    return view
 
 
 def _enqueue(path: str) -> None:
-    """As a person does it: the program itself, with its checks."""
+    """Enqueue as a person does: with the program and its checks."""
     done = subprocess.run(
-        [*program(), "enqueue", "--prompt-json", f"{path}/prompt.json", "--id", scene.JOB, "--root", path],
+        [*program(), "enqueue", "--prompt-json", f"{path}/prompt.json", "--id", JOB, "--root", path],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -166,7 +191,7 @@ def _enqueue(path: str) -> None:
         raise FarroError(f"the task could not be queued: {done.stderr.strip()}")
 
 
-def _opening(path: str, before: scene.Tests) -> None:
+def _opening(path: str, before: TestRun) -> None:
     from farro.sandbox.levels import Sandbox
 
     level = Sandbox.available("auto").level
@@ -187,7 +212,7 @@ def _line(event: DemoEvent) -> str:
     return f"{event.at_s:5.1f}s  {event.role:<15} {'' if event.what == 'works' else event.what + ': '}{text}{cost}"
 
 
-def _live(happening: Iterator[DemoEvent], told: DemoProgress) -> None:
+def _live(found: Iterator[DemoEvent], progress: DemoProgress) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.table import Table
@@ -201,16 +226,16 @@ def _live(happening: Iterator[DemoEvent], told: DemoProgress) -> None:
         for head, right in (("ROLE", False), ("", False), ("TURNS", True), ("USD", True)):
             board.add_column(head, justify="right" if right else "left", header_style="dim")
         for role in _ROLES:
-            state = told.state.get(role, "waits")
-            turns, usd = told.turns.get(role), told.usd.get(role)
+            state = progress.state.get(role, "waits")
+            turns, usd = progress.turns.get(role), progress.usd.get(role)
             board.add_row(
                 Text(role), Text(state, style=colours.get(state, "")), str(turns or ""), "" if usd is None else str(usd)
             )
         return Group(Text(""), board)
 
     with Live(picture(), console=console, refresh_per_second=8, transient=True) as live:
-        for event in happening:
-            told.take(event)
+        for event in found:
+            progress.take(event)
             from farro.log.structured import printable
 
             style = {"said": "cyan", "decided": "yellow", "ended": "bold green", "lost": "bold red"}.get(
@@ -223,48 +248,41 @@ def _live(happening: Iterator[DemoEvent], told: DemoProgress) -> None:
 # --- at the end ------------------------------------------------------------------------------------------------------
 
 
-def _ending(
-    path: str, kept: bool, view: JobView, told: DemoProgress, after: scene.Tests, diff: str, seconds: float
-) -> None:
-    say(f"\nThe way of the task {scene.JOB} ({len(view.lifecycle.hops)} hops, each decided once)")
+def _ending(path: str, kept: bool, result: DemoResult) -> None:
+    view, progress = result.view, result.progress
+    say(f"\nThe way of the task {JOB} ({len(view.lifecycle.hops)} hops, each decided once)")
     for hop in view.lifecycle.hops:
-        say(f"  {hop.at[11:19]}  {hop.role:<15} → {hop.to:<36} {play.first_line(hop)}")
+        say(f"  {hop.at[11:19]}  {hop.role:<15} → {hop.to:<36} {events.first_line(hop)}")
     say("\nWhat was changed (git diff)")
-    say("\n".join(f"  {line}" for line in diff.splitlines()))
+    say("\n".join(f"  {line}" for line in result.diff.splitlines()))
     say("\nWhat it cost, as the programs say (pretended; farro costs discount)")
-    for role, usd in told.usd.items():
-        say(f"  {role:<15} {told.turns.get(role, 0)} turn{'s' if told.turns.get(role, 0) != 1 else ' '}  {usd} USD")
-    say(f"  {'all':<15} {sum(told.turns.values())} turns  {sum(told.usd.values(), Decimal(0))} USD")
+    for role, usd in progress.usd.items():
+        turns = progress.turns.get(role, 0)
+        say(f"  {role:<15} {turns} turn{'s' if turns != 1 else ' '}  {usd} USD")
+    say(f"  {'all':<15} {sum(progress.turns.values())} turns  {sum(progress.usd.values(), Decimal(0))} USD")
     say("\nWhere it is" + ("" if kept else " (farro demo --keep leaves it there)"))
-    found = play.files(path, view)
-    width = max(len(name) for name, _ in found)
-    for name, what in found:
+    files = events.files(path, view)
+    width = max(len(name) for name, _ in files)
+    for name, what in files:
         say(f"  {name:<{width}}  {what}")
     if view.lifecycle.error:
         say(f"\nIt has not succeeded: {view.lifecycle.error.get('message')}")
-    say(f"\nThe repository's tests: {after.said}. {view.status.capitalize()}, in {seconds:.1f} s.")
+    say(f"\nThe repository's tests: {result.after.said}. {view.status.capitalize()}, in {result.seconds:.1f} s.")
     if kept:
-        say(f"\nIt is all there to explore:\n  cd {path}\n  farro history {scene.JOB}\n  farro show {scene.JOB}")
-        say(f"  farro replay {scene.JOB}\n  git diff")
-        again = " ".join(f"--role {role}" for role in scene.ROLES)
+        say(f"\nIt is all there to explore:\n  cd {path}\n  farro history {JOB}\n  farro show {JOB}")
+        say(f"  farro replay {JOB}\n  git diff")
+        again = " ".join(f"--role {role}" for role in scratch_repository.ROLES)
         say(f"And again:\n  git checkout . && farro start {again}")
         say("  farro watch $(farro enqueue --prompt-json prompt.json); farro stop")
 
 
-def _data(
-    root: str | None,
-    view: JobView,
-    told: DemoProgress,
-    before: scene.Tests,
-    after: scene.Tests,
-    diff: str,
-    seconds: float,
-) -> dict[str, Any]:
+def _data(root: str | None, result: DemoResult) -> dict[str, Any]:
+    view, before, after = result.view, result.before, result.after
     return {
         "root": root,
-        "job_id": scene.JOB,
+        "job_id": JOB,
         "status": str(view.status),
-        "seconds": round(seconds, 3),
+        "seconds": round(result.seconds, 3),
         "tests_before": {"passed": before.passed, "said": before.said},
         "tests_after": {"passed": after.passed, "said": after.said},
         "hops": [
@@ -273,10 +291,10 @@ def _data(
         ],
         "events": [
             {"at_s": round(event.at_s, 3), "role": event.role, "what": event.what, "text": event.text}
-            for event in told.events
+            for event in result.progress.events
         ],
-        "usd": {role: str(usd) for role, usd in told.usd.items()},
-        "diff": diff,
+        "usd": {role: str(usd) for role, usd in result.progress.usd.items()},
+        "diff": result.diff,
     }
 
 
@@ -284,11 +302,11 @@ def _data(
 
 
 def _plans(path: str, *, keep: bool, as_json: bool) -> int:
-    """A script of farro's own commands, run by the farro that runs this."""
+    """Run a script of farro's own commands with this farro."""
     bash = shutil.which("bash")
     if bash is None:
         raise InputError("farro demo --plans is a script for bash, and bash was not found; farro demo needs none")
-    script = f"{os.path.dirname(os.path.abspath(scene.__file__))}/plans.sh"
+    script = f"{os.path.dirname(os.path.abspath(scratch_repository.__file__))}/plans.sh"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}
     environ |= {
         "FARRO_DEMO_PROGRAM": _quoted(program()),

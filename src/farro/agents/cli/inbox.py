@@ -1,4 +1,4 @@
-"""`farro inbox`, `approve`, `refuse`, `edit`, `route`: a person's word. What it does lives in operations.inbox."""
+"""`farro inbox`, `approve`, `refuse`, `edit`, `route`: answer jobs that wait for a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from farro.agents import inbox as asking
+from farro.agents import inbox as inbox_service
 from farro.agents.inbox import InboxItem
 from farro.cli.enqueue import contents
 from farro.cli.options import common, open_root, operator_name
@@ -18,7 +18,7 @@ from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
 from farro.queue import find_job
 
-_SHOWN = 12  # lines of the last result
+_SHOWN = 12  # lines of the last result that are shown
 
 
 @click.command()
@@ -26,7 +26,7 @@ _SHOWN = 12  # lines of the last result
 def inbox(root: str | None, as_json: bool) -> None:
     """What waits for a person: the question, since when, and what the last role found."""
     store, _ = open_root(root)
-    found = asking.list_inbox(store, store.root)
+    found = inbox_service.list_inbox(store, store.root)
     if as_json:
         answer({"waiting": [_data(one) for one in found]})
         return
@@ -59,8 +59,8 @@ def inbox(root: str | None, as_json: bool) -> None:
 def approve(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Let a job that waits for a person go on."""
     store, _ = open_root(root)
-    told = asking.approve(store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note)
-    _told(told, "approved; the manager takes it on", as_json)
+    life = inbox_service.approve(store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note)
+    _report(life, "approved; the manager takes it on", as_json)
 
 
 @click.command()
@@ -71,8 +71,8 @@ def refuse(job: str, note: str, root: str | None, as_json: bool) -> None:
     """Send a job that waits for a person back to the role before, with the reason; behind a review, to
     the role that it reviews. It fails where no role worked before."""
     store, _ = open_root(root)
-    told = asking.refuse(store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note)
-    _told(told, "refused; the manager sends it back", as_json)
+    life = inbox_service.refuse(store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note)
+    _report(life, "refused; the manager sends it back", as_json)
 
 
 @click.command()
@@ -84,9 +84,9 @@ def edit(job: str, file: str | None, note: str | None, root: str | None, as_json
     """Approve a job that waits for a person with a text of your own: it becomes the result, the original is kept."""
     store, _ = open_root(root)
     job_id = find_job.resolve(store, store.root, job)
-    waiting = asking.inbox_item(store, store.root, job_id)
+    waiting = inbox_service.inbox_item(store, store.root, job_id)
     if file is not None:
-        text = contents(file, asking.MAX_TEXT).decode("utf-8", "replace")
+        text = contents(file, inbox_service.MAX_TEXT).decode("utf-8", "replace")
     else:
         if not at_terminal():
             raise click.UsageError("there is no terminal to open an editor in; name the new text with --file FILE")
@@ -95,8 +95,8 @@ def edit(job: str, file: str | None, note: str | None, root: str | None, as_json
             say(f"{job_id} was not changed, and waits on; `farro approve {job_id}` takes it as it is")
             return
         text = changed
-    told = asking.edit(store, store.root, job_id, text, by=operator_name(), note=note)
-    _told(told, "edited; the manager takes it on", as_json)
+    life = inbox_service.edit(store, store.root, job_id, text, by=operator_name(), note=note)
+    _report(life, "edited; the manager takes it on", as_json)
 
 
 @click.command()
@@ -111,10 +111,10 @@ def route(job: str, role: str, note: str | None, root: str | None, as_json: bool
     """
     store, _ = open_root(root)
     job_id = find_job.resolve(store, store.root, job)
-    _told(asking.reroute(store, store.root, job_id, role, by=operator_name(), note=note), f"sent to {role}", as_json)
+    _report(inbox_service.reroute(store, store.root, job_id, role, by=operator_name(), note=note), f"sent to {role}", as_json)
 
 
-def _told(life: Lifecycle, words: str, as_json: bool) -> None:
+def _report(life: Lifecycle, words: str, as_json: bool) -> None:
     if as_json:
         answer(json.loads(life.to_json()))
     else:

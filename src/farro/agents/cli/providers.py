@@ -1,4 +1,4 @@
-"""`farro provider-test`: does the provider of a role answer? Asking it lives in operations.provider_test."""
+"""`farro provider-test`: ask the provider of a role a test question."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farro.cli.options import application, common, read_root
 from farro.cli.terminal import answer, note, say
 from farro.sandbox.redaction import Redactor
 
-_LONGEST = 2000  # characters of an answer that are shown; --json has all
+_LONGEST = 2000  # characters of an answer that are shown; --json shows all
 
 
 @click.command("provider-test")

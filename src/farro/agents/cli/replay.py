@@ -1,4 +1,4 @@
-"""`farro replay`: an agent job with its recorded answers. What that means lives in operations.replay."""
+"""`farro replay`: run an agent job again with its recorded answers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The stage of the demo: a scratch git repository with a failing test, a task, and four programs that answer for roles.
+"""Create the demo's repository: a failing test, a task, and four programs that answer for the roles.
 
-What happens there lives in play. The repository's files are in repository/, as they are put on the stage.
+Its files are copied from repository/.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ _GIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tests:
+class TestRun:
+    """The result of the repository's tests."""
+
     passed: bool
-    said: str  # the last line
+    said: str  # the last two lines
 
 
 def make(root: str, *, python: str, environ: Mapping[str, str]) -> None:
-    """A repository with one commit, which is a farro root too."""
+    """Create a repository with one commit, which is a farro root, too."""
     for path in _files(_HERE):
         _make_folders(root, os.path.dirname(path))
         fs.write_atomic(f"{root}/{path}", fs.read_bytes(f"{_HERE}/{path}"), sync=False)
@@ -42,7 +44,7 @@ def make(root: str, *, python: str, environ: Mapping[str, str]) -> None:
 
 
 def config(python: str) -> dict[str, object]:
-    """Four programs of the kind cli, each for one role; those that judge write nowhere."""
+    """Return the config: four programs of kind cli, one for each role; those that judge may not write."""
     first = roots.first_config()
     program = {"kind": "cli", "workspace": "root", "answer_field": "result", "cost_field": "cost_usd", "call_usd": 0.05}
     return {
@@ -57,8 +59,8 @@ def config(python: str) -> dict[str, object]:
     }
 
 
-def run_tests(root: str, *, python: str, environ: Mapping[str, str]) -> Tests:
-    """The repository's own tests, as a person runs them."""
+def run_tests(root: str, *, python: str, environ: Mapping[str, str]) -> TestRun:
+    """Run the repository's own tests."""
     env = {**environ, "PYTHONPATH": "src", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [python, "-m", "unittest", "discover", "-s", "tests"],
@@ -71,7 +73,7 @@ def run_tests(root: str, *, python: str, environ: Mapping[str, str]) -> Tests:
         timeout=_GIT_S,
     )
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return Tests(passed=done.returncode == 0, said=": ".join(lines[-2:]))
+    return TestRun(passed=done.returncode == 0, said=": ".join(lines[-2:]))
 
 
 def diff(root: str, environ: Mapping[str, str]) -> str:
@@ -79,7 +81,7 @@ def diff(root: str, environ: Mapping[str, str]) -> str:
 
 
 def git(root: str, environ: Mapping[str, str], *words: str) -> str:
-    """git, without a person's own settings, hooks and whatever repository this was called from."""
+    """Run git without the user's settings and hooks, and outside of the repository that the demo was started in."""
     env = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     env |= {
         "GIT_CONFIG_GLOBAL": os.devnull,
