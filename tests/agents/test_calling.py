@@ -267,7 +267,7 @@ def test_the_only_provider_is_everybodys() -> None:
     ("told", "message"),
     [
         (settings(), "role R has no provider; set roles.R.provider \\(there are a, b\\)"),
-        (Settings(), "nobody can answer R: the config has no `providers`"),
+        (Settings(), "no provider can answer R: the config has no `providers`"),
         (settings(R=RoleSettings(provider="A")), "role R asks provider A, which `providers` does not have"),
         (
             settings(R=RoleSettings(provider="a", fallbacks=(FallbackSettings(provider="bb"),))),

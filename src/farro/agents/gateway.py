@@ -18,7 +18,7 @@ from farro.store.ledger import CallEnd
 LONGEST_WAIT_S = 60.0  # a provider that asks for a longer pause is left to the next attempt of the job
 
 
-# --- who is called ---
+# --- which providers are called ---
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ def providers_of_role(settings: Settings, role: str) -> tuple[FallbackSettings, 
     if first is None:
         if not settings.providers:
             add = "`farro init --agents claude` (or codex, or gemini) adds one"
-            raise InputError(f"nobody can answer {role}: the config has no `providers`; {add}")
+            raise InputError(f"no provider can answer {role}: the config has no `providers`; {add}")
         there = ", ".join(settings.providers)
         raise InputError(f"role {role} has no provider; set roles.{role}.provider (there are {there})")
     wanted = (FallbackSettings(provider=first, model=own.model), *own.fallbacks)
@@ -294,4 +294,4 @@ def _summary(troubles: Sequence[ProviderTrouble], tried: Sequence[CallTry]) -> s
     """Show one trouble as it is, else the last of each provider: a fallback must not hide the first one."""
     each = [str(trouble) for trouble in troubles]
     calls = f" ({len(tried)} calls)" if len(tried) > 1 else ""
-    return f"{each[0]}{calls}" if len(each) == 1 else f"nobody answered{calls}: {'; '.join(each)}"
+    return f"{each[0]}{calls}" if len(each) == 1 else f"no provider answered{calls}: {'; '.join(each)}"

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from farro.air import named_jobs
-from farro.air import status as looking
+from farro.air import status as statuses
 from farro.air.status import JobState, JobStatus, LiveProcesses, TaskState
 from farro.cli.enqueue import read_plan
 from farro.cli.groups import Hinting
@@ -89,14 +89,14 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
     if name is not None and everything:
         raise click.UsageError("--job names one job and --all asks for every one; choose")
     store, _ = open_root(root)
-    living = looking.live_processes(store.agents())
+    living = statuses.live_processes(store.agents())
     if name is not None:
         _one(store, name, living, as_json)
         return
     now = SystemClock().now()
-    found = looking.named_job_statuses(store, store.root, now=now)
+    found = statuses.named_job_statuses(store, store.root, now=now)
     if everything:
-        found += looking.unnamed_job_statuses(store, store.root, now=now, limit=SHOWN)
+        found += statuses.unnamed_job_statuses(store, store.root, now=now, limit=SHOWN)
     if as_json:
         answer({**_living(living), "jobs": [_plain(line) for line in found]})
         return
@@ -123,7 +123,7 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
 def _one(store: Store, name: str, living: LiveProcesses, as_json: bool) -> None:
     job_id = find_job.by_name(store, store.root, name)
     own_name = name if store.named(name) == job_id else None
-    line = looking.job_status(store, store.root, job_id, name=own_name, now=SystemClock().now())
+    line = statuses.job_status(store, store.root, job_id, name=own_name, now=SystemClock().now())
     if as_json:
         answer({**_living(living), "job": {**_plain(line), "tasks": [asdict(task) for task in line.tasks]}})
         return
@@ -175,22 +175,22 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
     if not yes:
         if not _asks(tasks_file):
             raise click.UsageError(
-                f"reset asks before it changes {name}, and nobody is at a terminal to answer; say so with --yes"
+                f"reset asks before it changes {name}, and there is no terminal to answer at; confirm with --yes"
             )
         if not click.confirm(f"Reset {name} ({before})?", err=True):
             note("nothing was changed")
             return 1
     document = None if tasks_file is None else read_plan(tasks_file)
     caps = gate(settings, False)
-    told = named_jobs.reset_named_job(
+    result = named_jobs.reset_named_job(
         store, store.root, name, by=operator_name(), force=force, document=document, gate=caps
     )
     if as_json:
-        answer({"name": name, "job_id": told.job_id, "before": told.before, "changed": told.changed})
-    elif told.changed:
-        say(f"{name} is waiting ({told.job_id}); what it was before is {told.before}")
+        answer({"name": name, "job_id": result.job_id, "before": result.before, "changed": result.changed})
+    elif result.changed:
+        say(f"{name} is waiting ({result.job_id}); what it was before is {result.before}")
     else:
-        say(f"{name} is waiting already ({told.job_id}), from its start; nothing to do")
+        say(f"{name} is waiting already ({result.job_id}), from its start; nothing to do")
     return 0
 
 
@@ -203,8 +203,8 @@ def _head(living: LiveProcesses) -> str:
         workers = f"{living.workers} worker slot{'s' if living.workers > 1 else ''} alive, {living.busy} busy"
     else:
         workers = "no worker is alive: nothing runs until `farro start` or `farro worker`"
-    keepers = [name for name, there in (("manager", living.manager), ("watchdog", living.watchdog)) if not there]
-    return workers + (f"; no {' and no '.join(keepers)}" if keepers else "; manager and watchdog alive")
+    missing = [name for name, there in (("manager", living.manager), ("watchdog", living.watchdog)) if not there]
+    return workers + (f"; no {' and no '.join(missing)}" if missing else "; manager and watchdog alive")
 
 
 def _living(living: LiveProcesses) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
 
     store, settings = open_root(root)
     try:
-        told = import_jobs.import_air(
+        report = import_jobs.import_air(
             store,
             store.root,
             folder,
@@ -288,13 +288,13 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
         )
     except BadDocument as error:
         raise ConfigError(error.source, error.problems) from error
-    code = 0 if told.whole else 1
+    code = 0 if report.whole else 1
     if as_json:
-        jobs = [asdict(job) for job in told.jobs]
-        answer({"folder": told.folder, "dry_run": dry_run, "jobs": jobs, "config": told.config})
+        jobs = [asdict(job) for job in report.jobs]
+        answer({"folder": report.folder, "dry_run": dry_run, "jobs": jobs, "config": report.config})
         return code
-    if not told.jobs:
-        say(f"no jobs in {told.folder}")
+    if not report.jobs:
+        say(f"no jobs in {report.folder}")
         return code
     would = "would be imported" if dry_run else "imported"
     rows = [("JOB", "RESULT", "")]
@@ -304,10 +304,10 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
             would if job.action == "imported" else _WORDS.get(job.action, job.action),
             job.message.replace("\n", "; "),
         )
-        for job in told.jobs
+        for job in report.jobs
     ]
     show_table(rows)
-    if told.config:
+    if report.config:
         say("its config.yaml says otherwise than this root; to keep it, put this under `runners` in the config:")
-        say(f"  {json.dumps(told.config)}")
+        say(f"  {json.dumps(report.config)}")
     return code

@@ -86,7 +86,7 @@ def reset_named_job(
         job_id = _queue(store, name, wanted, old, gate)
     except NameTaken as taken:
         raise TryAgain(
-            f"somebody else reset {name} just now; it is {taken.job_id} (`farro status --job {name}`)"
+            f"another process reset {name} just now; it is {taken.job_id} (`farro status --job {name}`)"
         ) from taken
     return ResetResult(name=name, job_id=job_id, before=old, changed=True)
 
@@ -133,8 +133,8 @@ def _again(root: str, name: str, view: JobView, document: Document | None, store
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise Damaged(
-            f"{name} ({view.job_id}): {view.place}/{view.job_id}/prompt.json cannot be read ({why}), so nobody knows "
-            f"its tasks any more; give them again: farro reset --job {name} --tasks FILE"
+            f"{name} ({view.job_id}): {view.place}/{view.job_id}/prompt.json cannot be read ({why}), so its tasks "
+            f"are unknown; give them again: farro reset --job {name} --tasks FILE"
         ) from error
     if view.status is Status.QUEUED and view.place != places.QUARANTINE and view.lifecycle.attempt == 0:
         return None

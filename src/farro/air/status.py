@@ -165,10 +165,10 @@ def job_status(
 
 def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans: frozenset[str]) -> JobStatus:
     life = view.lifecycle
-    told = job_state(view.status, terminal=life.terminal, orphaned=view.job_id in orphans)
-    tasks = tuple(_tasks(store.folder(view), told.state is JobState.WORKING))
+    translated = job_state(view.status, terminal=life.terminal, orphaned=view.job_id in orphans)
+    tasks = tuple(_tasks(store.folder(view), translated.state is JobState.WORKING))
     error = None if life.error is None else f"{life.error.get('category')}: {life.error.get('message')}"
-    note = told.note
+    note = translated.note
     if error is None and view.damaged is not None:
         error = f"damaged: {view.damaged}"
     elif error is None and not tasks:
@@ -178,7 +178,7 @@ def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans:
     return JobStatus(
         name=name,
         job_id=view.job_id,
-        state=told.state,
+        state=translated.state,
         status=view.status,
         note=note,
         done=sum(1 for task in tasks if task.state is TaskState.COMPLETED),
@@ -206,9 +206,9 @@ def _tasks(folder: str, working: bool) -> Iterator[TaskStatus]:
 
 
 def _ended(folder: str, attempt: int, lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    told = read_result(folder, attempt).get("step_results") if attempt else None
-    if isinstance(told, list):
-        return [item for item in told if isinstance(item, dict)]
+    results = read_result(folder, attempt).get("step_results") if attempt else None
+    if isinstance(results, list):
+        return [item for item in results if isinstance(item, dict)]
     return [line for line in lines if "success" in line]
 
 

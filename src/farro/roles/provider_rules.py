@@ -113,7 +113,7 @@ def _role_faults(at: tuple[str, ...], role: str, settings: Any, providers: Colle
             hint = f"did you mean {near[0]}?" if near else f"{there}; name it under `providers`"
             yield Fault(path, f"is none of `providers`; {hint}")
     if _member(settings, "fallbacks") and _member(settings, "provider") is None:
-        yield Fault((*at, "provider"), "is required where fallbacks are: whom shall they stand in for?")
+        yield Fault((*at, "provider"), "is required where fallbacks are: they are asked when it does not answer")
 
 
 def _member(data: Any, name: str) -> Any:

@@ -116,7 +116,7 @@ def load(
             if roles is not None and (message := names.fault_of(hop.role, roles)) is not None:
                 faults.append(Fault((*at, "role"), message))
             if hop.role == "Manager":
-                faults.append(Fault((*at, "role"), "is who follows the workflow; name a role that works, or human"))
+                faults.append(Fault((*at, "role"), "follows the workflow itself; name a role that works, or human"))
             for missing in ("allowed_paths", "success"):
                 if getattr(hop, missing) is None and getattr(task, missing) is None:
                     faults.append(Fault((*at, missing), "is required, here or for the whole task"))

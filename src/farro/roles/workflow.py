@@ -177,7 +177,7 @@ def decide(
     if at.step is not None and wants_changes(role, answer):
         return _sent_back(task, at, at.step, role, answer or {})
     if at.step is not None and not approved(role, answer):
-        why = f"the verdict of {role} cannot be read in its result.json; what nobody can read is no approval"
+        why = f"the verdict of {role} cannot be read in its result.json; an unreadable verdict is no approval"
         return RouteDecision(code=RouteCode.FAIL, step=at.step, note=why)
     why = f"{role} {_approval(role)}"
     if at.step is not None and _beside(task, at.step, role) and not at.over:

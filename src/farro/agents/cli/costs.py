@@ -148,11 +148,11 @@ def _remarks(report: Costs) -> None:
     if total.estimated:
         one = total.estimated == 1
         calls = "1 call counts as the most that it" if one else f"{total.estimated} calls count as the most that they"
-        why = "it was not settled, or nobody said what it cost" if one else "not settled, or nobody said what they cost"
+        why = (
+            "it was not settled, or its cost was not reported" if one else "not settled, or their cost was not reported"
+        )
         note(f"~ {calls} may have cost, {usd(total.estimated_usd)} USD: {why}")
     if total.unknown:
         calls = "1 call is" if total.unknown == 1 else f"{total.unknown} calls are"
         names = " and ".join(f"providers.{name}" for name in report.unpriced)
-        note(
-            f"{calls} in no sum: nobody knows the price. Name `prices`, or the most of a call as `call_usd`, in {names}"
-        )
+        note(f"{calls} in no sum: the price is unknown. Name `prices`, or the most of a call as `call_usd`, in {names}")

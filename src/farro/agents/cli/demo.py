@@ -174,7 +174,7 @@ def _run_task(path: str, environ: Mapping[str, str], clock: Clock, progress: Dem
         background.stop(runtime, _STOP_S)
         store.close()
     if view is None:
-        raise FarroError(f"the job {JOB} is not there any more; did somebody prune {path}?")
+        raise FarroError(f"the job {JOB} is not there any more; was {path} pruned?")
     return view
 
 

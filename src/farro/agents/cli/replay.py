@@ -26,8 +26,8 @@ def replay(job: str, root: str | None, as_json: bool) -> int:
     done = replaying.replay_job(store, store.root, job_id, settings_of=reader.load, clock=SystemClock())
     same = all(one.same for one in done)
     if as_json:
-        told = [{name: getattr(one, name) for name in one.__slots__} for one in done]
-        answer({"job_id": job_id, "same": same, "attempts": told})
+        attempts = [{name: getattr(one, name) for name in one.__slots__} for one in done]
+        answer({"job_id": job_id, "same": same, "attempts": attempts})
         return 0 if same else 1
     for one in done:
         calls = "1 recorded answer" if one.calls == 1 else f"{one.calls} recorded answers"

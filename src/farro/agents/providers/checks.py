@@ -69,7 +69,7 @@ def _programs(settings: Settings, environ: Mapping[str, str], root: str, config:
     others = any(program not in _INSTALL for program in missing.values())
     return failed(
         f"{', '.join(dict.fromkeys(missing.values()))} not found on PATH",
-        "they are looked for along the PATH of whoever starts the daemons; install them, or name the whole path in the "
+        "they are searched on the PATH with which the daemons start; install them, or name the whole path in the "
         "config",
         *known,
         *([edit(config)] if others else []),

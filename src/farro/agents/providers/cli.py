@@ -51,7 +51,7 @@ class CliProvider:
         """Run the command on a thread of its own.
 
         An exception may be raised in the caller's thread at any line, also between starting the program and recording
-        that it started. The thread is then told to end the program, and ends by itself.
+        that it started. The thread is then asked to end the program, and ends by itself.
         """
         # An event, not Thread.join: an exception raised inside of join breaks the thread object.
         stopped, over = threading.Event(), threading.Event()
@@ -185,7 +185,7 @@ class CliProvider:
         until_s = time.monotonic() + request.timeout_s
         while (ended := process.wait(min(SLICE_S, max(until_s - time.monotonic(), 0.0)))) is None:
             if stopped.is_set():
-                raise self._trouble("ended, because nobody waits for it", retryable=False)
+                raise self._trouble("ended, because its caller is gone", retryable=False)
             if request.partial is not None:
                 output.pass_on(request.partial)
             if (trouble := confined.trouble(process)) is not None:
