@@ -113,7 +113,7 @@ def failed(scene: Scene, *candidates: ProviderCandidate, **more: Any) -> AllProv
     return raised.value
 
 
-def test_the_first_answer_is_the_answer(scene: Scene) -> None:
+def test_the_first_answer_is_returned(scene: Scene) -> None:
     answered = scene.call(scene.candidate("a", OK), scene.candidate("b", OK))
     assert (answered.answer, answered.candidate.name) == (OK, "a")
     assert [(one.provider, one.number, one.kind) for one in answered.tried] == [("a", 1, "answered")]
@@ -135,32 +135,32 @@ def test_every_call_is_reserved_before_and_settled_after(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("tries", [4, 2])
-def test_a_provider_is_asked_as_often_as_it_has_tries(scene: Scene, tries: int) -> None:
+def test_a_provider_is_called_as_often_as_it_has_tries(scene: Scene, tries: int) -> None:
     trouble = failed(scene, scene.candidate("a", SERVER, tries=tries))
     assert len(scene.asked()) == tries == len(trouble.tried)
     assert (trouble.kind, trouble.retryable) == ("server", True)
     assert f"a said no ({tries} calls)" == str(trouble)
 
 
-def test_the_waits_grow_as_pinned(scene: Scene) -> None:
+def test_the_waits_grow_as_specified(scene: Scene) -> None:
     trouble = failed(scene, scene.candidate("a", SERVER))
     assert [one.waited_s for one in trouble.tried] == [0.0, 0.375, 0.5625, 0.84375]
     assert scene.clock.monotonic_s() - 1000.0 == pytest.approx(0.375 + 0.5625 + 0.84375)
 
 
-def test_a_provider_that_asks_to_be_left_alone_is(scene: Scene) -> None:
+def test_a_pause_that_a_provider_asks_for_is_kept(scene: Scene) -> None:
     answered = scene.call(scene.candidate("a", {**LIMITED, "retry_after_s": 20.0}, SERVER, OK))
     assert [one.waited_s for one in answered.tried] == [0.0, 20.0, 10.0]  # the jitter goes on from its own cap
 
 
-def test_a_long_wait_is_left_to_the_job_and_the_fallback_is_asked_at_once(scene: Scene) -> None:
+def test_a_long_pause_is_left_to_the_job_and_the_fallback_is_called_at_once(scene: Scene) -> None:
     slow = scene.candidate("a", {**LIMITED, "retry_after_s": 3600.0})
     assert scene.call(slow, scene.candidate("b", OK)).candidate.name == "b"
     assert scene.clock.monotonic_s() == 1000.0
     assert scene.asked() == [("a", "1"), ("b", "2")]
 
 
-def test_the_job_waits_as_long_as_the_first_provider_wants_that_may_help(scene: Scene) -> None:
+def test_the_job_waits_for_the_shortest_pause_that_may_help(scene: Scene) -> None:
     trouble = failed(
         scene,
         scene.candidate("a", {**LIMITED, "retry_after_s": 3600.0}),
@@ -171,24 +171,24 @@ def test_the_job_waits_as_long_as_the_first_provider_wants_that_may_help(scene: 
     assert "a said no; b said no; c said no" in str(trouble)
 
 
-def test_the_job_need_not_wait_where_one_provider_asks_for_nothing(scene: Scene) -> None:
+def test_the_job_does_not_wait_if_one_provider_asks_for_no_pause(scene: Scene) -> None:
     limited = scene.candidate("a", {**LIMITED, "retry_after_s": 3600.0})
     assert failed(scene, limited, scene.candidate("b", SERVER)).retry_after_s is None
 
 
-def test_what_nobody_may_answer_is_not_worth_another_attempt(scene: Scene) -> None:
+def test_only_permanent_troubles_make_the_failure_permanent(scene: Scene) -> None:
     trouble = failed(scene, scene.candidate("a", REFUSED), scene.candidate("b", REFUSED))
     assert not trouble.retryable
     assert scene.asked() == [("a", "1"), ("b", "2")]
 
 
-def test_numbers_go_on_over_providers_and_from_where_the_caller_is(scene: Scene) -> None:
+def test_call_numbers_continue_over_providers_and_from_the_first_number(scene: Scene) -> None:
     answered = scene.call(scene.candidate("a", REFUSED), scene.candidate("b", SERVER, OK), first_number=5)
     assert [(one.provider, one.number) for one in answered.tried] == [("a", 5), ("b", 6), ("b", 7)]
     assert scene.told == list(answered.tried)
 
 
-def test_a_violation_ends_it_at_once(scene: Scene) -> None:
+def test_a_violation_ends_all_calls_at_once(scene: Scene) -> None:
     bad = {"kind": "failed", "retryable": True, "violation": True}
     trouble = failed(scene, scene.candidate("a", bad), scene.candidate("b", OK))
     assert trouble.violation
@@ -196,14 +196,14 @@ def test_a_violation_ends_it_at_once(scene: Scene) -> None:
     assert scene.asked() == [("a", "1")]
 
 
-def test_a_budget_ends_it_before_the_call(scene: Scene) -> None:
+def test_a_budget_refuses_the_first_call(scene: Scene) -> None:
     scene.budget = 0
     with pytest.raises(BudgetExceeded, match=r"^nothing left$"):
         scene.call(scene.candidate("a", SERVER), scene.candidate("b", OK))
     assert scene.asked() == []
 
 
-def test_a_budget_that_refuses_another_try_does_not_hide_why_one_was_needed(scene: Scene) -> None:
+def test_a_budget_that_refuses_a_retry_does_not_hide_the_trouble(scene: Scene) -> None:
     scene.budget = 2
     trouble = failed(scene, scene.candidate("a", SERVER), scene.candidate("b", OK))
     assert str(trouble) == "a said no (2 calls). No further try was made: nothing left"
@@ -219,7 +219,7 @@ class Ended(BaseException):
     pass
 
 
-def test_a_call_that_is_ended_from_outside_stays_unsettled(scene: Scene) -> None:
+def test_an_interrupted_call_stays_unsettled(scene: Scene) -> None:
     candidate = scene.candidate("a", SERVER)
     candidate.provider.does = [Ended()]  # type: ignore[attr-defined]
     with pytest.raises(Ended):
@@ -251,13 +251,13 @@ def settings(**roles: RoleSettings) -> Settings:
     return Settings(providers={"a": ProviderSettings(), "b": ProviderSettings()}, roles=roles)
 
 
-def test_a_role_asks_its_provider_and_then_its_fallbacks() -> None:
+def test_a_role_calls_its_provider_and_then_its_fallbacks() -> None:
     fallback = FallbackSettings(provider="b", model="small")
     told = settings(DocWriter=RoleSettings(provider="a", model="big", fallbacks=(fallback,)))
     assert providers_of_role(told, "DocWriter") == (FallbackSettings(provider="a", model="big"), fallback)
 
 
-def test_the_only_provider_is_everybodys() -> None:
+def test_the_only_provider_answers_for_every_role() -> None:
     told = Settings(providers={"a": ProviderSettings()}, roles={"DocWriter": RoleSettings(model="big")})
     assert providers_of_role(told, "DocWriter") == (FallbackSettings(provider="a", model="big"),)
     assert providers_of_role(told, "Architect") == (FallbackSettings(provider="a"),)
@@ -275,12 +275,12 @@ def test_the_only_provider_is_everybodys() -> None:
         ),
     ],
 )
-def test_a_role_that_asks_nobody_is_told(told: Settings, message: str) -> None:
+def test_a_role_without_a_provider_is_reported(told: Settings, message: str) -> None:
     with pytest.raises(InputError, match=message):
         providers_of_role(told, "R")
 
 
-def test_tries_can_be_written_down() -> None:
+def test_tries_are_serialised_as_json() -> None:
     one = CallTry(provider="a", model=None, number=1, kind="server", message="no", waited_s=0.0)
     keys: Sequence[str] = list(one.to_json())
     assert keys == ["provider", "model", "number", "kind", "message", "waited_s"]

@@ -46,7 +46,7 @@ def codes(stage: Stage) -> list[str]:
     return [str((hop.route or {}).get("code")) for hop in stage.life().hops if hop.route]
 
 
-def test_a_job_waits_for_a_person_and_the_inbox_tells_what_is_asked(asked: Stage) -> None:
+def test_a_job_waits_for_a_person_and_the_inbox_shows_the_question(asked: Stage) -> None:
     assert asked.folder().parent == asked.path / "agents/Manager/waiting"
     store = asked.store()
     (waiting,) = inbox.list_inbox(store, asked.root)
@@ -58,7 +58,7 @@ def test_a_job_waits_for_a_person_and_the_inbox_tells_what_is_asked(asked: Stage
     assert asked.manage() == []  # it waits on
 
 
-def test_approved_it_goes_on(asked: Stage) -> None:
+def test_an_approved_job_goes_on(asked: Stage) -> None:
     say(asked, inbox.approve, note="fine")
     life = asked.until_done()
     assert life.status is Status.SUCCEEDED
@@ -70,7 +70,7 @@ def test_approved_it_goes_on(asked: Stage) -> None:
     assert "fine" not in (asked.path / "logs/audit.log").read_text()  # codes only
 
 
-def test_refused_it_goes_back_to_the_role_before_with_the_reason_and_is_asked_about_again(asked: Stage) -> None:
+def test_a_refused_job_goes_back_to_the_role_before_with_the_reason_and_is_asked_about_again(asked: Stage) -> None:
     say(asked, inbox.refuse, note="too loud")
     assert asked.until_done().status is Status.QUEUED
     assert codes(asked) == ["human", "refused", "changes", "human"]
@@ -79,7 +79,7 @@ def test_refused_it_goes_back_to_the_role_before_with_the_reason_and_is_asked_ab
     store.close()
 
 
-def test_refused_after_a_review_the_engineer_is_told_why(make: Make) -> None:
+def test_a_refusal_after_a_review_gives_the_engineer_the_reason(make: Make) -> None:
     stage = make(answers=ANSWERS)
     stage.task(ENGINEER, {"role": "CodeReviewer"}, HUMAN)
     stage.enqueue(inputs={"task_id": "greet"}, routing={"mode": "manager"})
@@ -92,7 +92,7 @@ def test_refused_after_a_review_the_engineer_is_told_why(make: Make) -> None:
     assert results[1]["agent"]["answer"]["summary"] == "Softer."  # he was told in the person's words
 
 
-def test_refused_where_no_role_worked_before_it_has_failed(make: Make) -> None:
+def test_a_refusal_without_a_role_before_it_fails_the_job(make: Make) -> None:
     stage = make(answers=ANSWERS)
     stage.task(HUMAN, ENGINEER)
     stage.enqueue(role="Manager", inputs={"task_id": "greet"}, routing={"mode": "manager"})
@@ -104,7 +104,7 @@ def test_refused_where_no_role_worked_before_it_has_failed(make: Make) -> None:
     assert "not now" in life.error["message"]
 
 
-def test_edited_the_text_is_the_result_and_the_original_is_kept(asked: Stage) -> None:
+def test_an_edited_text_becomes_the_result_and_the_original_is_kept(asked: Stage) -> None:
     before = (asked.folder() / "attempts/0001/result.md").read_text()
     say(asked, inbox.edit, "Somebody wrote this by hand.\n")
     assert (asked.folder() / "result.md").read_text() == "Somebody wrote this by hand.\n"
@@ -113,7 +113,7 @@ def test_edited_the_text_is_the_result_and_the_original_is_kept(asked: Stage) ->
     assert (asked.folder() / "attempts/0001/result.md").read_text() == before
 
 
-def test_who_comes_second_changes_nothing(asked: Stage) -> None:
+def test_a_second_answer_changes_nothing(asked: Stage) -> None:
     say(asked, inbox.approve)
     before = (asked.folder() / "job.json").read_bytes()
     with pytest.raises(IllegalTransition, match="does not wait for a person"):
@@ -121,12 +121,12 @@ def test_who_comes_second_changes_nothing(asked: Stage) -> None:
     assert (asked.folder() / "job.json").read_bytes() == before
 
 
-def test_a_refusal_says_why(asked: Stage) -> None:
+def test_a_refusal_needs_a_reason(asked: Stage) -> None:
     with pytest.raises(InputError, match="needs its reason"):
         say(asked, inbox.refuse, note=" ")
 
 
-def test_a_person_may_send_it_elsewhere_and_the_workflow_goes_on_from_there(asked: Stage) -> None:
+def test_a_person_may_send_a_job_elsewhere_and_the_workflow_goes_on_from_there(asked: Stage) -> None:
     say(asked, inbox.reroute, "DocWriter", note="nobody needs to look")
     assert asked.life().role == "DocWriter"
     life = asked.until_done()
@@ -135,7 +135,7 @@ def test_a_person_may_send_it_elsewhere_and_the_workflow_goes_on_from_there(aske
     assert any(line.get("decision") == "override" and line.get("next") == "DocWriter" for line in asked.audit())
 
 
-def test_no_person_sends_agents_work_to_the_role_that_runs_commands(asked: Stage) -> None:
+def test_agent_work_cannot_be_sent_to_the_role_that_runs_commands(asked: Stage) -> None:
     with pytest.raises(InputError, match="Runner runs command plans, no agents"):
         say(asked, inbox.reroute, "Runner")
     assert waits_for_person(asked.life())

@@ -61,7 +61,7 @@ def gone(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("ever", [True, False])
-def test_without_a_manager_the_work_is_kept_stale_and_done_once(make: Make, ever: bool) -> None:
+def test_without_a_manager_finished_work_stays_stale_and_is_done_once(make: Make, ever: bool) -> None:
     stage = make()
     if ever:
         silent(stage, AWAY_S + 5)
@@ -86,7 +86,7 @@ def test_without_a_manager_the_work_is_kept_stale_and_done_once(make: Make, ever
     assert not (stage.folder() / "error.md").exists()
 
 
-def test_a_heartbeat_that_is_fresh_is_enough(make: Make) -> None:
+def test_a_fresh_heartbeat_of_the_manager_is_enough(make: Make) -> None:
     stage = make()
     silent(stage, AWAY_S - 5)
     stage.enqueue(routing={"mode": "manager"})
@@ -94,7 +94,7 @@ def test_a_heartbeat_that_is_fresh_is_enough(make: Make) -> None:
     assert stage.life().role == "Manager"
 
 
-def test_in_degraded_mode_work_goes_past_the_manager_and_that_is_audited(make: Make) -> None:
+def test_degraded_mode_bypasses_the_manager_and_audits_it(make: Make) -> None:
     stage = make(answers=answers(), routing={"degraded_bypass": True})
     stage.task(ENGINEER, WRITER)
     begun(stage)
@@ -107,7 +107,7 @@ def test_in_degraded_mode_work_goes_past_the_manager_and_that_is_audited(make: M
     assert [(line["event"], line.get("next")) for line in told] == [("routed", "DocWriter"), ("committed", None)]
 
 
-def test_degraded_mode_passes_no_person_by(make: Make) -> None:
+def test_degraded_mode_does_not_bypass_a_person(make: Make) -> None:
     stage = make(answers=answers(), routing={"degraded_bypass": True})
     stage.task(ENGINEER, HUMAN, WRITER)
     begun(stage)
@@ -115,7 +115,7 @@ def test_degraded_mode_passes_no_person_by(make: Make) -> None:
     assert stage.folder().parent.name == "waiting"
 
 
-def test_degraded_mode_counts_the_rounds_of_a_review_and_tells_its_findings(make: Make) -> None:
+def test_degraded_mode_counts_review_rounds_and_hands_on_the_findings(make: Make) -> None:
     louder = {"verdict": "changes_requested", "findings": [{"message": "say it louder"}]}
     told = [{"role": "SeniorEngineer", "answer": CHANGE}, {"role": "CodeReviewer", "answer": louder}]
     stage = make(answers=told, routing={"degraded_bypass": True})
@@ -138,7 +138,7 @@ def test_degraded_mode_counts_the_rounds_of_a_review_and_tells_its_findings(make
     assert "say it louder" in life.error["message"]
 
 
-def test_degraded_mode_is_the_configs_to_permit(make: Make) -> None:
+def test_degraded_mode_needs_permission_in_the_config(make: Make) -> None:
     stage = make()
     stage.enqueue(routing={"mode": "manager"})
     stage.work(handover=True)
@@ -148,7 +148,7 @@ def test_degraded_mode_is_the_configs_to_permit(make: Make) -> None:
 # --- fast path ---
 
 
-def test_a_role_with_the_fast_path_hands_on_to_the_next_itself(make: Make) -> None:
+def test_a_role_with_the_fast_path_hands_on_without_the_manager(make: Make) -> None:
     stage = make(answers=answers(), roles={"SeniorEngineer": {"fast_path": True}, "CodeReviewer": {"fast_path": True}})
     stage.task(ENGINEER, REVIEWER, WRITER)
     begun(stage)
@@ -163,7 +163,7 @@ def test_a_role_with_the_fast_path_hands_on_to_the_next_itself(make: Make) -> No
     assert stage.until_done().status is Status.SUCCEEDED  # the end is the manager's
 
 
-def test_what_does_not_pass_takes_no_fast_path(make: Make) -> None:
+def test_a_result_that_does_not_pass_takes_no_fast_path(make: Make) -> None:
     no = {"verdict": "changes_requested", "findings": [{"message": "no"}]}
     stage = make(
         answers=[{"role": "CodeReviewer", "answer": no}, *answers()], roles={"CodeReviewer": {"fast_path": True}}
@@ -212,7 +212,7 @@ def of_origin(stage: Stage) -> list[Any]:
     return found
 
 
-def test_an_architects_drafts_become_jobs_that_say_where_they_come_from(make: Make) -> None:
+def test_an_architects_drafts_become_jobs_with_their_origin(make: Make) -> None:
     stage = make(answers=answers(draft(), draft(role="DocWriter", rubric="Tell.")))
     stage.enqueue(role="Architect", routing={"mode": "manager"})
     stage.work("Architect")
@@ -225,7 +225,7 @@ def test_an_architects_drafts_become_jobs_that_say_where_they_come_from(make: Ma
     assert prompt["routing"] == {"mode": "manager"}
 
 
-def test_without_auto_plan_drafts_stay_words(make: Make) -> None:
+def test_without_auto_plan_drafts_become_no_jobs(make: Make) -> None:
     stage = make(answers=answers(draft()))
     stage.enqueue(role="Architect", routing={"mode": "manager"})
     assert stage.until_done().status is Status.SUCCEEDED
@@ -242,9 +242,7 @@ def test_without_auto_plan_drafts_stay_words(make: Make) -> None:
         (draft(inputs={"task_id": "big"}), "chooses a task of its own"),
     ],
 )
-def test_a_draft_that_would_widen_what_its_parent_may_is_refused_and_noted(
-    make: Make, wrong: dict[str, Any], why: str
-) -> None:
+def test_a_draft_that_may_write_more_than_its_parent_is_refused(make: Make, wrong: dict[str, Any], why: str) -> None:
     stage = make(answers=answers(wrong, draft()))
     stage.enqueue(role="Architect", routing={"mode": "manager"})
     stage.work("Architect")
@@ -257,7 +255,7 @@ def test_a_draft_that_would_widen_what_its_parent_may_is_refused_and_noted(
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_an_architect_beside_the_workflow_drafts_within_its_prompt_not_within_the_task(make: Make, sent: bool) -> None:
+def test_drafts_of_an_architect_outside_the_workflow_are_limited_by_its_prompt(make: Make, sent: bool) -> None:
     stage = make(answers=answers(draft()))
     stage.task(ENGINEER)  # which may write src/
     begun(stage, role="SeniorEngineer" if sent else "Architect", allowed_paths=["docs/"])
@@ -271,7 +269,7 @@ def test_an_architect_beside_the_workflow_drafts_within_its_prompt_not_within_th
     assert "would write src/a/, beyond docs/" in (stage.life().hops[-1].note or "")
 
 
-def test_one_run_makes_no_more_jobs_than_its_limit(make: Make) -> None:
+def test_auto_plan_makes_no_more_jobs_than_its_limit(make: Make) -> None:
     stage = make(answers=answers(draft(), draft(), draft()), manager={"auto_plan_limit": 2})
     stage.enqueue(role="Architect", routing={"mode": "manager"})
     stage.work("Architect")
@@ -280,7 +278,7 @@ def test_one_run_makes_no_more_jobs_than_its_limit(make: Make) -> None:
     assert "auto_plan_limit" in (stage.life().hops[-1].note or "")
 
 
-def test_while_a_role_is_nearly_full_drafts_wait_and_nothing_is_lost(make: Make) -> None:
+def test_drafts_wait_while_a_role_is_nearly_full(make: Make) -> None:
     stage = make(answers=answers(draft()), capacity={"roles": {"DocWriter": 5}})
     stage.enqueue(role="Architect", routing={"mode": "manager"})
     stage.work("Architect")
@@ -294,7 +292,7 @@ def test_while_a_role_is_nearly_full_drafts_wait_and_nothing_is_lost(make: Make)
     assert len([view for view in of_origin(stage) if view.lifecycle.role == "SeniorEngineer"]) == 0
 
 
-def test_tasks_that_nobody_has_started_become_jobs_once(make: Make) -> None:
+def test_unstarted_tasks_become_jobs_once(make: Make) -> None:
     stage = make(answers=answers())
     stage.task(ENGINEER, WRITER)
     stage.task(WRITER, task_id="told")
@@ -321,7 +319,7 @@ def hooked(stage: Stage) -> None:
     store.close()
 
 
-def test_hooks_run_after_a_decision_and_know_what_it_was(make: Make) -> None:
+def test_hooks_run_after_a_decision_and_get_it(make: Make) -> None:
     script = 'echo "$FARRO_JOB $FARRO_ROLE $FARRO_DECISION $FARRO_NEXT" >> hooked.txt; echo loud >&2'
     hook = [["sh", "-c", script]]
     stage = make(answers=answers(), roles={"SeniorEngineer": {"on_success": hook, "on_failure": [["false"]]}})
@@ -333,7 +331,7 @@ def test_hooks_run_after_a_decision_and_know_what_it_was(make: Make) -> None:
     assert any(fields.get("event", {}).get("said") == "loud" for _, _, fields in stage.log)
 
 
-def test_a_hook_that_fails_changes_nothing_and_is_told(make: Make) -> None:
+def test_a_failing_hook_changes_nothing_and_is_logged(make: Make) -> None:
     stage = make(
         answers=[{"error": {"kind": "refused"}}], roles={"SeniorEngineer": {"on_failure": [["sh", "-c", "exit 7"]]}}
     )
@@ -362,7 +360,7 @@ def abandoned(stage: Stage) -> list[Any]:
     return stage.manage(abandoning=AbandonedJobs(clock=Later(stage.clock), after_s=7200.0))  # type: ignore[arg-type]
 
 
-def test_a_job_that_goes_on_for_too_long_is_killed_with_the_reason(make: Make) -> None:
+def test_a_job_that_runs_too_long_is_abandoned_with_the_reason(make: Make) -> None:
     stage = make(answers=answers())
     stage.task(ENGINEER, WRITER)
     begun(stage)
@@ -375,7 +373,7 @@ def test_a_job_that_goes_on_for_too_long_is_killed_with_the_reason(make: Make) -
     assert "abandon_after_s" in life.error["message"]
 
 
-def test_waiting_for_a_person_is_not_going_on(make: Make) -> None:
+def test_waiting_for_a_person_does_not_count_as_running(make: Make) -> None:
     stage = make(answers=answers())
     stage.task(ENGINEER, HUMAN)
     begun(stage)
@@ -384,7 +382,7 @@ def test_waiting_for_a_person_is_not_going_on(make: Make) -> None:
     assert stage.life().status is Status.QUEUED
 
 
-def test_app_wires_a_manager_that_can_all_of_it(make: Make) -> None:
+def test_the_app_builds_a_manager_with_every_duty(make: Make) -> None:
     stage = make()
     store = stage.store()
     boss = App().manager(store, stage.settings, stage._noted, timetable=None, gate=Gate())  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_the_prompt_comes_on_stdin_and_the_answer_from_stdout(answered_by: Any) 
     assert stage.result()["agent"]["answer"]["summary"] == "done"
 
 
-def test_it_writes_where_the_prompt_allows_and_the_file_is_there(answered_by: Any) -> None:
+def test_a_program_writes_where_the_prompt_allows(answered_by: Any) -> None:
     stage = answered_by("open(os.environ['FARRO_ROOT'] + '/src/greeting.txt', 'w').write('please\\n')")
     assert worked(stage) is None
     assert (stage.path / "src/greeting.txt").read_text() == "please\n"
@@ -95,7 +95,7 @@ def test_a_read_only_role_writes_nowhere(answered_by: Any) -> None:
     assert (stage.path / "src/greeting.txt").read_text() == "hand it over\n"
 
 
-def test_it_works_in_a_folder_of_its_own_that_is_gone_afterwards(answered_by: Any) -> None:
+def test_a_program_works_in_a_private_folder_that_is_removed(answered_by: Any) -> None:
     stage = answered_by("open('notes', 'w').write('x')\nprint('at ' + os.getcwd(), file=sys.stderr)\nsys.exit(7)")
     stage.enqueue()
     stage.work()
@@ -106,14 +106,14 @@ def test_it_works_in_a_folder_of_its_own_that_is_gone_afterwards(answered_by: An
     assert not os.path.exists(cwd)
 
 
-def test_it_gets_the_variables_that_were_named_and_no_other(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_gets_only_the_variables_that_were_named(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANTED", "yes")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for you")
     body = "assert os.environ['WANTED'] == 'yes' and 'AWS_SECRET_ACCESS_KEY' not in os.environ, sorted(os.environ)"
     assert worked(answered_by(body, environment=["WANTED"])) is None
 
 
-def test_a_failure_is_tried_twice_and_its_words_are_told(answered_by: Any) -> None:
+def test_a_failing_program_is_tried_twice_and_its_stderr_is_reported(answered_by: Any) -> None:
     stage = answered_by("print('I am tired', file=sys.stderr)\nsys.exit(4)", config={"retry": {"max_attempts": 1}})
     error = worked(stage)
     assert error is not None
@@ -129,7 +129,7 @@ def test_a_failure_is_tried_twice_and_its_words_are_told(answered_by: Any) -> No
         ({"problem": "no credit"}, 'exit code 1: {"problem": "no credit"} (2 calls)'),
     ],
 )
-def test_what_a_program_says_on_stdout_when_it_fails_is_told(answered_by: Any, said: Any, told: str) -> None:
+def test_stdout_of_a_failing_program_is_reported(answered_by: Any, said: Any, told: str) -> None:
     once = {"retry": {"max_attempts": 1}}
     stage = answered_by(f"print({json.dumps(said)!r})\nsys.exit(1)", answer_field="result", config=once)
     error = worked(stage)
@@ -138,7 +138,7 @@ def test_what_a_program_says_on_stdout_when_it_fails_is_told(answered_by: Any, s
     assert "Before that" not in (stage.folder() / "error.md").read_text()  # it would be the same again
 
 
-def test_of_an_answer_inside_json_people_read_what_the_program_says_beside_it(answered_by: Any) -> None:
+def test_stderr_is_streamed_when_the_answer_is_inside_json(answered_by: Any) -> None:
     said = json.dumps({"result": ANSWER})
     stage = answered_by(f"sys.stderr.write('reading the code')\nprint({said!r})\nsys.exit()", answer_field="result")
     assert worked(stage) is None
@@ -147,20 +147,20 @@ def test_of_an_answer_inside_json_people_read_what_the_program_says_beside_it(an
 
 @pytest.mark.parametrize("level", ["A", "B"])
 @pytest.mark.parametrize("workspace", ["temp", "root"])
-def test_it_finds_its_payload_where_a_variable_says(answered_by: Any, level: str, workspace: str) -> None:
+def test_a_variable_names_the_folder_of_the_payload(answered_by: Any, level: str, workspace: str) -> None:
     body = "assert 'logo.png' in prompt and open(os.environ['FARRO_PAYLOAD'] + '/logo.png').read() == 'png'"
     stage = answered_by(body, workspace=workspace, config={"security": {"sandbox": level}})
     assert worked(stage, payload={"logo.png": b"png"}) is None
 
 
-def test_an_exit_code_that_is_marked_fatal_is_not_tried_again(answered_by: Any) -> None:
+def test_a_fatal_exit_code_is_not_retried(answered_by: Any) -> None:
     stage = answered_by("sys.exit(4)", fatal_exit_codes=[4])
     error = worked(stage)
     assert error is not None
     assert (stage.life().attempt, len(stage.calls())) == (1, 1)
 
 
-def test_one_that_never_answers_is_ended_in_its_time(answered_by: Any) -> None:
+def test_a_program_that_never_answers_is_ended_at_its_timeout(answered_by: Any) -> None:
     stage = answered_by("time.sleep(600)", timeout_s=0.3, config={"retry": {"max_attempts": 1}})
     error = worked(stage)
     assert error is not None
@@ -168,14 +168,14 @@ def test_one_that_never_answers_is_ended_in_its_time(answered_by: Any) -> None:
     assert living(stage) == []
 
 
-def test_nothing_that_it_leaves_behind_lives_on(answered_by: Any) -> None:
+def test_processes_that_a_program_leaves_behind_are_ended(answered_by: Any) -> None:
     body = "if os.fork() == 0:\n    os.setsid()\n    os.close(1)\n    os.close(2)\n    time.sleep(600)"
     stage = answered_by(body)
     assert worked(stage) is None
     assert living(stage) == []
 
 
-def test_a_command_that_is_not_there_is_told_at_once(make: Make) -> None:
+def test_a_missing_command_is_reported_at_once(make: Make) -> None:
     stage = make(providers={"script": {"kind": "cli", "command": ["no-such-agent"]}})
     error = worked(stage)
     assert error is not None
@@ -199,7 +199,7 @@ def test_a_budget_does_not_hide_why_a_program_failed(answered_by: Any) -> None:
     assert len(stage.calls()) == 1
 
 
-def test_a_budget_that_refuses_the_next_attempt_tells_why_there_was_one(answered_by: Any) -> None:
+def test_a_budget_that_refuses_the_next_attempt_reports_the_earlier_failure(answered_by: Any) -> None:
     body = "print('auth error: log in first', file=sys.stderr)\nsys.exit(7)"
     stage = answered_by(body, call_usd=0.05, config={"budgets": {"day_usd": 0.1}, "retry": {"max_attempts": 3}})
     error = worked(stage)
@@ -210,9 +210,7 @@ def test_a_budget_that_refuses_the_next_attempt_tells_why_there_was_one(answered
     assert ". It was not tried again: the call to script may cost up to 0.05 USD" in error["message"]
 
 
-def test_an_answer_in_json_is_read_where_the_config_says_with_its_cost(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_in_json_is_read_from_the_configured_fields(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     said = json.dumps({"result": ANSWER, "usage": {"total": 0.0375}})
     script = 'cat > /dev/null; printf %s "$SAID"'
     described = {"kind": "cli", "command": ["sh", "-c", script], "answer_field": "result", "cost_field": "usage.total"}
@@ -239,14 +237,14 @@ def test_a_worktree_leaves_the_repository_alone_and_its_diff_in_the_result(answe
     assert len(listed.splitlines()) == 1
 
 
-def test_a_worktree_needs_a_repository_and_says_so(answered_by: Any) -> None:
+def test_a_worktree_needs_a_repository(answered_by: Any) -> None:
     error = worked(answered_by("pass", workspace="worktree"))
     assert error is not None
     assert error["category"] == "provider_refused"  # asking again would not help
     assert "git repository" in error["message"]
 
 
-def test_without_the_sandbox_that_is_required_it_is_not_asked(answered_by: Any) -> None:
+def test_a_program_is_not_started_without_the_required_sandbox(answered_by: Any) -> None:
     stage = answered_by("pass", config={"security": {"sandbox": "none", "require_sandbox": True}})
     error = worked(stage)
     assert error is not None
@@ -283,7 +281,7 @@ def living(stage: Stage) -> list[str]:
     return found
 
 
-def test_no_part_of_a_key_is_told_where_words_are_cut(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortened_message_contains_no_part_of_a_key(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_API_KEY", "canary-" + "0123456789" * 5)
     body = "print('x' * 280, os.environ['ACME_API_KEY'], 'y' * 270, file=sys.stderr)\nsys.exit(1)"
     stage = answered_by(body, environment=["ACME_API_KEY"], config={"retry": {"max_attempts": 1}})
@@ -295,7 +293,7 @@ def test_no_part_of_a_key_is_told_where_words_are_cut(answered_by: Any, monkeypa
             assert b"0123456789" not in path.read_bytes(), path
 
 
-def test_a_diff_tells_no_secret(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diff_contains_no_secret(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_API_KEY", "canary-0123456789")
     body = "open('src/greeting.txt', 'w').write(os.environ['ACME_API_KEY'])"
     stage = answered_by(body, workspace="worktree", environment=["ACME_API_KEY"])
@@ -342,7 +340,7 @@ open('file', 'w').write('two')
     assert "+two" in diff  # what is in it is told as it is
 
 
-def test_git_gets_no_secret_of_the_workers(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_gets_none_of_the_workers_secrets(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = answered_by("open('src/greeting.txt', 'w').write('please')", workspace="worktree")
     seen = stage.path.parent / "seen"
     (stage.path / ".gitattributes").write_text("*.txt filter=look\n")
@@ -366,7 +364,7 @@ def test_a_root_inside_a_repository_is_the_same_folder_of_the_worktree(answered_
     assert "+++ b/root/src/greeting.txt" in diff
 
 
-def test_a_worktree_of_a_worker_that_died_goes_with_the_next_attempt(answered_by: Any) -> None:
+def test_a_worktree_of_a_dead_worker_is_removed_by_the_next_attempt(answered_by: Any) -> None:
     stage = answered_by("pass", workspace="worktree")
     git = committed(stage)
     left = stage.path / "jobs/.worktrees/one.0000.1.1"
@@ -378,7 +376,7 @@ def test_a_worktree_of_a_worker_that_died_goes_with_the_next_attempt(answered_by
     assert os.listdir(left.parent) == [others.name]
 
 
-def test_a_diff_that_has_no_end_is_not_taken_into_memory(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_diff_is_not_read_into_memory(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farro.agents.providers.worktrees._LIMIT", 1 << 16)
     stage = answered_by("open('src/new', 'wb').write(os.urandom(1 << 20))", workspace="worktree")
     committed(stage)
@@ -419,9 +417,7 @@ def test_a_recorded_answer_is_not_asked_again_and_its_diff_is_kept(
     assert [call["attempt"] for call in again.report.result["agent"]["calls"]] == [1]  # it rests on that one
 
 
-def test_what_a_program_changed_is_on_the_disk_without_secrets_or_not_at_all(
-    answered_by: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_diff_is_written_without_secrets_or_not_at_all(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_API_KEY", "canary-0123456789")
     body = "open('src/greeting.txt', 'w').write(os.environ['ACME_API_KEY'])"
     stage = answered_by(body, workspace="worktree", environment=["ACME_API_KEY"])

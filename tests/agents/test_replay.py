@@ -29,7 +29,7 @@ def finished(stage: Stage) -> Stage:
     return stage
 
 
-def test_a_job_of_two_roles_gives_the_same_result_without_asking_anybody(make: Make) -> None:
+def test_a_job_of_two_roles_replays_with_the_same_result_without_a_call(make: Make) -> None:
     stage = finished(make(answers=ANSWERS))
     (stage.path / "answers.json").unlink()  # nobody could answer
     before = sorted(str(path) for path in stage.path.rglob("*"))
@@ -51,7 +51,7 @@ def test_repairs_are_replayed_too(make: Make) -> None:
     assert (one.calls, one.same) == (2, True), one.difference
 
 
-def test_what_changed_since_does_not_matter(make: Make) -> None:
+def test_later_changes_of_the_root_do_not_matter(make: Make) -> None:
     """Each attempt has its own snapshot."""
     stage = finished(make(answers=ANSWERS))
     (stage.path / "agents/SeniorEngineer/AGENTS-ROLE.md").write_text("---\nversion: 9.0.0\n---\nBe rude.\n")
@@ -59,7 +59,7 @@ def test_what_changed_since_does_not_matter(make: Make) -> None:
     assert all(one.same for one in replayed(stage))
 
 
-def test_a_question_that_is_another_is_shown_with_its_lines(make: Make) -> None:
+def test_a_changed_question_is_shown_with_its_lines(make: Make) -> None:
     stage = finished(make(answers=ANSWERS))
     (stage.folder() / "prompt.md").write_text("Read that first.")
     first, _ = replayed(stage)
@@ -69,7 +69,7 @@ def test_a_question_that_is_another_is_shown_with_its_lines(make: Make) -> None:
     assert "+Read that first." in first.difference
 
 
-def test_an_answer_that_is_read_otherwise_is_shown(make: Make) -> None:
+def test_an_answer_that_is_read_differently_is_shown(make: Make) -> None:
     stage = finished(make(answers=ANSWERS))
     path = stage.folder() / "attempts/0002/result.json"
     result = json.loads(path.read_text())

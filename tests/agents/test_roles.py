@@ -44,7 +44,7 @@ def test_a_prompt_for_the_manager_goes_to_the_manager_and_is_not_final(make: Mak
     assert (life.role, life.status, life.finalized_at) == ("Manager", Status.QUEUED, None)
 
 
-def test_the_next_role_is_told_what_the_one_before_found(make: Make) -> None:
+def test_the_next_role_gets_the_result_of_the_one_before(make: Make) -> None:
     told = {"role": "CodeReviewer", "match": "It says please now.", "answer": REVIEW}
     stage = make(answers=[ENGINEER, told])  # without that text nobody answers
     stage.enqueue()
@@ -57,14 +57,14 @@ def test_the_next_role_is_told_what_the_one_before_found(make: Make) -> None:
     "words",
     ["Make the greeting polite.", "The greeting says please.", "src/", "task-7", "Read this first."],
 )
-def test_the_agent_is_told_every_part_of_the_prompt(make: Make, words: str) -> None:
+def test_the_request_contains_every_part_of_the_prompt(make: Make, words: str) -> None:
     stage = make(answers=[{"match": words, "answer": CHANGE}])
     stage.enqueue(inputs={"task_id": "task-7"}, context_md="prompt.md", narrative="Read this first.\n")
     stage.work()
     assert stage.life().role == "CodeReviewer", stage.life().error
 
 
-def test_what_changes_after_the_claim_is_not_this_jobs(make: Make) -> None:
+def test_changes_after_the_claim_do_not_affect_the_job(make: Make) -> None:
     """SPEC-1 §11: the config is taken when the job is claimed."""
     stage = make()
     stage.enqueue()
@@ -79,7 +79,7 @@ def test_what_changes_after_the_claim_is_not_this_jobs(make: Make) -> None:
     assert b'"http_seconds": 7' in (stage.folder("two") / ".snapshot/agents-config.json").read_bytes()
 
 
-def test_a_snapshot_is_one_file_for_each_content(make: Make) -> None:
+def test_equal_snapshots_share_one_file(make: Make) -> None:
     stage = make()
     for name in ("one", "two"):
         stage.enqueue(name)
@@ -93,7 +93,7 @@ def test_a_snapshot_is_one_file_for_each_content(make: Make) -> None:
     }
 
 
-def test_a_job_notes_the_version_of_its_policy(make: Make) -> None:
+def test_a_job_records_the_version_of_its_policy(make: Make) -> None:
     stage = make()
     policy = stage.path / "agents/SeniorEngineer/AGENTS-ROLE.md"
     policy.write_text("---\nversion: 2.5.0\n---\n# Be polite\n")
@@ -111,7 +111,7 @@ def test_a_job_notes_the_version_of_its_policy(make: Make) -> None:
     assert other != version  # the same number, other words: the hash tells
 
 
-def test_the_policies_are_what_the_agent_works_under(make: Make) -> None:
+def test_the_policies_are_in_the_system_message(make: Make) -> None:
     stage = make(providers={"script": {"kind": "cli", "command": ["cat"], "workspace": "temp"}}, roles={"Poet": {}})
     from farro.doctor.root import init  # again: for the role that the config declares
 
@@ -125,7 +125,7 @@ def test_the_policies_are_what_the_agent_works_under(make: Make) -> None:
     assert said.index("Rhyme always.") < said.index("Make the greeting polite.")
 
 
-def test_an_answer_of_the_wrong_form_is_put_right_and_every_call_counts(make: Make) -> None:
+def test_an_answer_of_the_wrong_form_is_repaired_and_every_call_is_charged(make: Make) -> None:
     repaired = {"match": "could not be read", "answer": CHANGE}
     stage = make(answers=[repaired, {"answer": "I would rather chat."}])
     stage.enqueue()
@@ -135,7 +135,7 @@ def test_an_answer_of_the_wrong_form_is_put_right_and_every_call_counts(make: Ma
     assert len(stage.result()["agent"]["calls"]) == 2
 
 
-def test_an_answer_that_stays_wrong_fails_the_job_in_words(make: Make) -> None:
+def test_an_answer_that_stays_wrong_fails_the_job_with_the_reason(make: Make) -> None:
     stage = make(answers=[{"answer": "I would rather chat."}], roles={"SeniorEngineer": {"repairs": 1}})
     stage.enqueue()
     stage.work()
@@ -149,7 +149,7 @@ def test_an_answer_that_stays_wrong_fails_the_job_in_words(make: Make) -> None:
 @pytest.mark.parametrize(
     ("role", "said"), [("CodeReviewer", '{"verdict": "approve"} is what I'), ("Manager", "To begi")]
 )
-def test_an_answer_that_was_cut_off_is_none_though_its_beginning_can_be_read(make: Make, role: str, said: str) -> None:
+def test_a_cut_off_answer_is_refused_though_its_beginning_can_be_read(make: Make, role: str, said: str) -> None:
     cut = {"answer": said, "whole": False}
     plan = {"plan_id": "p", "steps": [{"step_number": 1, "tool": "agent", "command": role, "args": ["Look."]}]}
     nothing = dict.fromkeys(PROMPT)
@@ -167,7 +167,7 @@ def test_an_answer_that_was_cut_off_is_none_though_its_beginning_can_be_read(mak
     assert f"roles.{role}.max_output_tokens" in error["message"]
 
 
-def test_a_passing_trouble_is_tried_again_and_then_by_the_next_attempt(make: Make) -> None:
+def test_a_temporary_trouble_is_retried_and_then_left_to_the_next_attempt(make: Make) -> None:
     down = {"error": {"kind": "server"}, "attempt": 1}
     stage = make(answers=[down, ENGINEER])
     stage.enqueue()
@@ -189,7 +189,7 @@ def test_a_refusal_is_final_at_once(make: Make) -> None:
     assert len(stage.calls()) == 1
 
 
-def test_a_fallback_answers_where_the_first_gave_up(make: Make) -> None:
+def test_a_fallback_answers_when_the_first_provider_is_given_up(make: Make) -> None:
     stage = make(
         providers={
             "script": {"kind": "scripted", "file": "answers.json"},
@@ -205,7 +205,7 @@ def test_a_fallback_answers_where_the_first_gave_up(make: Make) -> None:
     assert [call.charge.provider for call in stage.calls()] == ["script", "spare"]
 
 
-def test_without_a_provider_the_job_says_what_to_write(make: Make) -> None:
+def test_without_a_provider_the_error_says_what_to_configure(make: Make) -> None:
     stage = make()
     config = json.loads((stage.path / "agents-config.json").read_text())
     config["providers"] = {}
@@ -240,7 +240,7 @@ def test_a_budget_refuses_the_call_that_would_exceed_it(make: Make) -> None:
     assert stage.result()["step_results"][0]["exit_code"] == 3
 
 
-def test_a_scripted_answer_is_reserved_with_what_it_will_cost(make: Make) -> None:
+def test_a_scripted_answer_is_reserved_with_its_cost(make: Make) -> None:
     """At nothing, every answer fits into any budget, and the budget is overrun."""
     entries = [{**ENGINEER, "cost_usd": 0.03}, {**REVIEWER, "cost_usd": 0.03}]
     stage = make(answers=entries, budgets={"day_usd": 0.05})
@@ -255,7 +255,7 @@ def test_a_scripted_answer_is_reserved_with_what_it_will_cost(make: Make) -> Non
     assert [str(call.charge.most_usd) for call in stage.calls()] == ["0.03"]
 
 
-def test_the_cost_of_a_job_stands_in_its_result(make: Make) -> None:
+def test_the_cost_of_a_job_is_in_its_result(make: Make) -> None:
     entry = {**ENGINEER, "usage": {"input_tokens": 1000, "output_tokens": 500}, "cost_usd": 0.25}
     stage = make(answers=[entry])
     stage.enqueue()
@@ -265,7 +265,7 @@ def test_the_cost_of_a_job_stands_in_its_result(make: Make) -> None:
     assert "cost $0.25" in (stage.folder() / "result.md").read_text()
 
 
-def test_a_role_tells_its_own_calls_and_the_jobs_apart(make: Make) -> None:
+def test_a_result_separates_its_own_calls_from_the_jobs(make: Make) -> None:
     """The last role of three asked once: six calls are not its own, and not its provider's."""
     usage = {"input_tokens": 100, "output_tokens": 50}
     script = {"kind": "scripted", "file": "answers.json"}
@@ -285,7 +285,7 @@ def test_a_role_tells_its_own_calls_and_the_jobs_apart(make: Make) -> None:
     assert agent["job"] == {"calls": 2, "cost_usd": "0.2625", "cost_estimated": False}
 
 
-def test_a_plan_may_ask_an_agent_in_one_of_its_steps(make: Make) -> None:
+def test_a_plan_may_have_an_agent_step(make: Make) -> None:
     stage = make(answers=[{"match": "hand it over", "answer": "Please hand it over."}])
     plan: dict[str, Any] = {
         "plan_id": "mixed",
@@ -301,7 +301,7 @@ def test_a_plan_may_ask_an_agent_in_one_of_its_steps(make: Make) -> None:
     assert stage.result()["step_results"][2]["stdout"] == "PLEASE HAND IT OVER."
 
 
-def test_a_step_is_told_the_policy_of_the_role_that_it_asks(make: Make) -> None:
+def test_an_agent_step_gets_the_policy_of_its_own_role(make: Make) -> None:
     stage = make(providers={"script": {"kind": "cli", "command": ["cat"]}})
     for role, words in (("Manager", "Decide gently."), ("Runner", "Run fast.")):
         (stage.path / f"agents/{role}/AGENTS-ROLE.md").write_text(f"---\nversion: 1.0.0\n---\n{words}\n")
@@ -313,7 +313,7 @@ def test_a_step_is_told_the_policy_of_the_role_that_it_asks(make: Make) -> None:
     assert "Run fast." not in said
 
 
-def test_text_of_the_payload_is_told_and_other_files_are_named(make: Make) -> None:
+def test_texts_of_the_payload_are_sent_and_other_files_are_named(make: Make) -> None:
     seen = "File notes\\.md\\n\\nMind the gap\\."
     stage = make(answers=[{"pattern": seen, "answer": CHANGE}])
     stage.enqueue(payload={"notes.md": b"Mind the gap.\n", "logo.png": b"\x89PNG\0\xff", "long.md": b"x" * (300 << 10)})
@@ -326,14 +326,14 @@ def test_text_of_the_payload_is_told_and_other_files_are_named(make: Make) -> No
     assert "xxx" not in asked
 
 
-def test_tokens_that_nobody_told_are_not_written_as_none(make: Make) -> None:
+def test_unreported_tokens_are_not_written_as_zero(make: Make) -> None:
     stage = make()
     stage.enqueue()
     stage.work()
     assert "*script: 1 call, cost $0*" in (stage.folder() / "result.md").read_text()
 
 
-def test_a_planted_link_is_not_told_to_a_provider(make: Make) -> None:
+def test_a_planted_link_is_not_sent_to_a_provider(make: Make) -> None:
     stage = make()
     stage.enqueue(context_md="prompt.md", narrative="x")
     secret = stage.path.parent / "secret.txt"
@@ -356,7 +356,7 @@ def test_a_job_may_not_grow_beyond_its_cap(make: Make) -> None:
     assert error["category"] == "artifact_cap"
 
 
-def test_both_mirrors_are_put_right_by_the_next_claim(make: Make) -> None:
+def test_both_mirrors_are_repaired_by_the_next_claim(make: Make) -> None:
     """SPEC-1 §9: a worker that finds both reconciles them from the attempts."""
     down = {"error": {"kind": "server"}, "attempt": 1}
     stage = make(answers=[down, ENGINEER])
@@ -370,7 +370,7 @@ def test_both_mirrors_are_put_right_by_the_next_claim(make: Make) -> None:
     assert "please" in (stage.folder() / "result.md").read_text()
 
 
-def test_a_provider_that_wants_to_be_left_alone_for_long_is(make: Make) -> None:
+def test_a_long_pause_that_a_provider_asks_for_delays_the_job(make: Make) -> None:
     busy = {"error": {"kind": "rate_limited", "retry_after_s": 300}, "attempt": 1}
     stage = make(answers=[busy, ENGINEER])
     stage.enqueue()
@@ -383,9 +383,7 @@ def test_a_provider_that_wants_to_be_left_alone_for_long_is(make: Make) -> None:
     assert stage.work() == [Turn.IDLE]
 
 
-def test_a_refusal_costs_its_tokens_and_not_the_most_that_it_may_have_cost(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_is_charged_by_its_tokens(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: ScriptedProvider, request: Request) -> Answer:
         used = Usage(input_tokens=100, output_tokens=5)
         raise ProviderTrouble("refused to answer", kind="refused", retryable=False, usage=used)
@@ -400,7 +398,7 @@ def test_a_refusal_costs_its_tokens_and_not_the_most_that_it_may_have_cost(
 
 
 @pytest.mark.parametrize("wait_s", [1e8, 1e15, 1e300])
-def test_no_provider_puts_a_job_off_for_ever(make: Make, wait_s: float) -> None:
+def test_no_provider_delays_a_job_for_ever(make: Make, wait_s: float) -> None:
     busy = {"error": {"kind": "rate_limited", "retry_after_s": wait_s}, "attempt": 1}
     stage = make(answers=[busy, ENGINEER])
     stage.enqueue()
@@ -411,7 +409,7 @@ def test_no_provider_puts_a_job_off_for_ever(make: Make, wait_s: float) -> None:
     assert waits <= timedelta(days=1)
 
 
-def test_a_policy_that_cannot_be_read_stops_who_works_under_it_and_no_plain_job(make: Make) -> None:
+def test_an_unreadable_policy_stops_agent_jobs_and_no_command_plan(make: Make) -> None:
     stage = make()
     (stage.path / "AGENTS.md").unlink()
     (stage.path / "AGENTS.md").mkdir()
@@ -432,7 +430,7 @@ def test_a_policy_that_cannot_be_read_stops_who_works_under_it_and_no_plain_job(
 STEP = {"id": "a", "command": "true"}
 
 
-def test_whoever_has_lost_its_job_makes_no_further_call(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_lost_its_job_makes_no_further_call(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exception that ends its thread may come late, or be swallowed by a library: it pays for nothing more."""
     down = {"error": {"kind": "server"}}
     stage = make(answers=[down, ENGINEER])

@@ -65,7 +65,7 @@ def test_a_task_goes_through_its_roles_in_order_and_is_complete(make: Make) -> N
     assert not (stage.folder() / "error.md").exists()
 
 
-def test_each_role_is_told_the_rubric_of_its_own_step_and_what_came_before(make: Make) -> None:
+def test_each_role_gets_the_rubric_of_its_step_and_the_earlier_results(make: Make) -> None:
     stage = make(providers={"script": {"kind": "cli", "command": ["cat"]}}, roles={"Poet": {}, "Critic": {}})
     from farro.doctor.root import init
 
@@ -92,7 +92,7 @@ def test_each_role_is_told_the_rubric_of_its_own_step_and_what_came_before(make:
     assert "What Poet found before you" in critic
 
 
-def test_a_review_that_asks_for_changes_sends_it_back_with_its_findings(make: Make) -> None:
+def test_a_review_that_asks_for_changes_sends_the_job_back_with_its_findings(make: Make) -> None:
     stage = make(answers=TWICE)
     stage.task(ENGINEER, REVIEWER, WRITER)
     begun(stage)
@@ -105,7 +105,7 @@ def test_a_review_that_asks_for_changes_sends_it_back_with_its_findings(make: Ma
     assert "- src/greeting.txt:1: say please" in back.note
 
 
-def test_reviews_are_bounded_and_then_it_has_failed_with_the_reason(make: Make) -> None:
+def test_a_job_fails_with_the_reason_after_the_last_review_round(make: Make) -> None:
     never = {"role": "CodeReviewer", "answer": TWICE[2]["answer"]}
     stage = make(answers=[never, ANSWERS[1]])
     stage.task(ENGINEER, REVIEWER, review_rounds=2)
@@ -152,7 +152,7 @@ def test_a_prompt_for_the_manager_starts_its_task(make: Make) -> None:
     assert [role for role, _ in way(stage)] == ["Manager", "SeniorEngineer", "Manager", "DocWriter", "Manager"]
 
 
-def test_a_task_that_changes_meanwhile_is_another_jobs(make: Make) -> None:
+def test_a_task_that_changes_meanwhile_does_not_affect_the_job(make: Make) -> None:
     stage = make(answers=ANSWERS)
     stage.task(ENGINEER, WRITER)
     begun(stage)
@@ -174,7 +174,7 @@ def test_a_task_may_be_markdown_with_its_workflow_in_the_header(make: Make) -> N
     assert [role for role, _ in way(stage)] == ["SeniorEngineer", "Manager", "DocWriter", "Manager"]
 
 
-def test_a_task_that_is_words_only_is_told_and_has_no_workflow(make: Make) -> None:
+def test_a_task_without_a_workflow_is_given_to_the_role_as_text(make: Make) -> None:
     stage = make(answers=[{"match": "Say please, said grandmother.", "answer": CHANGE}])
     (stage.path / "tasks").mkdir(exist_ok=True)
     (stage.path / "tasks/greet.md").write_text("Say please, said grandmother.\n")
@@ -182,7 +182,7 @@ def test_a_task_that_is_words_only_is_told_and_has_no_workflow(make: Make) -> No
     assert stage.until_done().status is Status.SUCCEEDED
 
 
-def test_a_task_that_is_not_there_fails_the_job_in_words(make: Make) -> None:
+def test_a_missing_task_fails_the_job_with_the_reason(make: Make) -> None:
     stage = make()
     begun(stage)
     stage.work()
@@ -194,7 +194,7 @@ def test_a_task_that_is_not_there_fails_the_job_in_words(make: Make) -> None:
 
 @pytest.mark.parametrize("role", ["Plumber", "Runner"])
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_workflow_with_a_role_that_is_not_here_fails_the_job_in_words(make: Make, role: str, fast: bool) -> None:
+def test_a_workflow_with_an_unknown_role_fails_the_job_with_the_reason(make: Make, role: str, fast: bool) -> None:
     stage = make(answers=ANSWERS, roles={"SeniorEngineer": {"fast_path": fast}})
     stage.task(ENGINEER, {"role": role})
     stage.manage()  # it lives
@@ -224,14 +224,14 @@ def test_two_managers_never_both_act(make: Make) -> None:
     store.close()
 
 
-def test_the_manager_says_that_it_lives(make: Make) -> None:
+def test_the_manager_is_shown_as_alive(make: Make) -> None:
     stage = make()
     stage.manage()
     told = json.loads((stage.path / "agents/Manager/.heartbeat").read_text())
     assert told["name"] == "manager"
 
 
-def test_the_manager_says_so_also_while_it_rests(make: Make) -> None:
+def test_a_resting_manager_is_shown_as_alive(make: Make) -> None:
     stage = make()
     store = stage.store()
     boss = stage.manager(store)
@@ -248,7 +248,7 @@ def test_the_manager_says_so_also_while_it_rests(make: Make) -> None:
     store.close()
 
 
-def test_every_hop_of_a_task_is_replayed_as_it_was(make: Make) -> None:
+def test_every_hop_of_a_task_replays_with_the_same_result(make: Make) -> None:
     stage = make(answers=TWICE)
     stage.task(ENGINEER, REVIEWER, WRITER)
     begun(stage)

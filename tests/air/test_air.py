@@ -27,18 +27,18 @@ from farro.plans.loading import load_data
         (Status.KILLED, JobState.FAILED, True),
     ],
 )
-def test_every_status_has_its_word(status: Status, state: JobState, noted: bool) -> None:
+def test_every_status_has_an_air_executor_word(status: Status, state: JobState, noted: bool) -> None:
     told = job_state(status)
     assert (told.state, told.note is not None) == (state, noted)
 
 
-def test_a_job_that_nobody_works_on_is_not_working() -> None:
+def test_an_orphaned_job_is_not_working() -> None:
     assert job_state(Status.IN_PROGRESS, orphaned=True).state is JobState.WAITING
     assert job_state(Status.FAILED, terminal=False).note is not None
 
 
 @given(st.booleans() | st.none(), st.booleans(), st.booleans())
-def test_a_task_runs_only_while_its_job_does(success: bool | None, begun: bool, working: bool) -> None:
+def test_a_task_is_running_only_while_its_job_is_worked_on(success: bool | None, begun: bool, working: bool) -> None:
     state = task_state(success=success, begun=begun, working=working)
     assert (state is TaskState.RUNNING) == (success is None and begun and working)
     assert (state is TaskState.COMPLETED) == (success is True)
@@ -59,7 +59,7 @@ lists = st.lists(st.sampled_from(["pending", "running", "completed", "failed"]),
 
 
 @given(lists, st.data())
-def test_what_is_left_is_a_plan_of_all_that_is_not_completed(states: list[str], data: st.DataObject) -> None:
+def test_the_remaining_tasks_are_a_plan_of_all_that_is_not_completed(states: list[str], data: st.DataObject) -> None:
     tasks = []
     for place, status in enumerate(states):
         earlier = [f"t{number}" for number in range(place)]
@@ -76,17 +76,17 @@ def test_what_is_left_is_a_plan_of_all_that_is_not_completed(states: list[str], 
         assert {step.id: set(step.needs) for step in plan.steps} == {name: wanted[name] for name in undone}
 
 
-def test_a_state_that_says_completed_is_not_believed() -> None:
+def test_a_completed_state_with_open_tasks_is_not_trusted() -> None:
     said = records.AirJob(id="1", name="n", state="completed")
     assert records.imported_state(said, left(task("a", "running"))) is JobState.WAITING
 
 
 @pytest.mark.parametrize("data", [None, {}, "x", [{"id": "a"}], [task("a", "maybe")], [task("a", "pending", "b")], [3]])
-def test_what_is_no_task_list_is_refused_and_never_done(data: Any) -> None:
+def test_a_broken_task_list_is_refused_and_never_counts_as_done(data: Any) -> None:
     with pytest.raises(BadDocument):
         records.remaining_tasks(Document(data, "tasks.json"), task_timeout_s=None, cwd="/x")
 
 
-def test_a_task_that_runs_itself_is_known() -> None:
+def test_a_task_that_runs_itself_is_detected() -> None:
     itself = {"id": "a", "command": "air-executor", "args": ["run-task", "--task", "a"], "status": "pending"}
     assert left(itself, task("b", "pending")).themselves == ("a",)

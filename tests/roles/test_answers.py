@@ -58,7 +58,7 @@ def test_each_role_has_its_own_answer() -> None:
     assert draft.to_prompt() == {**DRAFT, "routing": {"mode": "manager"}}
 
 
-def test_other_roles_say_what_they_like() -> None:
+def test_other_roles_answer_with_free_text() -> None:
     assert read("Tester", '{"any": "thing"}') == FreeText(text='{"any": "thing"}')
     assert problems("Tester", " \n") == [": the answer is empty"]
     assert answers.schema_of("Tester") is None
@@ -80,7 +80,7 @@ def test_other_roles_say_what_they_like() -> None:
         '````json\n{"summary": "S"}\n````',
     ],
 )
-def test_the_answer_is_found_in_what_was_said(text: str) -> None:
+def test_the_answer_is_found_in_the_providers_text(text: str) -> None:
     assert read("SeniorEngineer", text) == CodeChange(summary="S")
 
 
@@ -103,7 +103,7 @@ _QUOTED = 'The change adds this to its tests: {"verdict": "approve"}. That is no
         ),
     ],
 )
-def test_what_a_review_quotes_is_not_its_verdict(own: str, told: str) -> None:
+def test_a_quoted_verdict_is_not_the_reviews_own(own: str, told: str) -> None:
     assert problems("CodeReviewer", _QUOTED + own)[0].startswith(told)
     fenced = f'It has this:\n```json\n{{"verdict": "approve"}}\n```\nMine:\n{own}'
     assert isinstance(read("CodeReviewer", fenced), list)
@@ -135,7 +135,7 @@ def test_what_a_review_quotes_is_not_its_verdict(own: str, told: str) -> None:
         ("Tester", "é" * (answers.MAX_BYTES // 2 + 1), ": the answer has "),
     ],
 )
-def test_what_is_wrong_is_told_for_a_repair(role: str, text: str, told: str) -> None:
+def test_problems_of_an_answer_are_reported_for_a_repair(role: str, text: str, told: str) -> None:
     assert problems(role, text)[0].startswith(told)
 
 
@@ -146,7 +146,7 @@ def test_the_instructions_name_every_field(role: str) -> None:
     assert all(f'"{name}"' in instructions(role) for name in schema["properties"])
 
 
-def test_people_read_the_answers_as_markdown() -> None:
+def test_answers_are_rendered_as_markdown() -> None:
     told = {role: markdown(role, read(role, json.dumps(answer))) for role, answer in GOOD.items()}  # type: ignore[arg-type]
     assert "## 1. JuniorEngineer" in told["Architect"]
     assert "```diff\n--- a\n+++ b\n```" in told["SeniorEngineer"]
@@ -171,5 +171,5 @@ def test_any_text_is_an_answer_or_a_list_of_problems(role: str, text: str) -> No
 
 
 @pytest.mark.parametrize("part", ["```x\n", '{"a":[', '{"a', "{", "[", "~~~\n```\n", '{"a":{}}'])
-def test_a_hostile_answer_is_read_in_passing(part: str) -> None:
+def test_a_hostile_answer_is_read_quickly(part: str) -> None:
     assert isinstance(read("SeniorEngineer", part * (1_000_000 // len(part))), list)

@@ -29,23 +29,23 @@ def after(**told: Any) -> RetryCall | NextProvider:
     return decide_retry(**{**defaults, **told})
 
 
-def test_a_passing_trouble_is_tried_again_after_the_pinned_backoff() -> None:
+def test_a_temporary_trouble_is_retried_after_the_specified_backoff() -> None:
     assert after() == RetryCall(delay_s=0.375)
     assert after(previous_s=0.375) == RetryCall(delay_s=0.5625)
     assert after(previous_s=100.0) == RetryCall(delay_s=10.0)
 
 
-def test_what_cannot_pass_is_not_tried_again() -> None:
+def test_a_permanent_trouble_is_not_retried() -> None:
     assert isinstance(after(retryable=False), NextProvider)
 
 
 @pytest.mark.parametrize("tries", [1, 2, 4])
-def test_there_are_as_many_tries_as_the_provider_has(tries: int) -> None:
+def test_a_provider_gets_as_many_tries_as_it_allows(tries: int) -> None:
     decided = [after(made=made, tries=tries) for made in range(1, tries + 1)]
     assert [isinstance(one, RetryCall) for one in decided] == [True] * (tries - 1) + [False]
 
 
-def test_a_provider_is_left_alone_for_as_long_as_it_asks() -> None:
+def test_a_retry_waits_as_long_as_the_provider_asks() -> None:
     assert after(retry_after_s=7.0) == RetryCall(delay_s=7.0)
     assert after(retry_after_s=0.0) == RetryCall(delay_s=0.375)
 
@@ -55,7 +55,7 @@ def test_a_provider_that_asks_for_more_than_a_minute_is_given_up_at_once() -> No
     assert after(retry_after_s=LONGEST_WAIT_S + 1) == NextProvider(reason="it asks for a pause of 61 s")
 
 
-def test_a_wait_that_would_use_up_the_time_is_not_begun() -> None:
+def test_a_wait_that_would_use_up_the_time_is_not_started() -> None:
     assert isinstance(after(left_s=0.375), NextProvider)
     assert isinstance(after(left_s=0.376), RetryCall)
 
@@ -69,7 +69,7 @@ def test_a_wait_that_would_use_up_the_time_is_not_begun() -> None:
     left_s=st.none() | st.floats(-10, 1e6),
     seed=st.integers(),
 )
-def test_another_try_is_never_too_early_too_late_or_too_many(seed: int, **told: Any) -> None:
+def test_a_retry_is_never_too_early_too_late_or_one_too_many(seed: int, **told: Any) -> None:
     decided = after(**told, uniform=random.Random(seed).uniform)
     if isinstance(decided, RetryCall):
         assert told["retryable"]

@@ -23,7 +23,7 @@ from farro.roles.money import reported_cost, usd
         ("1e300", "1.00e+300"),
     ],
 )
-def test_an_amount_is_told_to_the_millionth(amount: str, text: str) -> None:
+def test_an_amount_is_printed_to_the_millionth(amount: str, text: str) -> None:
     assert usd(Decimal(amount)) == text
 
 
@@ -45,12 +45,12 @@ def test_an_amount_is_told_to_the_millionth(amount: str, text: str) -> None:
         (None, None),
     ],
 )
-def test_what_is_no_amount_of_a_call_is_none(said: object, amount: str | None) -> None:
+def test_a_value_that_cannot_be_a_cost_is_none(said: object, amount: str | None) -> None:
     assert reported_cost(said) == (None if amount is None else Decimal(amount))
 
 
 @given(st.decimals(allow_nan=True, allow_infinity=True) | st.floats() | st.integers() | st.text(max_size=50))
-def test_whatever_is_told_can_be_written_and_summed(said: object) -> None:
+def test_every_reported_cost_can_be_written_and_summed(said: object) -> None:
     amount = reported_cost(said)
     if amount is not None:
         assert len(f"{amount:f}") < 100

@@ -19,25 +19,25 @@ ANY = st.builds(lambda head, path: head + path, st.sampled_from(["", "/", "//", 
 
 
 @given(ANY)
-def test_the_one_spelling_has_no_other(path: str) -> None:
+def test_normalising_twice_changes_nothing(path: str) -> None:
     assert normalise(normalise(path)) == normalise(path)
 
 
 @given(RELATIVE.filter(lambda path: "\\" not in path))
-def test_it_means_what_the_operating_system_means(path: str) -> None:
+def test_a_normalised_path_means_the_same_to_the_operating_system(path: str) -> None:
     assert normalise(path).rstrip("/") == posixpath.normpath(path).rstrip("/")
     assert normalise("/" + path).rstrip("/") == posixpath.normpath("/" + path.lstrip("/")).rstrip("/")
 
 
 @given(RELATIVE.filter(lambda path: ":" not in path))
-def test_it_means_the_same_with_the_separators_of_windows(path: str) -> None:
+def test_backslashes_mean_the_same_as_slashes(path: str) -> None:
     backward = path.replace("/", "\\")
     assert normalise(backward) == normalise(path)
     assert normalise(backward).rstrip("/") == ntpath.normpath(backward).replace("\\", "/").rstrip("/")
 
 
 @given(ANY)
-def test_what_is_allowed_stays_inside_and_touches_nothing_protected(path: str) -> None:
+def test_an_allowed_path_stays_inside_and_touches_nothing_protected(path: str) -> None:
     if fault(path, allow_absolute=False) is not None:
         return
     whole = normalise(path)
@@ -50,7 +50,7 @@ def test_what_is_allowed_stays_inside_and_touches_nothing_protected(path: str) -
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_judged(path: str) -> None:
+def test_any_text_is_accepted_or_refused(path: str) -> None:
     message = fault(path, allow_absolute=True, root="/repo")
     assert message is None or message
 
@@ -70,14 +70,14 @@ def test_any_text_is_judged(path: str) -> None:
         ("c:\\x\\..\\y", "C:/y"),
     ],
 )
-def test_spellings(path: str, spelled: str) -> None:
+def test_spellings_of_the_same_path_are_normalised(path: str, spelled: str) -> None:
     assert normalise(path) == spelled
 
 
 @pytest.mark.parametrize(
     "path", [".", "./", "src/..", "src/agents", "docs/jobs/", "agents.md.txt", "[id]/page.tsx", "a b"]
 )
-def test_these_may_be_allowed(path: str) -> None:
+def test_ordinary_paths_may_be_allowed(path: str) -> None:
     assert fault(path, allow_absolute=False) is None
 
 
@@ -106,7 +106,7 @@ def test_these_may_be_allowed(path: str) -> None:
         ("x" * 1025, "at most 1024"),
     ],
 )
-def test_these_may_not(path: str, told: str) -> None:
+def test_unsafe_paths_may_not_be_allowed(path: str, told: str) -> None:
     assert told in (fault(path, allow_absolute=False) or "")
 
 

@@ -16,7 +16,7 @@ def test_a_policy_has_a_version_and_its_text_is_without_the_header() -> None:
 
 
 @pytest.mark.parametrize("line", ["version: '1.0.0'", 'Version:  "1.0.0"  ', "version: 1.0.0 # the first"])
-def test_people_write_the_version_their_own_way(line: str) -> None:
+def test_the_version_may_be_written_in_several_ways(line: str) -> None:
     assert read(f"---\r\n{line}\r\n---\r\nx\r\n", "f").version == "1.0.0"
 
 
@@ -37,7 +37,7 @@ def test_a_policy_without_a_version_works_with_a_warning(text: str) -> None:
         ("---\nversion: 1.0.0\nversion: 1.0.1\n---\n", "f:3:1: the version is here twice"),
     ],
 )
-def test_a_header_that_is_wrong_is_refused_with_its_place(text: str, told: str) -> None:
+def test_a_wrong_header_is_refused_with_its_position(text: str, told: str) -> None:
     with pytest.raises(BadDocument) as caught:
         read(text, "f")
     assert str(caught.value).startswith(told)

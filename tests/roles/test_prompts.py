@@ -38,7 +38,7 @@ def refused(data: Any, **options: Any) -> list[str]:
     return [line.removeprefix("p: ") for line in str(caught.value).split("\n")]
 
 
-def test_the_strict_example_of_the_seed_is_a_prompt() -> None:
+def test_the_example_of_the_specification_is_a_prompt() -> None:
     found = read(SEED)
     assert found.routing == Routing(mode="role", next="CodeReviewer")
     assert found.allowed_paths == ("src/", "docs/", "tests/")
@@ -54,7 +54,7 @@ def test_a_prompt_is_a_plan_of_one_agent_step() -> None:
     assert loading.load_data(SEED, "p") == plan
 
 
-def test_plans_stay_plans() -> None:
+def test_a_plan_is_not_taken_for_a_prompt() -> None:
     assert not prompt.is_agent_prompt({"steps": [], "routing": {}})
     assert not prompt.is_agent_prompt([SEED])
     plan = prompt.load_any(Document({"steps": [{"id": "a", "tool": "agent", "command": "Architect"}]}, "p"))
@@ -62,7 +62,7 @@ def test_plans_stay_plans() -> None:
 
 
 @pytest.mark.parametrize("name", ["role", "rubric", "allowed_paths", "success", "routing"])
-def test_each_required_field_is_asked_for(name: str) -> None:
+def test_each_missing_required_field_is_reported(name: str) -> None:
     (told,) = refused({key: value for key, value in SEED.items() if key != name})
     assert told.startswith(f"{name}: is required")
 
@@ -100,12 +100,12 @@ def test_each_required_field_is_asked_for(name: str) -> None:
         ({"id": "x"}, "id: is not a known field; farro calls it --id"),
     ],
 )
-def test_each_mistake_is_told_with_its_place(change: dict[str, Any], told: str) -> None:
+def test_each_mistake_is_reported_with_its_position(change: dict[str, Any], told: str) -> None:
     (only,) = refused({**SEED, **change})
     assert only.startswith(told)
 
 
-def test_all_mistakes_are_told_at_once_in_text_order() -> None:
+def test_all_mistakes_are_reported_together_in_text_order() -> None:
     text = b"""{"role": "Nobody", "rubric": 1,
  "allowed_paths": ["/etc", "ok", "..", "a*"],
  "routing": {"mode": "role"}, "more": 0}"""
@@ -143,7 +143,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*SEED, "x"]) | st.text(), JSON, max_size=8))
-def test_whatever_stands_in_a_prompt_it_is_read_or_refused(change: dict[str, Any]) -> None:
+def test_every_prompt_is_read_or_refused(change: dict[str, Any]) -> None:
     data = {**SEED, **change}
     document = parse_json(json.dumps(data).encode(), source="p")
     bad = None
@@ -157,6 +157,6 @@ def test_whatever_stands_in_a_prompt_it_is_read_or_refused(change: dict[str, Any
 
 
 @given(JSON)
-def test_data_of_any_kind_is_no_prompt_but_never_a_crash(data: Any) -> None:
+def test_data_of_any_kind_is_refused_without_a_crash(data: Any) -> None:
     with pytest.raises(BadDocument):
         read(data)

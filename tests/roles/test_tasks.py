@@ -29,7 +29,7 @@ def refused(data: Any, **options: Any) -> list[str]:
     return [line.removeprefix("t: ") for line in str(caught.value).split("\n")]
 
 
-def test_a_task_is_roles_in_order_each_with_its_rubric() -> None:
+def test_a_task_lists_roles_in_order_each_with_its_rubric() -> None:
     found = task.load(Document(GOOD, "t"), name="task-0001", roles=ROLES, allow_absolute=False)
     assert [(hop.role, hop.rubric) for hop in found.workflow] == [
         ("SeniorEngineer", "Write it."),

@@ -67,7 +67,7 @@ def test_a_job_without_a_task_is_complete_after_its_one_role() -> None:
     assert Life(None, "CodeReviewer").works(NO).code is RouteCode.COMPLETE  # its verdict is its result
 
 
-def test_roles_follow_each_other_and_after_the_last_it_is_complete() -> None:
+def test_roles_follow_each_other_and_the_job_completes_after_the_last() -> None:
     life = Life(task("SeniorEngineer", "CodeReviewer", "DocWriter"), "SeniorEngineer")
     assert (life.works().to, life.works(YES).to, life.works().code) == ("CodeReviewer", "DocWriter", RouteCode.COMPLETE)
     assert [decision.step for decision in life.decisions] == [1, 2, 2]
@@ -92,7 +92,7 @@ def test_findings_go_back_to_the_engineer_not_to_the_writer_between() -> None:
     assert "- src/a.py:3: louder" in back.note
 
 
-def test_a_writer_mends_what_no_engineer_made() -> None:
+def test_findings_go_to_a_writer_where_no_engineer_worked() -> None:
     life = Life(task("DocWriter", "CodeReviewer"), "DocWriter")
     life.works()
     assert life.works(NO).to == "DocWriter"
@@ -109,7 +109,7 @@ def test_a_writer_mends_what_no_engineer_made() -> None:
         (("CodeReviewer", "human"), "CodeReviewer"),
     ],
 )
-def test_a_refusal_goes_where_a_reviews_findings_go(roles: tuple[str, ...], to: str) -> None:
+def test_a_persons_refusal_goes_to_the_role_that_would_get_a_reviews_findings(roles: tuple[str, ...], to: str) -> None:
     """Not to the reviewer, who would approve again at once."""
     life = Life(task(*roles), roles[0])
     for role in roles:
@@ -125,7 +125,7 @@ def test_a_refusal_goes_where_a_reviews_findings_go(roles: tuple[str, ...], to: 
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_after_its_rounds_a_review_fails_the_job(rounds: int) -> None:
+def test_a_review_fails_the_job_after_its_last_round(rounds: int) -> None:
     life = Life(task("SeniorEngineer", "CodeReviewer", rounds=rounds), "SeniorEngineer")
     for _ in range(rounds):
         life.works()
@@ -138,17 +138,17 @@ def test_after_its_rounds_a_review_fails_the_job(rounds: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"verdict": "perhaps"}])
-def test_a_verdict_that_cannot_be_read_approves_nothing(answer: dict[str, Any] | None) -> None:
+def test_an_unreadable_verdict_is_no_approval(answer: dict[str, Any] | None) -> None:
     life = Life(task("SeniorEngineer", "CodeReviewer", "DocWriter"), "SeniorEngineer")
     life.works()
     assert life.works(answer).code is RouteCode.FAIL
 
 
-def test_a_review_with_nobody_before_it_fails_the_job() -> None:
+def test_a_review_without_a_role_before_it_fails_the_job() -> None:
     assert Life(task("CodeReviewer", "DocWriter"), "CodeReviewer").works(NO).code is RouteCode.FAIL
 
 
-def test_a_person_is_asked_and_what_he_says_is_done() -> None:
+def test_a_person_is_asked_and_the_answer_is_followed() -> None:
     life = Life(task("SeniorEngineer", "human", "DocWriter"), "SeniorEngineer")
     asked = life.works()
     assert (asked.code, asked.to, asked.step) == (RouteCode.HUMAN, None, 1)
@@ -165,7 +165,7 @@ def test_a_person_whose_answer_was_lost_in_a_crash_is_asked_again() -> None:
     assert life.decide(None, None).code is RouteCode.HUMAN
 
 
-def test_a_person_whom_a_worker_asked_in_degraded_mode_is_asked_again_too() -> None:
+def test_a_person_asked_in_degraded_mode_is_asked_again_after_a_crash() -> None:
     life = Life(task("SeniorEngineer", "human", "DocWriter"), "SeniorEngineer")
     route = {"code": "degraded_bypass", "decided": "human", "step": 1}
     life._hop("SeniorEngineer", Reason.ROUTED, "agents/Manager/waiting", route)
@@ -174,7 +174,7 @@ def test_a_person_whom_a_worker_asked_in_degraded_mode_is_asked_again_too() -> N
     assert life.decide(None, None).code is RouteCode.HUMAN
 
 
-def test_an_override_means_the_nearest_step_of_that_role() -> None:
+def test_an_override_goes_to_the_nearest_step_of_that_role() -> None:
     long = task("SeniorEngineer", "CodeReviewer", "SeniorEngineer", "DocWriter")
     at = workflow.Position(step=1, rounds={}, last=None)
     assert workflow.step_of(long, at, "SeniorEngineer") == 2
@@ -191,7 +191,7 @@ class Sent(Life):
         self.role = role
 
 
-def test_a_role_beside_the_workflow_skips_no_step() -> None:
+def test_a_role_outside_the_workflow_skips_no_step() -> None:
     life = Sent(task("SeniorEngineer", "human", "DocWriter"), "SeniorEngineer")
     life.sent("Architect")
     assert life.works().to == "SeniorEngineer"  # which has not worked yet
@@ -202,14 +202,14 @@ def test_a_role_beside_the_workflow_skips_no_step() -> None:
     assert life.role == "DocWriter"
 
 
-def test_a_role_beside_the_workflow_repeats_no_step() -> None:
+def test_a_role_outside_the_workflow_repeats_no_step() -> None:
     life = Sent(task("SeniorEngineer", "DocWriter"), "SeniorEngineer")
     life._hop("SeniorEngineer", Reason.ROUTED, "agents/Manager/incoming", None)  # it has worked, and nobody decided
     life.sent("Architect")
     assert life.works().to == "DocWriter"
 
 
-def test_what_a_review_beside_the_workflow_finds_goes_to_the_engineer_at_whose_step_it_is() -> None:
+def test_findings_of_a_review_outside_the_workflow_go_to_the_engineer_of_the_present_step() -> None:
     life = Sent(task("SeniorEngineer", "DocWriter"), "SeniorEngineer")
     life._hop("SeniorEngineer", Reason.ROUTED, "agents/Manager/incoming", None)
     life.sent("CodeReviewer")
@@ -225,7 +225,7 @@ def test_what_a_review_beside_the_workflow_finds_goes_to_the_engineer_at_whose_s
     refusals=st.lists(st.booleans(), max_size=5),
 )
 @settings(max_examples=300, deadline=None)
-def test_whatever_is_answered_the_job_ends_and_no_review_has_more_than_its_rounds(
+def test_every_sequence_of_answers_ends_the_job_within_the_rounds_of_each_review(
     roles: list[str], rounds: int, first: str, verdicts: list[bool], refusals: list[bool]
 ) -> None:
     life = Life(task(*roles, rounds=rounds), first)
@@ -259,7 +259,7 @@ def test_a_markdown_task_has_its_fields_in_the_header_and_its_description_after_
     assert tasks.read(b"only words\n", "t.md") == TaskText(text="only words\n")
 
 
-def test_a_mistake_in_a_header_is_told_with_its_line() -> None:
+def test_a_mistake_in_a_header_is_reported_with_its_line() -> None:
     from farro.errors import BadDocument
 
     with pytest.raises(BadDocument, match=r"t\.md:3:\d+: titel: "):
@@ -268,7 +268,7 @@ def test_a_mistake_in_a_header_is_told_with_its_line() -> None:
         tasks.read(b"---\nid: t\n", "t.md")
 
 
-def test_the_manager_is_no_step_of_a_workflow() -> None:
+def test_the_manager_cannot_be_a_step_of_a_workflow() -> None:
     from farro.errors import BadDocument
 
     with pytest.raises(BadDocument, match="who follows the workflow"):
@@ -300,5 +300,5 @@ def test_auto_plan_pauses_at_80_percent_and_resumes_at_60(before: bool, fullest:
         (".", ["src/"], False),
     ],
 )
-def test_a_path_is_held_by_the_folders_it_lies_in(path: str, allowed: list[str], held: bool) -> None:
+def test_a_path_is_within_the_folders_above_it(path: str, allowed: list[str], held: bool) -> None:
     assert paths.within(path, allowed) is held

@@ -271,7 +271,7 @@ def _after_person(task: WorkflowTask | None, at: Position, said: RouteCode) -> R
 
 def _refused_to(task: WorkflowTask, step: int) -> int | None:
     """Return the step that works again after a person's refusal at `step`.
-    [test_a_refusal_goes_where_a_reviews_findings_go]
+    [test_a_persons_refusal_goes_to_the_role_that_would_get_a_reviews_findings]
     """
     before = _before(task, step, lambda role: role != HUMAN)
     if before is None or answers.shape_of(task.workflow[before].role) is not answers.Review:

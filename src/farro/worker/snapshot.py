@@ -111,7 +111,7 @@ class Snapshots:
 
     def keep_task(self, task_id: str, job_folder: str) -> None:
         """The task that a job follows, as it is when the job is first claimed, and for all of its hops.
-        [test_a_task_that_changes_meanwhile_is_another_jobs]"""
+        [test_a_task_that_changes_meanwhile_does_not_affect_the_job]"""
         kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{SNAPSHOT}"
         if any(fs.exists(f"{home}/{name}") for name in TASK_FILES):
             return

@@ -29,7 +29,7 @@ def libraries(kind: str) -> Finding:
     return found["libraries"].run()
 
 
-def test_what_is_installed_is_found() -> None:
+def test_installed_libraries_are_found() -> None:
     assert libraries("openai").verdict == "ok"
 
 
@@ -38,7 +38,7 @@ def test_a_program_needs_no_library() -> None:
 
 
 @pytest.mark.parametrize("package", ["pydantic_ai", "genai_prices"])
-def test_a_missing_library_is_told_with_what_installs_it(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_what_installs_it(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Missing(package), *sys.meta_path])

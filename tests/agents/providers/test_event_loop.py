@@ -41,7 +41,7 @@ def started(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     return thread, come
 
 
-def test_what_it_runs_is_returned_or_raised() -> None:
+def test_the_result_of_the_coroutine_is_returned_or_raised() -> None:
     async def seven() -> int:
         await asyncio.sleep(0)
         return 7
@@ -54,7 +54,7 @@ def test_what_it_runs_is_returned_or_raised() -> None:
         event_loop.run(broken, 60)
 
 
-def test_all_calls_of_a_process_are_on_one_thread() -> None:
+def test_all_calls_of_a_process_share_one_thread() -> None:
     async def where() -> tuple[int, bool]:
         return threading.get_ident(), threading.current_thread().daemon
 
@@ -67,7 +67,7 @@ def test_all_calls_of_a_process_are_on_one_thread() -> None:
     assert ident != threading.get_ident()
 
 
-def test_a_call_that_is_out_of_time_has_ended() -> None:
+def test_a_call_that_times_out_has_ended() -> None:
     ended = threading.Event()
 
     async def hang() -> None:
@@ -81,7 +81,7 @@ def test_a_call_that_is_out_of_time_has_ended() -> None:
     assert ended.is_set()
 
 
-def test_an_exception_in_the_calling_thread_is_heard_and_ends_the_call_first() -> None:
+def test_an_exception_in_the_calling_thread_ends_the_call_first() -> None:
     began, ended = threading.Event(), threading.Event()
 
     async def hang() -> None:
@@ -99,7 +99,7 @@ def test_an_exception_in_the_calling_thread_is_heard_and_ends_the_call_first() -
     assert ended.is_set()
 
 
-def test_a_call_that_will_not_end_does_not_hold_its_caller() -> None:
+def test_a_call_that_ignores_its_cancellation_does_not_block_the_caller() -> None:
     began, let_go = threading.Event(), threading.Event()
 
     async def stubborn() -> None:
@@ -119,7 +119,7 @@ def test_a_call_that_will_not_end_does_not_hold_its_caller() -> None:
     assert event_loop.ENDING_S + SLICE_S < 2.0  # which a kill has
 
 
-def test_an_exception_that_comes_before_the_call_has_begun_ends_it_too() -> None:
+def test_an_exception_before_the_call_started_ends_it_too() -> None:
     """Sent while the thread is anywhere in `run`: whatever line it hits, nothing is left on the loop."""
     under_way: set[int] = set()
 
@@ -143,7 +143,7 @@ def test_an_exception_that_comes_before_the_call_has_begun_ends_it_too() -> None
     assert not under_way
 
 
-def test_the_calling_thread_works_along_at_every_slice_and_after_the_end() -> None:
+def test_the_calling_thread_is_called_back_at_every_slice_and_after_the_end() -> None:
     said: list[str] = []
 
     async def nothing() -> None:
@@ -155,7 +155,7 @@ def test_the_calling_thread_works_along_at_every_slice_and_after_the_end() -> No
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_calls_on_a_loop_and_connections_of_its_own(talk: Open) -> None:
+def test_a_forked_child_has_its_own_loop_and_connections(talk: Open) -> None:
     provider, server = talk("openai", says())
     provider.answer(request(1))
     child = os.fork()

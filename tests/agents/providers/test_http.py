@@ -88,26 +88,26 @@ def test_the_key_is_sent_in_a_header_and_nowhere_else(talk: Open, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_requests_model_wins_over_the_providers(talk: Open, kind: str) -> None:
+def test_the_requests_model_overrides_the_providers(talk: Open, kind: str) -> None:
     provider, server = talk(kind, says())
     provider.answer(replace(request(1), model="other/one"))
     assert "other/one" in server.asked[0].line + json.dumps(server.asked[0].body)
 
 
 @pytest.mark.parametrize(("kind", "stream"), WAYS)
-def test_the_model_that_answered_is_told(talk: Open, kind: str, stream: bool) -> None:
+def test_the_model_that_answered_is_reported(talk: Open, kind: str, stream: bool) -> None:
     provider, _ = talk(kind, says(), stream=stream)
     assert provider.answer(request(1)).model == "model-that-answered"
 
 
 @pytest.mark.parametrize(("kind", "stream"), WAYS)
-def test_tokens_that_were_not_told_are_unknown_and_not_none(talk: Open, kind: str, stream: bool) -> None:
+def test_unreported_tokens_are_unknown_and_not_zero(talk: Open, kind: str, stream: bool) -> None:
     provider, _ = talk(kind, says(usage=False), stream=stream)
     assert provider.answer(request(1)).usage is None
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_openrouter_says_itself_what_it_cost(talk: Open, stream: bool) -> None:
+def test_openrouter_reports_the_cost(talk: Open, stream: bool) -> None:
     provider, server = talk("openrouter", says(), stream=stream)
     assert provider.answer(request(1)).cost_usd == Decimal("0.0042")
     assert server.asked[0].body["usage"] == {"include": True}
@@ -147,7 +147,7 @@ def test_a_model_that_declines_is_a_refusal_in_its_words(talk: Open) -> None:
 
 @pytest.mark.parametrize(("kind", "stream"), WAYS)
 @pytest.mark.parametrize("status", [408, 409, 500, 502, 503, 504, 529])
-def test_a_server_in_trouble_may_be_asked_again(talk: Open, kind: str, stream: bool, status: int) -> None:
+def test_a_server_error_may_be_retried(talk: Open, kind: str, stream: bool, status: int) -> None:
     provider, server = talk(kind, answers(status, Retry_After="3"), stream=stream)
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable, trouble.retry_after_s) == ("server", True, 3.0)
@@ -156,7 +156,7 @@ def test_a_server_in_trouble_may_be_asked_again(talk: Open, kind: str, stream: b
 
 @pytest.mark.parametrize(("kind", "stream"), WAYS)
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
-def test_a_request_that_is_refused_is_not_made_again(talk: Open, kind: str, stream: bool, status: int) -> None:
+def test_a_refused_request_is_not_retried(talk: Open, kind: str, stream: bool, status: int) -> None:
     provider, server = talk(kind, answers(status, "because"), stream=stream)
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable, trouble.charged) == ("refused", False, False)
@@ -165,7 +165,7 @@ def test_a_request_that_is_refused_is_not_made_again(talk: Open, kind: str, stre
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_wrong_key_is_told_by_its_variable_and_a_wrong_model_by_its_name(talk: Open, kind: str) -> None:
+def test_a_wrong_key_is_reported_by_its_variable_and_a_wrong_model_by_its_name(talk: Open, kind: str) -> None:
     provider, _ = talk(kind, answers(401), answers(404))
     assert "check the variable CANARY" in str(trouble_of(provider))
     assert f"there is no model {MODELS[kind]}" in str(trouble_of(provider))
@@ -178,7 +178,7 @@ def test_google_calls_a_wrong_key_a_bad_request(talk: Open) -> None:
     assert "check the variable CANARY" in str(trouble_of(provider))
 
 
-def test_google_says_in_the_body_how_long_to_wait(talk: Open) -> None:
+def test_google_puts_the_wait_into_the_body(talk: Open) -> None:
     said = {"code": 429, "message": "Quota.", "status": "RESOURCE_EXHAUSTED"}
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "37s"}
     provider, _ = talk("google", raw(429, json.dumps({"error": {**said, "details": [info]}}).encode()))
@@ -187,7 +187,7 @@ def test_google_says_in_the_body_how_long_to_wait(talk: Open) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_account_without_money_is_not_asked_again(talk: Open, stream: bool) -> None:
+def test_an_account_without_credit_is_not_retried(talk: Open, stream: bool) -> None:
     provider, _ = talk("openai", answers(429, "You exceeded your quota", "insufficient_quota"), stream=stream)
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable, trouble.charged) == ("refused", False, False)
@@ -207,7 +207,7 @@ def test_openrouter_may_put_an_error_into_a_good_reply(talk: Open, stream: bool)
     assert len(server.asked) == 1
 
 
-def test_a_model_name_that_openrouter_cannot_have_is_told_before_anything_is_sent(talk: Open) -> None:
+def test_an_impossible_openrouter_model_is_reported_before_anything_is_sent(talk: Open) -> None:
     provider, server = talk("openrouter", says(), model="gpt-x")
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable, trouble.charged) == ("refused", False, False)
@@ -243,7 +243,7 @@ def test_a_redirect_is_not_followed(talk: Open, kind: str, stream: bool) -> None
         pytest.param(says(""), id="empty"),
     ],
 )
-def test_rubbish_is_no_answer(talk: Open, kind: str, stream: bool, reply: Any) -> None:
+def test_garbage_is_no_answer(talk: Open, kind: str, stream: bool, reply: Any) -> None:
     provider, server = talk(kind, reply, stream=stream)
     trouble = trouble_of(provider)
     assert trouble.kind in ("garbage", "network")  # network: a stream that never says that it ended
@@ -253,7 +253,7 @@ def test_rubbish_is_no_answer(talk: Open, kind: str, stream: bool, reply: Any) -
 
 @pytest.mark.parametrize(("kind", "stream"), WAYS)
 @pytest.mark.parametrize("reply", [is_cut, hangs_up])
-def test_a_connection_that_is_cut_is_told_as_the_networks(talk: Open, kind: str, stream: bool, reply: Any) -> None:
+def test_a_cut_connection_is_a_trouble_of_the_network(talk: Open, kind: str, stream: bool, reply: Any) -> None:
     provider, server = talk(kind, reply, stream=stream)
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable, trouble.charged) == ("network", True, True)
@@ -261,21 +261,21 @@ def test_a_connection_that_is_cut_is_told_as_the_networks(talk: Open, kind: str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_that_ends_before_it_is_finished_is_no_answer(talk: Open, kind: str) -> None:
+def test_a_stream_that_ends_early_is_no_answer(talk: Open, kind: str) -> None:
     provider, _ = talk(kind, ends_early)
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable) == ("network", True)
 
 
 @pytest.mark.parametrize(("kind", "stream"), WAYS)
-def test_a_slow_drip_does_not_outlast_the_time_of_the_call(talk: Open, kind: str, stream: bool) -> None:
+def test_a_slow_stream_does_not_outlast_the_timeout_of_the_call(talk: Open, kind: str, stream: bool) -> None:
     provider, server = talk(kind, drips, stream=stream)
     assert trouble_of(provider, timeout_s=2).kind == "timeout"
     assert server.left.wait(60)
 
 
 @pytest.mark.parametrize(("kind", "stream"), WAYS)
-def test_a_flood_is_left_before_it_fills_the_memory(talk: Open, kind: str, stream: bool) -> None:
+def test_an_endless_reply_is_aborted_before_it_fills_the_memory(talk: Open, kind: str, stream: bool) -> None:
     provider, server = talk(kind, floods, stream=stream)
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable) == ("garbage", True)
@@ -283,7 +283,7 @@ def test_a_flood_is_left_before_it_fills_the_memory(talk: Open, kind: str, strea
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_there_costs_nothing(talk: Open, kind: str) -> None:
+def test_a_refused_connection_costs_nothing(talk: Open, kind: str) -> None:
     provider, server = talk(kind, says())
     server.close()
     trouble = trouble_of(provider)
@@ -291,7 +291,7 @@ def test_nobody_there_costs_nothing(talk: Open, kind: str) -> None:
     assert "Connection refused" in str(trouble)
 
 
-def test_a_host_with_two_addresses_says_why_it_is_not_reached(talk: Open) -> None:
+def test_the_reason_is_reported_for_a_host_with_two_addresses(talk: Open) -> None:
     provider, server = talk("openai", says())
     server.close()
     provider, _ = talk("openai", says(), base_url=f"http://localhost:{server.port}/v1")
@@ -305,7 +305,7 @@ def test_no_test_reaches_beyond_this_machine(talk: Open, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_connection_serves_one_call_after_the_other(talk: Open, kind: str) -> None:
+def test_a_connection_is_reused_by_the_next_call(talk: Open, kind: str) -> None:
     provider, server = talk(kind, says())
     for number in (1, 2, 3):
         provider.answer(request(number))
@@ -316,7 +316,7 @@ def test_a_connection_serves_one_call_after_the_other(talk: Open, kind: str) -> 
     ("kind", "variable"),
     [("openai", "OPENAI_API_KEY"), ("google", "GOOGLE_API_KEY"), ("openrouter", "OPENROUTER_API_KEY")],
 )
-def test_a_missing_key_is_told_by_its_variable(kind: str, variable: str) -> None:
+def test_a_missing_key_is_reported_by_its_variable(kind: str, variable: str) -> None:
     provider = make_provider("p", ProviderSettings(kind=kind, model=MODELS[kind]), root="/", environ={})
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable, trouble.charged) == ("missing", False, False)
@@ -330,7 +330,7 @@ def test_a_missing_key_is_told_by_its_variable(kind: str, variable: str) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_of_the_environment_is_not_sent_to_another_address(kind: str) -> None:
+def test_a_key_in_the_environment_is_not_sent_to_another_address(kind: str) -> None:
     server = FakeProvider(kind, says())
     usual = dict.fromkeys(("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"), KEY)
     settings = ProviderSettings(kind=kind, model=MODELS[kind], base_url=server.base_url)
@@ -343,7 +343,7 @@ def test_a_key_of_the_environment_is_not_sent_to_another_address(kind: str) -> N
         server.close()
 
 
-def test_a_call_without_a_model_is_told_before_it_is_made() -> None:
+def test_a_call_without_a_model_fails_before_it_is_made() -> None:
     provider = make_provider("p", ProviderSettings(kind="openai", api_key=Secret("K")), root="/", environ={})
     assert "providers.p.model" in str(trouble_of(provider))
 
@@ -372,11 +372,11 @@ NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
         ({"retry-after": "Fri, 31 Dec 99999999999 23:59:59 GMT"}, None),
     ],
 )
-def test_how_long_to_wait_is_read_in_every_form(headers: dict[str, str], wait_s: float | None) -> None:
+def test_retry_after_is_read_in_every_form(headers: dict[str, str], wait_s: float | None) -> None:
     assert retry_after_s(headers, NOW) == wait_s
 
 
-def test_a_date_to_wait_for_is_compared_with_now() -> None:
+def test_a_retry_after_date_is_compared_with_now() -> None:
     there = (datetime.now(UTC) + timedelta(hours=1)).strftime("%a, %d %b %Y %H:%M:%S GMT")
     wait_s = retry_after_s({"retry-after": there})
     assert wait_s is not None

@@ -40,7 +40,7 @@ def test_the_answers_are_given_as_the_page_says(tmp_path: Path) -> None:
     assert provider.answer(request(1)).text == "I do not know."
 
 
-def test_the_provider_of_ones_own_answers() -> None:
+def test_the_example_of_a_provider_answers() -> None:
     made: dict[str, object] = {}
     exec(blocks("python")[0], made)
     make = made["make"]

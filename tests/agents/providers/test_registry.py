@@ -48,7 +48,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("package")
-def test_a_package_brings_a_kind_of_its_own() -> None:
+def test_a_package_adds_a_kind() -> None:
     settings = ProviderSettings(kind="shout", options={"volume": 11})
     provider = make_provider("loud", settings, root="/here", environ={"ECHO_KEY": "k"})
     assert provider.answer(request(1)).text == "loud 11 /here k: What is the number?"
@@ -64,17 +64,17 @@ def test_no_package_replaces_a_built_in_kind() -> None:
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("kind", ["gone", "wrong"])
-def test_a_package_that_cannot_be_loaded_is_told(kind: str) -> None:
+def test_a_package_that_cannot_be_loaded_is_reported(kind: str) -> None:
     with pytest.raises(UnknownProvider, match=f"providers.p.kind: {kind} cannot be loaded from acme_"):
         make_provider("p", ProviderSettings(kind=kind), root="/", environ={})
 
 
-def test_an_unknown_kind_is_told_with_the_nearest() -> None:
+def test_an_unknown_kind_is_reported_with_the_nearest_one() -> None:
     with pytest.raises(UnknownProvider, match=r"no provider opnai here; did you mean openai\? There is openai, google"):
         make_provider("p", ProviderSettings(kind="opnai"), root="/", environ={})
 
 
-def test_a_provider_without_a_kind_is_of_the_kind_of_its_name() -> None:
+def test_a_provider_without_a_kind_has_the_kind_of_its_name() -> None:
     for kind in BUILT_IN:
         assert make_provider(kind, ProviderSettings(command=("true",)), root="/", environ={}).tries >= 1
 
@@ -91,7 +91,7 @@ HEAVY = ("pydantic", "pydantic_ai", "openai", "google.genai", "httpx", "httpx2",
         pytest.param("from farro.cli.main import run; assert run(['worker', '--drain']) == 0", id="a Runner's worker"),
     ],
 )
-def test_nothing_but_a_call_imports_the_libraries(code: str, tmp_path: Path) -> None:
+def test_only_a_call_imports_the_libraries(code: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "farro", "init", "--root", str(tmp_path)], check=True, capture_output=True)
     subprocess.run(
         [sys.executable, "-m", "farro", "enqueue", "--", "true"], check=True, capture_output=True, cwd=tmp_path

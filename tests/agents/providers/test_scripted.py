@@ -42,7 +42,7 @@ def trouble_of(provider: Provider, request: Request) -> ProviderTrouble:
     return raised.value
 
 
-def test_the_first_entry_that_fits_is_the_answer(script: Script) -> None:
+def test_the_first_matching_entry_is_the_answer(script: Script) -> None:
     provider = script(
         {"role": "Architect", "answer": "a plan"},
         {"match": "review", "answer": "looks good"},
@@ -80,7 +80,7 @@ def test_an_attempt_can_have_answers_of_its_own(script: Script) -> None:
     assert provider.answer(asked(attempt=2)).text == "at last"
 
 
-def test_all_that_an_entry_can_say_is_in_the_answer(script: Script) -> None:
+def test_every_field_of_an_entry_is_in_the_answer(script: Script) -> None:
     usage = {"input_tokens": 3, "output_tokens": 4, "cache_read_tokens": 1, "cache_write_tokens": 2}
     answer = script({"answer": "x", "usage": usage, "model": "m2", "cost_usd": 0.25, "whole": False}).answer(asked())
     assert answer.usage is not None
@@ -92,7 +92,7 @@ def test_an_answer_costs_nothing_unless_it_says_so(script: Script) -> None:
     assert script({"answer": "x"}).answer(asked()).cost_usd == 0
 
 
-def test_a_delay_is_waited_for_in_slices_and_never_beyond_the_calls_time(tmp_path: Path) -> None:
+def test_a_delay_is_waited_for_in_slices_and_ends_with_the_calls_timeout(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"answers": [{"match": "slow", "delay_s": 9, "answer": ""}, {"answer": "x"}]}')
     waits: list[float] = []
     provider = ScriptedProvider("play", ProviderSettings(file="a.json"), str(tmp_path), wait=waits.append)
@@ -102,13 +102,13 @@ def test_a_delay_is_waited_for_in_slices_and_never_beyond_the_calls_time(tmp_pat
     assert sum(waits) == pytest.approx(1.0)
 
 
-def test_nothing_that_fits_is_told_with_what_was_asked(script: Script) -> None:
+def test_a_request_without_a_matching_entry_is_reported(script: Script) -> None:
     trouble = trouble_of(script({"answer": "x", "times": 1}), asked(call=2, role="DocWriter"))
     assert (trouble.kind, trouble.retryable, trouble.charged) == ("failed", False, False)
     assert "no answer for call 2 of attempt 1 of role DocWriter" in str(trouble)
 
 
-def test_everything_wrong_in_a_file_is_told_with_its_place(tmp_path: Path) -> None:
+def test_every_problem_of_a_file_is_reported_with_its_position(tmp_path: Path) -> None:
     (tmp_path / "answers.yaml").write_text(
         "answers:\n"
         "  - match: [no]\n"
@@ -140,13 +140,13 @@ def test_null_is_an_answer(script: Script) -> None:
 
 
 @pytest.mark.parametrize("file", [None, "gone.json", "."])
-def test_a_file_that_is_not_there_is_missing(tmp_path: Path, file: str | None) -> None:
+def test_a_missing_file_is_a_trouble_of_kind_missing(tmp_path: Path, file: str | None) -> None:
     provider = make_provider("play", ProviderSettings(kind="scripted", file=file), root=str(tmp_path), environ={})
     trouble = trouble_of(provider, asked())
     assert (trouble.kind, trouble.retryable) == ("missing", False)
 
 
-def test_a_file_that_was_changed_is_read_again(script: Script, tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(script: Script, tmp_path: Path) -> None:
     provider = script({"answer": "old"})
     assert provider.answer(asked()).text == "old"
     script({"answer": "new, and longer"})
