@@ -59,7 +59,9 @@ def inbox(root: str | None, as_json: bool) -> None:
 def approve(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Let a job that waits for a person go on."""
     store, _ = open_root(root)
-    life = inbox_service.approve(store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note)
+    life = inbox_service.approve(
+        store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note
+    )
     _report(life, "approved; the manager takes it on", as_json)
 
 
@@ -71,7 +73,9 @@ def refuse(job: str, note: str, root: str | None, as_json: bool) -> None:
     """Send a job that waits for a person back to the role before, with the reason; behind a review, to
     the role that it reviews. It fails where no role worked before."""
     store, _ = open_root(root)
-    life = inbox_service.refuse(store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note)
+    life = inbox_service.refuse(
+        store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note
+    )
     _report(life, "refused; the manager sends it back", as_json)
 
 
@@ -111,7 +115,11 @@ def route(job: str, role: str, note: str | None, root: str | None, as_json: bool
     """
     store, _ = open_root(root)
     job_id = find_job.resolve(store, store.root, job)
-    _report(inbox_service.reroute(store, store.root, job_id, role, by=operator_name(), note=note), f"sent to {role}", as_json)
+    _report(
+        inbox_service.reroute(store, store.root, job_id, role, by=operator_name(), note=note),
+        f"sent to {role}",
+        as_json,
+    )
 
 
 def _report(life: Lifecycle, words: str, as_json: bool) -> None:
