@@ -271,7 +271,7 @@ def test_a_mistake_in_a_header_is_reported_with_its_line() -> None:
 def test_the_manager_cannot_be_a_step_of_a_workflow() -> None:
     from farro.errors import BadDocument
 
-    with pytest.raises(BadDocument, match="who follows the workflow"):
+    with pytest.raises(BadDocument, match="follows the workflow itself"):
         task("Manager")
 
 
