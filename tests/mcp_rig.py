@@ -15,7 +15,7 @@ from farro.app import App
 from farro.config import reader
 from farro.config.settings import Allowed
 from farro.mcp import server
-from farro.mcp.cli import make_desk
+from farro.mcp.cli import make_context
 from flows.program import FARRO, PATIENCE_S, Program
 from mcp import Client, StdioServerParameters
 
@@ -41,10 +41,10 @@ class Agent:
         root = str(self.program.path)
         settings = reader.load(root)
         store = App().open_store(root, settings, brief=True)
-        desk = replace(make_desk(App(), store, settings), folder=root)
+        context = replace(make_context(App(), store, settings), folder=root)
 
         async def run() -> None:
-            async with asyncio.timeout(3 * PATIENCE_S), Client(server.make(desk, permitted, "0")) as client:
+            async with asyncio.timeout(3 * PATIENCE_S), Client(server.make(context, permitted, "0")) as client:
                 await what(client)
 
         try:

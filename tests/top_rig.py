@@ -17,9 +17,9 @@ from farro.config import reader
 from farro.host.clock import SystemClock
 from farro.queue.admission import Gate
 from farro.store.port import Store
-from farro.tui.actions import Hands
+from farro.tui.actions import ActionContext
 from farro.tui.app import TopApp
-from farro.tui.queries import Looking
+from farro.tui.queries import Queries
 from flows.program import PATIENCE_S, Program
 
 Size = tuple[int, int]
@@ -65,14 +65,14 @@ class Top:
         settings, clock = reader.with_store(reader.load(root)), SystemClock()
         opened = App().open_store(root, settings, brief=True)
         used = store(opened)
-        hands = Hands(
+        hands = ActionContext(
             store=used,
             settings=settings,
             gate=Gate.of(settings, user="tester", force=False),
             clock=clock,
             by="top-tester",
         )
-        top = TopApp(Looking(used, settings, clock), hands)
+        top = TopApp(Queries(used, settings, clock), hands)
         try:
             async with asyncio.timeout(4 * PATIENCE_S), top.run_test(size=size, notifications=True) as pilot:
                 yield Screen(pilot)

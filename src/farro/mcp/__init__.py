@@ -1,5 +1,5 @@
-"""The MCP front: farro's operations as tools and resources for coding agents, over stdin and stdout.
+"""Serve farro to coding agents as MCP tools and resources, over stdin and stdout.
 
-No rules of jobs live here: what a tool does is one operation; whether it may, whoever starts the server says
+Each tool is one operation of a queue. The person who starts the server decides what it may do
 (docs/decisions/an-mcp-client-may-only-read-unless-allowed.md).
 """

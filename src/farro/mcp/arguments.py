@@ -1,7 +1,4 @@
-"""What each tool may be asked: its arguments, as dataclasses with a word about each. Schemas are made from these.
-
-What a tool does lives in looking and steering; checking lives in documents.shapes.
-"""
+"""Define the arguments of each tool as dataclasses with descriptions. The schemas are generated from these."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ LONGEST_WAIT_S = 600
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """A word about a field, for whoever fills it in."""
+class Described:
+    """The description of a field, for the agent that fills it in."""
 
     text: str
 
@@ -28,17 +25,19 @@ class Told:
         return {"description": self.text}
 
 
-_JOB = Told("A job's id, its name, or the beginning of an id that no other job shares.")
+_JOB = Described("A job's id, its name, or the beginning of an id that no other job shares.")
 JobName = Annotated[str, _JOB]
-Note = Annotated[str | None, Told("Why; kept in the job's history.")]
+Note = Annotated[str | None, Described("Why; kept in the job's history.")]
 Bytes = Annotated[
-    int, Bounds(at_least=1, at_most=MOST_BYTES), Told("At most so many bytes of each text; the rest is told as cut.")
+    int,
+    Bounds(at_least=1, at_most=MOST_BYTES),
+    Described("At most so many bytes of each text; the rest is cut."),
 ]
 StatusName = Literal["queued", "in_progress", "succeeded", "failed", "stale", "killed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Nothing:
+class NoArguments:
     """A tool without arguments."""
 
 
@@ -49,10 +48,10 @@ class OneJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobsAsked:
-    roles: Annotated[tuple[str, ...], Told("Only jobs of these roles (queues).")] = ()
-    statuses: Annotated[tuple[StatusName, ...], Told("Only jobs of these statuses.")] = ()
-    tags: Annotated[tuple[str, ...], Told("Only jobs that need all of these tags.")] = ()
-    limit: Annotated[int, Bounds(at_least=1, at_most=MOST_JOBS), Told("At most so many, the newest first.")] = 20
+    roles: Annotated[tuple[str, ...], Described("Only jobs of these roles (queues).")] = ()
+    statuses: Annotated[tuple[StatusName, ...], Described("Only jobs of these statuses.")] = ()
+    tags: Annotated[tuple[str, ...], Described("Only jobs that need all of these tags.")] = ()
+    limit: Annotated[int, Bounds(at_least=1, at_most=MOST_JOBS), Described("At most so many, the newest first.")] = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,11 +69,11 @@ class ResultAsked:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogAsked:
     job: JobName
-    step: Annotated[str | None, Told("Only this step.")] = None
-    stream: Annotated[Literal["stdout", "stderr"] | None, Told("Only this stream; else both.")] = None
-    attempt: Annotated[int | None, Told("This attempt; else the last that has output.")] = None
+    step: Annotated[str | None, Described("Only this step.")] = None
+    stream: Annotated[Literal["stdout", "stderr"] | None, Described("Only this stream; else both.")] = None
+    attempt: Annotated[int | None, Described("This attempt; else the last that has output.")] = None
     tail: Annotated[
-        int, Bounds(at_least=1, at_most=10_000), Told("The last so many lines of all streams together.")
+        int, Bounds(at_least=1, at_most=10_000), Described("The last so many lines of all streams together.")
     ] = 200
     max_bytes: Bytes = 20_000
 
@@ -82,57 +81,60 @@ class LogAsked:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileAsked:
     job: JobName
-    name: Annotated[str, Told("A file of the job, as show_job lists it, such as attempts/0001/result.json.")]
-    offset: Annotated[int, Bounds(at_least=0), Told("The byte to begin at.")] = 0
+    name: Annotated[str, Described("A file of the job, as show_job lists it, such as attempts/0001/result.json.")]
+    offset: Annotated[int, Bounds(at_least=0), Described("The byte to begin at.")] = 0
     max_bytes: Bytes = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitAsked:
-    jobs: Annotated[tuple[str, ...], Size(at_least=1, at_most=MOST_JOBS), Told("The jobs, by id or name.")]
+    jobs: Annotated[tuple[str, ...], Size(at_least=1, at_most=MOST_JOBS), Described("The jobs, by id or name.")]
     timeout_s: Annotated[
-        float, Bounds(at_least=0, at_most=LONGEST_WAIT_S), Told("Give up after so many seconds, and tell what is left.")
+        float,
+        Bounds(at_least=0, at_most=LONGEST_WAIT_S),
+        Described("Give up after so many seconds; say what is left."),
     ] = 60.0
-    first: Annotated[bool, Told("Return when the first of them has ended.")] = False
+    first: Annotated[bool, Described("Return when the first of them has ended.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatsAsked:
-    roles: Annotated[tuple[str, ...], Told("Only these roles.")] = ()
-    window_s: Annotated[float, Bounds(more_than=0), Told("How far back, in seconds.")] = 3600.0
+    roles: Annotated[tuple[str, ...], Described("Only these roles.")] = ()
+    window_s: Annotated[float, Bounds(more_than=0), Described("How far back, in seconds.")] = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkersAsked:
-    everyone: Annotated[bool, Told("Also watchdogs, managers and commands that hold a job.")] = False
+    everyone: Annotated[bool, Described("Also watchdogs, managers and commands that hold a job.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanNamed:
-    plan_id: Annotated[str, Told("A kept plan, as list_plans tells it.")]
+    plan_id: Annotated[str, Described("A kept plan, as list_plans tells it.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlanChecked:
-    plan: Annotated[dict[str, Any], Told("The plan, as enqueue_plan takes it.")]
+class PlanArguments:
+    plan: Annotated[dict[str, Any], Described("The plan, as enqueue_plan takes it.")]
 
 
-# --- what changes something ---
+# --- tools that change something ---
 
-Role = Annotated[str | None, Told("The queue; else the plan's own, else Runner.")]
+Role = Annotated[str | None, Described("The queue; else the plan's own, else Runner.")]
 JobId = Annotated[
-    str | None, Told("The job's id, chosen by you: the same id and content again is the same job, not a second one.")
+    str | None,
+    Described("The job's id, chosen by you: the same id and content again is the same job."),
 ]
-Tags = Annotated[tuple[str, ...], Told("Only a worker that offers all of these tags takes it.")]
-Priority = Annotated[Literal["P0", "P1", "P2", "P3"] | None, Told("P0 first, P3 last; else P2.")]
-After = Annotated[tuple[str, ...], Told("Run only when these jobs have succeeded.")]
-AfterAny = Annotated[tuple[str, ...], Told("Run when these jobs have ended, however.")]
-Delay = Annotated[float | None, Bounds(at_least=0), Told("Not before so many seconds from now.")]
+Tags = Annotated[tuple[str, ...], Described("Only a worker that offers all of these tags takes it.")]
+Priority = Annotated[Literal["P0", "P1", "P2", "P3"] | None, Described("P0 first, P3 last; else P2.")]
+After = Annotated[tuple[str, ...], Described("Run only when these jobs have succeeded.")]
+AfterAny = Annotated[tuple[str, ...], Described("Run when these jobs have ended, however.")]
+Delay = Annotated[float | None, Bounds(at_least=0), Described("Not before so many seconds from now.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Queued:
-    """What can be said of every job that is queued."""
+class QueueArguments:
+    """Arguments of every tool that queues a job."""
 
     role: Role = None
     id: JobId = None
@@ -144,41 +146,41 @@ class Queued:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CommandWanted(Queued):
+class CommandWanted(QueueArguments):
     command: Annotated[
         tuple[str, ...],
         Size(at_least=1),
-        Told('The program and its arguments, such as ["make", "test"]. No shell: for one say ["sh", "-c", "…"].'),
+        Described('The program and its arguments, such as ["make", "test"]. No shell: for one say ["sh", "-c", "…"].'),
     ]
-    cwd: Annotated[str | None, Told("The folder where it runs; else where this server was started.")] = None
-    env: Annotated[dict[str, str], Told("Variables for its environment.")] = field(default_factory=dict)
-    timeout_s: Annotated[float | None, Bounds(more_than=0), Told("End it after so many seconds.")] = None
+    cwd: Annotated[str | None, Described("The folder where it runs; else where this server was started.")] = None
+    env: Annotated[dict[str, str], Described("Variables for its environment.")] = field(default_factory=dict)
+    timeout_s: Annotated[float | None, Bounds(more_than=0), Described("End it after so many seconds.")] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlanWanted(Queued):
+class PlanWanted(QueueArguments):
     plan: Annotated[
         dict[str, Any] | None,
-        Told(
+        Described(
             'The plan: {"name": …, "steps": [{"id": "build", "command": "make", "args": [], "needs": [],'
             ' "timeout": 600, "cwd": …, "env": {}, "input_from_step": …, "retries": 0, "retry_delay": 0}],'
             ' "parallel": 1, "allowed_paths": [], "metadata": {}}. check_plan tells all that is wrong with one.'
         ),
     ] = None
-    plan_id: Annotated[str | None, Told("Instead of a plan: one that is kept, as list_plans tells it.")] = None
+    plan_id: Annotated[str | None, Described("Instead of a plan: one that is kept, as list_plans tells it.")] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AgentWanted(Queued):
-    role: Annotated[str, Told("Who shall do it, such as SeniorEngineer, CodeReviewer or DocWriter.")]
-    rubric: Annotated[str, Told("What to do, and how it is judged.")]
-    success: Annotated[str, Told("When the work is done.")]
+class AgentWanted(QueueArguments):
+    role: Annotated[str, Described("Who shall do it, such as SeniorEngineer, CodeReviewer or DocWriter.")]
+    rubric: Annotated[str, Described("What to do, and how it is judged.")]
+    success: Annotated[str, Described("When the work is done.")]
     allowed_paths: Annotated[
-        tuple[str, ...], Size(at_least=1), Told('Paths that may be written, such as ["src/", "tests/"].')
+        tuple[str, ...], Size(at_least=1), Described('Paths that may be written, such as ["src/", "tests/"].')
     ]
-    next_role: Annotated[str | None, Told("Who gets it next; else the manager decides.")] = None
-    task: Annotated[str | None, Told("The task that it belongs to: an id in tasks/.")] = None
-    inputs: Annotated[dict[str, Any], Told("Anything that the agent shall know.")] = field(default_factory=dict)
+    next_role: Annotated[str | None, Described("Who gets it next; else the manager decides.")] = None
+    task: Annotated[str | None, Described("The task that it belongs to: an id in tasks/.")] = None
+    inputs: Annotated[dict[str, Any], Described("Anything that the agent shall know.")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,11 +192,11 @@ class JobSteered:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryWanted:
     job: JobName
-    from_step: Annotated[str | None, Told("Run this step again, and what came after it.")] = None
-    from_start: Annotated[bool, Told("Run every step again; else those that succeeded are kept.")] = False
+    from_step: Annotated[str | None, Described("Run this step again, and what came after it.")] = None
+    from_start: Annotated[bool, Described("Run every step again; else those that succeeded are kept.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
     job: JobName
-    note: Annotated[str, Told("What is wrong; the role that gets it back is told.")]
+    note: Annotated[str, Described("What is wrong; the role that gets it back is told.")]

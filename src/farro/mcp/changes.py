@@ -1,6 +1,6 @@
-"""The tools that change something: they queue, requeue, retry, kill, and answer in a person's name.
+"""Implement the tools that change something: queue, requeue, retry, kill, answer for a person.
 
-Whether they may is asked in `tools`, before they are called; policies and caps hold for them as for everyone.
+`tools` checks permission before calling them; policies and caps apply as for every submitter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from farro.documents import Document, parse_json
 from farro.errors import InputError
 from farro.jobs.states import Status
 from farro.mcp import arguments
-from farro.mcp.context import Desk, life_data
+from farro.mcp.context import ToolContext, life_data
 from farro.plans.forms import is_agent_prompt
 from farro.queue import find_job, jobs, library, prompts, retry, submit
 from farro.queue.admission import enqueue_admitted
@@ -26,8 +26,8 @@ Answer = dict[str, Any]
 _LATER = "wait_for_jobs waits for its end, read_result tells what came of it"
 
 
-def enqueue_command(desk: Desk, args: arguments.CommandWanted) -> Answer:
-    cwd = os.path.join(desk.folder, args.cwd or "")
+def enqueue_command(context: ToolContext, args: arguments.CommandWanted) -> Answer:
+    cwd = os.path.join(context.folder, args.cwd or "")
     if not os.path.isdir(cwd):
         raise InputError(f"cwd: {args.cwd} is not a folder")
     options = SubmitOptions(
@@ -36,47 +36,47 @@ def enqueue_command(desk: Desk, args: arguments.CommandWanted) -> Answer:
         timeout_s=args.timeout_s,
         cwd=os.path.abspath(cwd),
         env=args.env,
-        after=_resolved(desk, args.after),
-        after_any=_resolved(desk, args.after_any),
-        not_before=_not_before(desk, args.delay_s),
+        after=_resolved(context, args.after),
+        after_any=_resolved(context, args.after_any),
+        not_before=_not_before(context, args.delay_s),
     )
-    wanted = submit.command(desk.store, args.command, role=args.role, job_id=args.id, options=options)
-    return _queued(enqueue_admitted(desk.store, wanted, desk.gate)[0])
+    wanted = submit.command(context.store, args.command, role=args.role, job_id=args.id, options=options)
+    return _queued(enqueue_admitted(context.store, wanted, context.gate)[0])
 
 
-def enqueue_plan(desk: Desk, args: arguments.PlanWanted) -> Answer:
+def enqueue_plan(context: ToolContext, args: arguments.PlanWanted) -> Answer:
     if (args.plan is None) == (args.plan_id is None):
         raise InputError("give `plan`, or `plan_id` of a kept one (list_plans); one of them")
-    options = _submit_options(desk, args)
+    options = _submit_options(context, args)
     if args.plan_id is not None:
         made = library.submit_plan(
-            desk.store,
-            desk.library,
+            context.store,
+            context.library,
             args.plan_id,
             job_id=args.id,
             role=args.role,
             options=options,
-            gate=desk.gate,
-            contract=desk.contract,
+            gate=context.gate,
+            contract=context.contract,
         )
         return _queued(made)
     document = _document(args.plan, "plan")
     if is_agent_prompt(document.data):
         raise InputError("plan: this is an agent prompt; enqueue_agent_task queues one")
     made, *_ = submit.enqueue(
-        desk.store,
+        context.store,
         [document],
         role=args.role,
         job_id=args.id,
         source="plan",
         options=options,
-        gate=desk.gate,
-        contract=desk.contract,
+        gate=context.gate,
+        contract=context.contract,
     )
     return _queued(made)
 
 
-def enqueue_agent_task(desk: Desk, args: arguments.AgentWanted) -> Answer:
+def enqueue_agent_task(context: ToolContext, args: arguments.AgentWanted) -> Answer:
     routing = {"mode": "manager"} if args.next_role is None else {"mode": "role", "next": args.next_role}
     prompt: dict[str, Any] = {
         "role": args.role,
@@ -88,84 +88,84 @@ def enqueue_agent_task(desk: Desk, args: arguments.AgentWanted) -> Answer:
     if args.inputs:
         prompt["inputs"] = args.inputs
     made = prompts.enqueue(
-        desk.store,
+        context.store,
         _document(prompt, "task"),
         role=None,
         job_id=args.id,
-        options=_submit_options(desk, args),
-        gate=desk.gate,
-        contract=desk.contract,
-        security=desk.settings.security,
-        root=desk.root,
+        options=_submit_options(context, args),
+        gate=context.gate,
+        contract=context.contract,
+        security=context.settings.security,
+        root=context.root,
         attach=prompts.AttachmentOptions(task=args.task),
     )
     return _queued(made)
 
 
-def requeue_job(desk: Desk, args: arguments.JobSteered) -> Answer:
-    return life_data(jobs.requeue(desk.store, desk.job(args.job), by=desk.by, note=args.note))
+def requeue_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
+    return life_data(jobs.requeue(context.store, context.job(args.job), by=context.by, note=args.note))
 
 
-def kill_job(desk: Desk, args: arguments.JobSteered) -> Answer:
-    job_id = desk.job(args.job, shortest=find_job.SHORTEST_TO_END)
-    life = jobs.kill(desk.store, job_id, by=desk.by, note=args.note)
+def kill_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
+    job_id = context.job(args.job, shortest=find_job.SHORTEST_TO_END)
+    life = jobs.kill(context.store, job_id, by=context.by, note=args.note)
     told = life_data(life)
     if life.status is not Status.KILLED:
         told["note"] = f"it was {life.status} already; nothing was changed"
     return told
 
 
-def retry_job(desk: Desk, args: arguments.RetryWanted) -> Answer:
+def retry_job(context: ToolContext, args: arguments.RetryWanted) -> Answer:
     if args.from_step is not None and args.from_start:
         raise InputError("from_step names a step, from_start means the first; give one of them")
     made = retry.retry(
-        desk.store,
-        desk.root,
-        desk.job(args.job),
+        context.store,
+        context.root,
+        context.job(args.job),
         from_step=args.from_step,
         from_start=args.from_start,
-        durable=desk.settings.durability == "power",
-        gate=desk.gate,
+        durable=context.settings.durability == "power",
+        gate=context.gate,
     )
     return {**asdict(made), "next": _LATER}
 
 
-def approve_job(desk: Desk, args: arguments.JobSteered) -> Answer:
-    return life_data(agents.approve(desk.store, desk.root, desk.job(args.job), by=desk.by, note=args.note))
+def approve_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
+    return life_data(agents.approve(context.store, context.root, context.job(args.job), by=context.by, note=args.note))
 
 
-def refuse_job(desk: Desk, args: arguments.Refusal) -> Answer:
-    return life_data(agents.refuse(desk.store, desk.root, desk.job(args.job), by=desk.by, note=args.note))
+def refuse_job(context: ToolContext, args: arguments.Refusal) -> Answer:
+    return life_data(agents.refuse(context.store, context.root, context.job(args.job), by=context.by, note=args.note))
 
 
 def _queued(job_id: str) -> Answer:
     return {"job_id": job_id, "next": _LATER}
 
 
-def _submit_options(desk: Desk, args: arguments.PlanWanted | arguments.AgentWanted) -> SubmitOptions:
+def _submit_options(context: ToolContext, args: arguments.PlanWanted | arguments.AgentWanted) -> SubmitOptions:
     return SubmitOptions(
         tags=args.tags,
         priority=args.priority,
-        after=_resolved(desk, args.after),
-        after_any=_resolved(desk, args.after_any),
-        not_before=_not_before(desk, args.delay_s),
+        after=_resolved(context, args.after),
+        after_any=_resolved(context, args.after_any),
+        not_before=_not_before(context, args.delay_s),
     )
 
 
-def _resolved(desk: Desk, named: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(desk.job(one) for one in named))
+def _resolved(context: ToolContext, named: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(context.job(one) for one in named))
 
 
-def _not_before(desk: Desk, delay_s: float | None) -> datetime | None:
+def _not_before(context: ToolContext, delay_s: float | None) -> datetime | None:
     if delay_s is None:
         return None
     try:
-        return desk.clock.now() + timedelta(seconds=delay_s)
+        return context.clock.now() + timedelta(seconds=delay_s)
     except OverflowError as error:
         raise InputError(f"delay_s: {delay_s} seconds is longer than time is counted") from error
 
 
 def _document(data: Any, source: str) -> Document:
-    """Held against the limits of documents: size, depth, number of values. It has no lines to point at."""
+    """Check data against the limits of documents: size, depth, number of values. Problems have no line numbers."""
     parse_json(json.dumps(data).encode(), source=source)
     return Document(data, source)

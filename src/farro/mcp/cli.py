@@ -1,7 +1,4 @@
-"""`farro mcp`: farro's operations for coding agents, over stdin and stdout, until the agent leaves.
-
-What it offers lives in fronts.mcp.
-"""
+"""`farro mcp`: serve farro to a coding agent over stdin and stdout, until the agent closes them."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ from farro.queue.agent_rules import contract_of
 from farro.store.port import Store
 
 if TYPE_CHECKING:
-    from farro.mcp.context import Desk
+    from farro.mcp.context import ToolContext
 
-_FINISHED = 2_000  # finished jobs that doctor opens: an agent waits for the answer
+_FINISHED = 2_000  # finished jobs that doctor reads; few, because an agent waits for the answer
 
 
 @click.command()
@@ -42,11 +39,11 @@ _FINISHED = 2_000  # finished jobs that doctor opens: an agent waits for the ans
 @click.option("--list", "listed", is_flag=True, help="Print the tools that it would offer, and end.")
 @common
 def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | None, as_json: bool) -> int:
-    """Serve farro to a coding agent (Model Context Protocol, over stdin and stdout): it queues, watches and reads
-    results itself. It only looks unless more is allowed.
+    """Serve farro to a coding agent (Model Context Protocol, over stdin and stdout): the agent queues, watches and
+    reads results. It may only read unless more is allowed.
 
-    An agent starts this by itself, from its own configuration; docs/mcp.md has the lines. Commands that it queues run
-    in the folder where it was started.
+    The agent starts this from its own configuration; docs/mcp.md shows how. Commands that it queues run in the folder
+    where it was started.
     """
     if allow and read_only:
         raise click.UsageError("--allow and --read-only exclude each other")
@@ -67,10 +64,10 @@ def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | N
 
             show_table([("TOOL", "NEEDS", ""), *((tool.name, tool.needs or "-", tool.title) for tool in offered)])
         return 0
-    serving = server.make(make_desk(application(), store, settings), permitted, metadata.version("farro"))
+    serving = server.make(make_context(application(), store, settings), permitted, metadata.version("farro"))
 
     async def serve() -> None:
-        # A thread waits for our standard input, and nothing but a line or its end wakes it: a signal ends the process.
+        # A thread blocks on standard input, and only input wakes it: so a signal ends the process.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, _end, store)
         await server.serve(serving)
@@ -85,16 +82,16 @@ def _end(store: Store) -> None:
     os._exit(0)
 
 
-def make_desk(app: App, store: Store, settings: Settings) -> Desk:
-    """What the tools work with, wired to this root."""
-    from farro.mcp.context import Desk
+def make_context(app: App, store: Store, settings: Settings) -> ToolContext:
+    """Build the context of the tools for this root."""
+    from farro.mcp.context import ToolContext
 
     clock, named = SystemClock(), asked_store()
 
     def checks() -> list[Check]:
         return app.checks(store.root, finished=_FINISHED, store=named)
 
-    return Desk(
+    return ToolContext(
         store=store,
         settings=settings,
         library=app.library(store.root, settings),

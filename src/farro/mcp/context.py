@@ -1,7 +1,4 @@
-"""What the tools of one server have in common: the root, who asks, and how an answer is kept short.
-
-Which store, library and checks those are is chosen by whoever starts the server.
-"""
+"""Hold what the tools of one server share: the root, the acting user, and how answers are shortened."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from farro.store.port import JobView, Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Desk:
+class ToolContext:
     store: Store
     settings: Settings
     library: Library
@@ -34,8 +31,8 @@ class Desk:
     contract: Contract
     gate: Gate
     clock: Clock
-    by: str  # who asks, as an agent's name
-    folder: str  # where commands run that name no other
+    by: str  # the acting user, as an agent name
+    folder: str  # default working folder of commands
     checks: Callable[[], Sequence[Check]]
 
     @property
@@ -52,7 +49,7 @@ def life_data(life: Lifecycle) -> dict[str, Any]:
 
 
 def view_data(view: JobView) -> dict[str, Any]:
-    """A job in a list: what one decides by, and no more."""
+    """Return a job for a list: only the fields that a decision needs."""
     life = view.lifecycle
     told: dict[str, Any] = {
         "job_id": life.job_id,
@@ -77,7 +74,7 @@ def cut(text: str, length: int) -> str:
 
 
 def quoted(data: bytes, limit: int, *, whole: int | None = None, more: str = "") -> dict[str, Any]:
-    """The first `limit` bytes as text, else in base64; where that is not all, how much there is and how to get it."""
+    """Return the first `limit` bytes as text or base64; when cut, add the total size and how to read the rest."""
     size = len(data) if whole is None else whole
     told: dict[str, Any] = _text(data[:limit])
     if size > limit:
@@ -90,12 +87,12 @@ def _text(data: bytes) -> dict[str, str]:
         try:
             return {"text": data.decode()}
         except UnicodeDecodeError as error:
-            if error.start >= len(data) - 3:  # a character that the limit cut in two
+            if error.start >= len(data) - 3:  # the limit split a character
                 return {"text": data[: error.start].decode()}
     return {"base64": base64.b64encode(data).decode()}
 
 
 def inside(fd: int, folder: str) -> bool:
-    """Whether an open file lies in that folder, whatever links led there. Where the kernel does not tell: no."""
+    """Return whether an open file is inside a folder, after resolving links. False when the kernel cannot tell."""
     path = machine.path_of_descriptor(fd)
     return path is not None and path.startswith(os.path.realpath(folder) + os.sep)

@@ -1,7 +1,4 @@
-"""The tools that only look: one function a tool, from its arguments to a document. Nothing here changes a job.
-
-The operations live in operations; what a server may do beside looking, in steering.
-"""
+"""Implement the tools that only read: one function per tool, from its arguments to a document."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from farro.execution.size_limit import SNAPSHOT
 from farro.host import fs
 from farro.jobs.states import Status
 from farro.mcp import arguments
-from farro.mcp.context import Desk, cut, inside, life_data, quoted, view_data
+from farro.mcp.context import ToolContext, cut, inside, life_data, quoted, view_data
 from farro.plans.forms import is_agent_prompt
 from farro.queue import alerts as alerting
 from farro.queue import explain as explaining
@@ -32,39 +29,39 @@ from farro.queue.options import NO_OPTIONS
 from farro.swarm import files as swarm_place
 from farro.swarm import requests
 
-_FILES = 200  # names of a job's files in one answer
+_FILES = 200  # file names of a job in one answer
 _ATTEMPTS = 20
 _OF_STEP = ("exit_code", "success", "duration_s", "timed_out", "error")
 _WAITING = 50
 _COUNTED = ("queued", "delayed", "waiting", "in_progress", "stale", "succeeded", "failed", "killed")
 _PLANS = 200
-_INNER_BYTES = bytes(range(0x80, 0xC0))  # of a character in UTF-8
-SLICE_S = 1.0  # a waiting thread looks up so often whether somebody still waits
+_INNER_BYTES = bytes(range(0x80, 0xC0))  # the longest character in UTF-8
+SLICE_S = 1.0  # how often a waiting thread checks whether its call was cancelled
 
 Answer = dict[str, Any]
 
 
-def list_jobs(desk: Desk, args: arguments.JobsAsked) -> Answer:
+def list_jobs(context: ToolContext, args: arguments.JobsAsked) -> Answer:
     wanted = JobQuery(
         roles=args.roles,
         statuses={Status.parse(name) for name in args.statuses},
         tags=args.tags,
         last=args.limit,
     )
-    found = listing.ls(desk.store, desk.root, wanted)
+    found = listing.ls(context.store, context.root, wanted)
     told: Answer = {
         "jobs": [view_data(view) for view in found],
-        "counts": {str(name): count for name, count in desk.store.count(roles=args.roles or None).items()},
+        "counts": {str(name): count for name, count in context.store.count(roles=args.roles or None).items()},
     }
     if len(found) == args.limit:
         told["more"] = f"there may be more: raise limit (up to {arguments.MOST_JOBS}), or name roles, statuses or tags"
     return told
 
 
-def show_job(desk: Desk, args: arguments.Shown) -> Answer:
-    job_id = desk.job(args.job)
-    details = jobs.show(desk.store, desk.root, job_id, cost_of=lambda job: cost_of_job(desk.ledger, job))
-    line = job_status(desk.store, desk.root, job_id, name=details.name, now=desk.clock.now())
+def show_job(context: ToolContext, args: arguments.Shown) -> Answer:
+    job_id = context.job(args.job)
+    details = jobs.show(context.store, context.root, job_id, cost_of=lambda job: cost_of_job(context.ledger, job))
+    line = job_status(context.store, context.root, job_id, name=details.name, now=context.clock.now())
     files = [name for name in details.files if f"/{SNAPSHOT}/" not in name]
     told: Answer = {
         **life_data(details.view.lifecycle),
@@ -86,10 +83,10 @@ def show_job(desk: Desk, args: arguments.Shown) -> Answer:
     return told
 
 
-def wait_slice(desk: Desk, job_ids: tuple[str, ...], timeout_s: float) -> list[wait.EndedJob]:
-    """Those that ended, within at most one slice: a long wait is many of these, and can be given up between two."""
+def wait_slice(context: ToolContext, job_ids: tuple[str, ...], timeout_s: float) -> list[wait.EndedJob]:
+    """Wait for at most one slice and return the jobs that ended. A cancelled wait ends between two slices."""
     within_s = min(SLICE_S, timeout_s)
-    return list(wait.ends(desk.store, desk.root, job_ids, clock=desk.clock, timeout_s=within_s))
+    return list(wait.ends(context.store, context.root, job_ids, clock=context.clock, timeout_s=within_s))
 
 
 def ended_data(end: wait.EndedJob) -> Answer:
@@ -103,9 +100,9 @@ def ended_data(end: wait.EndedJob) -> Answer:
     return told
 
 
-def read_result(desk: Desk, args: arguments.ResultAsked) -> Answer:
-    job_id = desk.job(args.job)
-    told = results.answer(desk.store, desk.root, job_id)
+def read_result(context: ToolContext, args: arguments.ResultAsked) -> Answer:
+    job_id = context.job(args.job)
+    told = results.answer(context.store, context.root, job_id)
     life = told.view.lifecycle
     answer: Answer = {"job_id": job_id, "status": str(life.status), "attempt": life.attempt, "ended": life.terminal}
     if not life.terminal:
@@ -151,13 +148,13 @@ def _step(job_id: str, item: Mapping[str, Any], limit: int) -> Answer:
     return {"id": name, **told}
 
 
-def read_log(desk: Desk, args: arguments.LogAsked) -> Answer:
-    job_id = desk.job(args.job)
+def read_log(context: ToolContext, args: arguments.LogAsked) -> Answer:
+    job_id = context.job(args.job)
     streams = logs.STREAMS if args.stream is None else (args.stream,)
     chosen = logs.LogQuery(step=args.step, streams=streams, attempt=args.attempt)
-    told = logs.output(desk.store, desk.root, job_id, chosen)
+    told = logs.output(context.store, context.root, job_id, chosen)
     if args.step is not None:
-        logs.check_step(desk.store, told, args.step)
+        logs.check_step(context.store, told, args.step)
     shown = []
     for source, offset in logs.last_lines(told.sources, args.tail):
         size = os.path.getsize(source.path)
@@ -166,7 +163,7 @@ def read_log(desk: Desk, args: arguments.LogAsked) -> Answer:
         if not data:
             continue
         if begin > offset:
-            data = data.lstrip(_INNER_BYTES)  # the limit cut a character in two
+            data = data.lstrip(_INNER_BYTES)  # the limit split a character
         one: Answer = {"step": source.step, "stream": source.stream, **quoted(data, args.max_bytes)}
         if begin > 0:
             name = source.path[source.path.index("/attempts/") + 1 :]
@@ -176,18 +173,18 @@ def read_log(desk: Desk, args: arguments.LogAsked) -> Answer:
     answer: Answer = {"job_id": job_id, "status": str(told.view.status), "attempt": told.attempt, "output": shown}
     if told.attempt is None:
         answer["note"] = "it has not run yet; explain_job says why"
-    elif (agent := logs.away(desk.store, told.view)) is not None:
+    elif (agent := logs.away(context.store, told.view)) is not None:
         answer["note"] = f"it runs on another machine ({agent}); what its steps say is seen here when the attempt ends"
     return answer
 
 
-def read_file(desk: Desk, args: arguments.FileAsked) -> Answer:
-    job_id = desk.job(args.job)
-    details = jobs.show(desk.store, desk.root, job_id)
+def read_file(context: ToolContext, args: arguments.FileAsked) -> Answer:
+    job_id = context.job(args.job)
+    details = jobs.show(context.store, context.root, job_id)
     if args.name not in details.files:
         there = ", ".join(details.files[:20]) + (" …" if len(details.files) > 20 else "")
         raise InputError(f"{job_id} has no file {cut(args.name, 200)!a}; there is {there or 'none'}")
-    folder = desk.store.folder(details.view)
+    folder = context.store.folder(details.view)
     try:
         fd = fs.open_read(f"{folder}/{args.name}")
     except OSError as error:
@@ -205,16 +202,16 @@ def read_file(desk: Desk, args: arguments.FileAsked) -> Answer:
     return told
 
 
-def explain_job(desk: Desk, args: arguments.OneJob) -> Answer:
-    job_id = desk.job(args.job)
-    facts, found = explaining.explain(desk.store, desk.root, job_id, now=desk.clock.now())
+def explain_job(context: ToolContext, args: arguments.OneJob) -> Answer:
+    job_id = context.job(args.job)
+    facts, found = explaining.explain(context.store, context.root, job_id, now=context.clock.now())
     told = {"job_id": job_id, "status": str(facts.status), "reason": found.reason, "message": found.message}
     return {**told, "fix": found.fix}
 
 
-def job_history(desk: Desk, args: arguments.OneJob) -> Answer:
-    job_id = desk.job(args.job)
-    told = history.history(desk.store, desk.root, job_id)
+def job_history(context: ToolContext, args: arguments.OneJob) -> Answer:
+    job_id = context.job(args.job)
+    told = history.history(context.store, context.root, job_id)
     hops = life_data(told.view.lifecycle).get("hops") or []
     answer: Answer = {
         "job_id": job_id,
@@ -227,8 +224,10 @@ def job_history(desk: Desk, args: arguments.OneJob) -> Answer:
     return answer
 
 
-def stats(desk: Desk, args: arguments.StatsAsked) -> Answer:
-    found = statistics.stats(desk.store, desk.root, now=desk.clock.now(), window_s=args.window_s, roles=args.roles)
+def stats(context: ToolContext, args: arguments.StatsAsked) -> Answer:
+    found = statistics.stats(
+        context.store, context.root, now=context.clock.now(), window_s=args.window_s, roles=args.roles
+    )
     busy = [line for line in (_rounded(asdict(line)) for line in found) if any(line[name] for name in _COUNTED)]
     return {"roles": busy, "idle": [line.role for line in found if line.role not in {each["role"] for each in busy}]}
 
@@ -237,19 +236,19 @@ def _rounded(line: Mapping[str, Any]) -> Answer:
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in line.items()}
 
 
-def alerts(desk: Desk, args: arguments.Nothing) -> Answer:
-    told = alerting.alerts(desk.store, desk.root, desk.settings, now=desk.clock.now())
+def alerts(context: ToolContext, args: arguments.NoArguments) -> Answer:
+    told = alerting.alerts(context.store, context.root, context.settings, now=context.clock.now())
     quiet = [f"{one.name} {one.role}" if one.role else one.name for one in told.alerts if not one.firing]
     return {"firing": [asdict(alert) for alert in told.alerts if alert.firing], "quiet": quiet}
 
 
-def list_workers(desk: Desk, args: arguments.WorkersAsked) -> Answer:
-    found = working.listed(desk.store.agents(), everyone=args.everyone)
+def list_workers(context: ToolContext, args: arguments.WorkersAsked) -> Answer:
+    found = working.listed(context.store.agents(), everyone=args.everyone)
     return {"workers": [asdict(line) for line in found]}
 
 
-def inbox(desk: Desk, args: arguments.Nothing) -> Answer:
-    found = list_inbox(desk.store, desk.root)
+def inbox(context: ToolContext, args: arguments.NoArguments) -> Answer:
+    found = list_inbox(context.store, context.root)
     shown = [
         {
             "job_id": one.job_id,
@@ -266,35 +265,43 @@ def inbox(desk: Desk, args: arguments.Nothing) -> Answer:
     return {"waiting": shown, **more}
 
 
-def list_plans(desk: Desk, args: arguments.Nothing) -> Answer:
-    found = library.plans(desk.library)
+def list_plans(context: ToolContext, args: arguments.NoArguments) -> Answer:
+    found = library.plans(context.library)
     more = {"more": f"{len(found) - _PLANS} more are kept: `farro plan list` in a shell"} if len(found) > _PLANS else {}
     return {"plans": [asdict(line) for line in found[:_PLANS]], **more}
 
 
-def show_plan(desk: Desk, args: arguments.PlanNamed) -> Answer:
-    return {"plan": dict(library.plan(desk.library, args.plan_id))}
+def show_plan(context: ToolContext, args: arguments.PlanNamed) -> Answer:
+    return {"plan": dict(library.plan(context.library, args.plan_id))}
 
 
-def check_plan(desk: Desk, args: arguments.PlanChecked) -> Answer:
+def check_plan(context: ToolContext, args: arguments.PlanArguments) -> Answer:
     document = Document(args.plan, "plan")
     try:
         wanted = submit.submissions(
-            desk.store, [document], role=None, job_id=None, source="plan", options=NO_OPTIONS, contract=desk.contract
+            context.store,
+            [document],
+            role=None,
+            job_id=None,
+            source="plan",
+            options=NO_OPTIONS,
+            contract=context.contract,
         )
     except BadDocument as bad:
         return {"good": False, "problems": [problem.render("plan") for problem in bad.problems]}
     return {"good": True, "role": wanted[0].role}
 
 
-def list_swarms(desk: Desk, args: arguments.Nothing) -> Answer:
-    return {"swarms": [asdict(view) for view in requests.list_(f"{desk.root}/{swarm_place.FOLDER}", clock=desk.clock)]}
-
-
-def examine(desk: Desk, args: arguments.Nothing) -> Answer:
-    told = report.examine(desk.checks(), root=desk.root, strict=False)
+def list_swarms(context: ToolContext, args: arguments.NoArguments) -> Answer:
     return {
-        "root": desk.root,
+        "swarms": [asdict(view) for view in requests.list_(f"{context.root}/{swarm_place.FOLDER}", clock=context.clock)]
+    }
+
+
+def examine(context: ToolContext, args: arguments.NoArguments) -> Answer:
+    told = report.examine(context.checks(), root=context.root, strict=False)
+    return {
+        "root": context.root,
         "passed": told.passed,
         "ok": told.count("ok"),
         "troubles": [result.to_json() for result in told.troubles()],

@@ -1,7 +1,4 @@
-"""The protocol: tools and resources over MCP, each call in a thread of its own, errors as answers that say what to do.
-
-Which tools there are lives in tools; what they do, in looking and steering.
-"""
+"""Speak MCP: tools and resources, each call in a thread, errors as answers that say what to do."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from farro.errors import FarroError
 from farro.log.structured import redacted
 from farro.mcp import arguments as asking
 from farro.mcp import queries, tools, wording
-from farro.mcp.context import Desk
-from farro.mcp.tools import Tool
+from farro.mcp.context import ToolContext
+from farro.mcp.tools import McpTool
 from farro.queue.listing import JobQuery, ls
 from mcp import types
 
 NAME = "farro"
-_LISTED = 20  # jobs among the resources
-MOST_CHARACTERS = 1_000_000  # of one answer, whatever it is made of
+_LISTED = 20  # jobs listed as resources
+MOST_CHARACTERS = 1_000_000  # of one answer in total
 _INSTRUCTIONS = """farro runs commands, plans of several steps, and agent work as jobs: a job is a folder, a role is a \
 queue, workers take jobs from it. Queue with enqueue_command or enqueue_plan, wait with wait_for_jobs, then \
 read_result; when something does not run, explain_job says why. Texts are cut where they are long, and say how to get \
@@ -40,9 +37,9 @@ or end jobs."""
 Context = ServerRequestContext[dict[str, Any], Any]
 
 
-def make(desk: Desk, permitted: Collection[Allowed], version: str) -> Server[dict[str, Any]]:
-    """The server of one root. `permitted`: what it may do beside looking."""
-    front = _Front(desk, permitted)
+def make(context: ToolContext, permitted: Collection[Allowed], version: str) -> Server[dict[str, Any]]:
+    """Build the server of one root. `permitted`: what it may do beyond reading."""
+    front = _Front(context, permitted)
     return Server(
         NAME,
         version=version,
@@ -57,19 +54,19 @@ def make(desk: Desk, permitted: Collection[Allowed], version: str) -> Server[dic
 
 
 async def serve(server: Server[dict[str, Any]]) -> None:
-    """Until the other side closes our standard input."""
+    """Serve until the client closes standard input."""
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 class _Front:
-    def __init__(self, desk: Desk, permitted: Collection[Allowed]) -> None:
-        self._desk = desk
+    def __init__(self, context: ToolContext, permitted: Collection[Allowed]) -> None:
+        self._tools = context
         self._permitted = permitted
         self._offered = [tool.name for tool in tools.allowed(permitted)]
 
     def _reason(self, error: FarroError | OSError) -> str:
-        """What went wrong, and which tool to call then: the caller has no shell."""
+        """Say what went wrong and which tool helps: the caller has no shell."""
         if isinstance(error, OSError) and error.filename is not None:
             return f"{error.filename}: {error.strerror or error}"
         return wording.for_agents(str(error), self._offered)
@@ -84,7 +81,7 @@ class _Front:
             if tool.name == tools.WAIT:
                 told = await self._wait(context, arguments)
             else:
-                told = await anyio.to_thread.run_sync(tool.call, self._desk, arguments, abandon_on_cancel=True)
+                told = await anyio.to_thread.run_sync(tool.call, self._tools, arguments, abandon_on_cancel=True)
                 if isinstance(told.get("fix"), str):
                     told["fix"] = wording.fix_for_agents(told["fix"], self._offered)
         except (FarroError, OSError) as error:
@@ -92,16 +89,16 @@ class _Front:
         return _told(told)
 
     async def _wait(self, context: Context, args: asking.WaitAsked) -> dict[str, Any]:
-        """In slices: whoever cancels the call leaves no thread that waits on, and hears how far it is meanwhile."""
-        desk, clock = self._desk, self._desk.clock
-        named = await anyio.to_thread.run_sync(lambda: [desk.job(job) for job in args.jobs])
+        """Wait in slices and report progress: a cancelled call leaves no waiting thread behind."""
+        tools, clock = self._tools, self._tools.clock
+        named = await anyio.to_thread.run_sync(lambda: [tools.job(job) for job in args.jobs])
         left = list(dict.fromkeys(named))
         ended: list[dict[str, Any]] = []
         total, until_s = len(left), clock.monotonic_s() + args.timeout_s
         while left and not (args.first and ended):
             rest_s = max(0.0, until_s - clock.monotonic_s())
             found = await anyio.to_thread.run_sync(
-                queries.wait_slice, desk, tuple(left), rest_s, abandon_on_cancel=True
+                queries.wait_slice, tools, tuple(left), rest_s, abandon_on_cancel=True
             )
             ended += [queries.ended_data(end) for end in found]
             gone = {end.job_id for end in found}
@@ -117,9 +114,9 @@ class _Front:
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        desk = self._desk
+        tools = self._tools
         try:
-            found = await anyio.to_thread.run_sync(lambda: ls(desk.store, desk.root, JobQuery(last=_LISTED)))
+            found = await anyio.to_thread.run_sync(lambda: ls(tools.store, tools.root, JobQuery(last=_LISTED)))
         except (FarroError, OSError) as error:
             raise MCPError(types.INTERNAL_ERROR, self._reason(error)) from error
         return types.ListResourcesResult(
@@ -163,7 +160,7 @@ class _Front:
         tool = tools.BY_NAME[name]
         try:
             arguments = tool.arguments({"job": job})
-            told = await anyio.to_thread.run_sync(tool.call, self._desk, arguments, abandon_on_cancel=True)
+            told = await anyio.to_thread.run_sync(tool.call, self._tools, arguments, abandon_on_cancel=True)
         except (FarroError, OSError) as error:
             raise MCPError(types.INVALID_PARAMS, self._reason(error)) from error
         text = _encoded(_clean(told))
@@ -174,7 +171,7 @@ class _Front:
         )
 
 
-def _described(tool: Tool) -> types.Tool:
+def _described(tool: McpTool) -> types.Tool:
     return types.Tool(
         name=tool.name,
         title=tool.title,
@@ -202,7 +199,7 @@ def _told(data: dict[str, Any], *, failed: bool = False) -> types.CallToolResult
 
 
 def _too_long(text: str) -> str:
-    """A job of a thousand steps may say too much though each of them is cut."""
+    """Return whether an answer is too long: a job of a thousand steps can be, although each step is cut."""
     return (
         f"the answer has {len(text)} characters, more than {MOST_CHARACTERS}; ask for less: a smaller max_bytes or "
         "limit, one step, fewer lines, or single files by read_file"
@@ -214,7 +211,7 @@ def _encoded(data: Any) -> str:
 
 
 def _clean(value: Any) -> Any:
-    """As JSON has it, and without what the config calls a secret: an agent may pass on what it reads."""
+    """Return valid JSON without configured secrets: an agent may pass on what it reads."""
     if isinstance(value, str):
         return redacted(value).encode("utf-8", "replace").decode()  # lone surrogates of file names
     if isinstance(value, dict):

@@ -1,7 +1,4 @@
-"""What operations tell a person at a shell, in the words of a tool's caller: `farro wait JOB` is `wait_for_jobs`.
-
-Which tools there are lives in tools.
-"""
+"""Translate shell commands in messages into tool names: `farro wait JOB` becomes `wait_for_jobs`."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from collections.abc import Collection
 from typing import Any
 
 _COMMAND = re.compile(r"`(farro [^`]+)`")
-_SHELL = " in a shell"  # no tool does it, or none that is offered
-# The words of a command, the tool that does the same, and which of its arguments what follows is.
+_SHELL = " in a shell"  # appended when no offered tool does the same
+# Command words → the tool that does the same, and its argument for the word that follows.
 TOOLS = {
     "ls": ("list_jobs", None),
     "job list": ("list_jobs", None),
@@ -37,17 +34,17 @@ TOOLS = {
     "approve": ("approve_job", "job"),
     "refuse": ("refuse_job", "job"),
 }
-# A command with any other option stays one: a tool that does something else than it says would mislead.
+# A command with any other option stays a command: a tool that does something else would mislead.
 _ROLE, _FROM_START, _FOLLOW = "--role", "--from-start", "--follow"
 
 
 def for_agents(text: str, offered: Collection[str]) -> str:
-    """Every command in it as the tool that does it; `offered`: the tools that this server has."""
+    """Replace every command by its tool. `offered`: the tools of this server."""
     return _COMMAND.sub(lambda found: _as_tool(found[1], offered) or f"{found[0]}{_SHELL}", text)
 
 
 def fix_for_agents(fix: str, offered: Collection[str]) -> str:
-    """Of an advice that is a command, or a sentence."""
+    """Translate an advice, which is a command or a sentence."""
     return for_agents(f"`{fix}`" if fix.startswith("farro ") else fix, offered)
 
 
@@ -65,7 +62,7 @@ def _as_tool(command: str, offered: Collection[str]) -> str | None:
 
 
 def _arguments(words: list[str], positional: str | None) -> dict[str, Any] | None:
-    """None: it has an option that no tool knows."""
+    """Return the tool's arguments; None when an option has no counterpart."""
     found: dict[str, Any] = {}
     left = iter(words)
     for word in left:
@@ -73,7 +70,7 @@ def _arguments(words: list[str], positional: str | None) -> dict[str, Any] | Non
             found["roles"] = [next(left, "ROLE")]
         elif word == _FROM_START:
             found["from_start"] = True
-        elif word.startswith("-") and word != _FOLLOW:  # to wait for more is not a tool's way; the rest of it is
+        elif word.startswith("-") and word != _FOLLOW:  # --follow has no counterpart; the rest has
             return None
         elif not word.startswith("-") and positional is not None:
             found[positional] = [word] if positional == "jobs" else word

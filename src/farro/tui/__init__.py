@@ -1,5 +1,4 @@
-"""The terminal front: `farro top`, a screen on which queues, workers, jobs, logs and swarms are watched and steered.
+"""`farro top`: watch and control queues, workers, jobs, logs and swarms on one screen.
 
-No rules of jobs live here, and no store is called on the thread that draws: what is seen is gathered in looking, what
-is done is one operation each (acting).
+The store is never called on the drawing thread: `queries` and `actions` run in other threads.
 """

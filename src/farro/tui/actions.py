@@ -1,6 +1,6 @@
-"""What may be done about a job or a swarm from the screen: one operation each, with the question that is asked first.
+"""Define what can be done to a job or a swarm from the screen, with the question that is asked first.
 
-Asking lives in dialogs; each of these blocks, and runs in a thread.
+Each action blocks, and runs in a thread.
 """
 
 from __future__ import annotations
@@ -20,65 +20,65 @@ from farro.swarm import files, requests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hands:
-    """What the actions need: the root, and who acts."""
+class ActionContext:
+    """What the actions need: the root and the acting user."""
 
     store: Store
     settings: Settings
     gate: Gate
     clock: Clock
-    by: str  # as an agent's name
-    # What sees to it that swarm commands are carried out; answers what a person should know, if anything.
+    by: str  # as an agent name
+    # Makes sure that an orchestrator runs; returns a message for the person, if any.
     rouse: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
-    """`do` answers what became of it, in words."""
+class ScreenAction:
+    """One action; `do` returns the result as a sentence."""
 
     name: str
     key: str
     label: str
     question: str  # {job} is the id
-    do: Callable[[Hands, str, str | None], str]
+    do: Callable[[ActionContext, str, str | None], str]
     dangerous: bool = False
-    takes_note: bool = True  # which goes into the job's history
+    takes_note: bool = True  # for the job's history
     needs_note: bool = False
-    offered: Callable[[Status, bool], bool] = lambda status, terminal: True  # of a job; whether that is final
+    offered: Callable[[Status, bool], bool] = lambda status, terminal: True  # status of a job, and whether it is final
 
 
-def _requeue(hands: Hands, job_id: str, note: str | None) -> str:
+def _requeue(hands: ActionContext, job_id: str, note: str | None) -> str:
     return f"{job_id} is {jobs.requeue(hands.store, job_id, by=hands.by, note=note).status}"
 
 
-def _kill(hands: Hands, job_id: str, note: str | None) -> str:
+def _kill(hands: ActionContext, job_id: str, note: str | None) -> str:
     life = jobs.kill(hands.store, job_id, by=hands.by, note=note)
     return f"{job_id} is {life.status}" + ("" if life.status is Status.KILLED else " already; nothing was changed")
 
 
-def _complete(hands: Hands, job_id: str, note: str | None) -> str:
+def _complete(hands: ActionContext, job_id: str, note: str | None) -> str:
     return f"{job_id} is {jobs.force_complete(hands.store, job_id, by=hands.by, note=note).status}"
 
 
-def _retry(hands: Hands, job_id: str, note: str | None) -> str:
+def _retry(hands: ActionContext, job_id: str, note: str | None) -> str:
     durable = hands.settings.durability == "power"
     made = retry.retry(hands.store, hands.store.root, job_id, durable=durable, gate=hands.gate)
     kept = f"; not run again: {', '.join(made.kept[:5])}" if made.kept else ""
     return f"{made.job_id} repeats {job_id}{kept}"
 
 
-def _approve(hands: Hands, job_id: str, note: str | None) -> str:
+def _approve(hands: ActionContext, job_id: str, note: str | None) -> str:
     agents.approve(hands.store, hands.store.root, job_id, by=hands.by, note=note)
     return f"{job_id} is approved; the manager takes it on"
 
 
-def _refuse(hands: Hands, job_id: str, note: str | None) -> str:
+def _refuse(hands: ActionContext, job_id: str, note: str | None) -> str:
     agents.refuse(hands.store, hands.store.root, job_id, by=hands.by, note=note or "")
     return f"{job_id} is refused; the manager sends it back"
 
 
-def _swarm(signal: str) -> Callable[[Hands, str, str | None], str]:
-    def do(hands: Hands, swarm: str, note: str | None) -> str:
+def _swarm(signal: str) -> Callable[[ActionContext, str, str | None], str]:
+    def do(hands: ActionContext, swarm: str, note: str | None) -> str:
         place = f"{hands.store.root}/{files.FOLDER}"
         requests.ask(place, signal, swarm, origin=hands.by, clock=hands.clock)
         told = hands.rouse()
@@ -87,7 +87,7 @@ def _swarm(signal: str) -> Callable[[Hands, str, str | None], str]:
     return do
 
 
-REQUEUE = Action(
+REQUEUE = ScreenAction(
     name="requeue",
     key="r",
     label="Requeue",
@@ -95,7 +95,7 @@ REQUEUE = Action(
     do=_requeue,
     offered=lambda status, terminal: status in (Status.STALE, Status.FAILED) and not terminal,
 )
-RETRY = Action(
+RETRY = ScreenAction(
     name="retry",
     key="t",
     label="Retry",
@@ -104,7 +104,7 @@ RETRY = Action(
     takes_note=False,
     offered=lambda status, terminal: status in FINISHED,
 )
-KILL = Action(
+KILL = ScreenAction(
     name="kill",
     key="K",
     label="Kill",
@@ -113,7 +113,7 @@ KILL = Action(
     dangerous=True,
     offered=lambda status, terminal: not terminal,
 )
-COMPLETE = Action(
+COMPLETE = ScreenAction(
     name="complete",
     key="C",
     label="Force-complete",
@@ -122,8 +122,8 @@ COMPLETE = Action(
     dangerous=True,
     offered=lambda status, terminal: not terminal,
 )
-APPROVE = Action(name="approve", key="a", label="Approve", question="Let {job} go on?", do=_approve)
-REFUSE = Action(
+APPROVE = ScreenAction(name="approve", key="a", label="Approve", question="Let {job} go on?", do=_approve)
+REFUSE = ScreenAction(
     name="refuse",
     key="f",
     label="Refuse",
@@ -131,7 +131,7 @@ REFUSE = Action(
     do=_refuse,
     needs_note=True,
 )
-START = Action(
+START = ScreenAction(
     name="start",
     key="s",
     label="Start",
@@ -139,7 +139,7 @@ START = Action(
     do=_swarm("swarm-start"),
     takes_note=False,
 )
-STOP = Action(
+STOP = ScreenAction(
     name="stop",
     key="S",
     label="Stop",

@@ -1,8 +1,7 @@
-"""The screen of `farro top`: views that are kept by the change feed, keys, and what they do.
+"""The screen of `farro top`: views that follow the change feed, and keys.
 
-What is shown is gathered in looking and drawn in views; what is done lives in acting. One look is under way at a time,
-in a thread, and a look that took long is followed by a pause of several times as long: looking on may not become what
-this machine does all day.
+One query runs at a time, in a thread. A slow query is followed by a pause of several times its length, so that watching
+does not keep the machine busy.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from farro.queue import find_job, tree
 from farro.queue.explain import explain
 from farro.store.port import Changes
 from farro.tui import actions, texts
-from farro.tui.actions import Action, Hands
+from farro.tui.actions import ActionContext, ScreenAction
 from farro.tui.boards import Board
-from farro.tui.dialogs import Confirm, Keys, Telling
+from farro.tui.dialogs import Confirm, KeyHelp, Notice
 from farro.tui.feed import Feed
 from farro.tui.job_screen import JobScreen
-from farro.tui.key_targets import Meant
-from farro.tui.queries import Attention, LiveJobs, Looking
+from farro.tui.key_targets import KeyTarget
+from farro.tui.queries import LiveJobs, NeedsPerson, Queries
 from farro.tui.styles import CSS
 from farro.tui.views.attention import AttentionView
 from farro.tui.views.jobs import JobsView
@@ -38,13 +37,13 @@ from farro.tui.views.overview import OverviewView
 from farro.tui.views.workers import SwarmsView, WorkersView
 
 VIEWS = ("overview", "jobs", "workers", "swarms", "attention")
-_TICK_S = 2.0  # without news: elapsed times go on, and agents come and go untold
-_LEAST_S = 0.2  # between two looks
-_SHARE = 4  # a look is followed by a pause of so many times its length
-_RELOAD_S = 5.0  # between two readings of the whole list, where the feed lost something
+_TICK_S = 2.0  # refresh without changes: elapsed times, and agents that come and go
+_LEAST_S = 0.2  # between two queries
+_SHARE = 4  # pause after a query, as a multiple of its length
+_RELOAD_S = 5.0  # between two full reads of the list when the feed lost changes
 _ATTENTION_S = 30.0
-_BUCKET_S, _BUCKETS = 5, 12  # the rate that the title shows: a minute
-_MANY = 500  # changes that are looked at one by one; more, and the list is read anew
+_BUCKET_S, _BUCKETS = 5, 12  # the title shows the rate of the last minute
+_MANY = 500  # beyond so many changes the whole list is read again
 
 
 class TopApp(App[None]):
@@ -66,26 +65,26 @@ class TopApp(App[None]):
         Binding("q", "quit", "Quit"),
     ]
 
-    def __init__(self, looking: Looking, hands: Hands, *, light: bool = False) -> None:
+    def __init__(self, looking: Queries, hands: ActionContext, *, light: bool = False) -> None:
         super().__init__()
         self.theme = "textual-light" if light else "textual-dark"
         self._looking = looking
         self._hands = hands
-        self._meant = Meant(self, looking)
-        self._news = asyncio.Event()  # the feed told something
-        self._asked = asyncio.Event()  # a person did: not to be kept waiting
+        self._meant = KeyTarget(self, looking)
+        self._news = asyncio.Event()  # the feed reported changes
+        self._asked = asyncio.Event()  # a person acted: refresh at once
         self._changed: dict[str, None] = {}
-        self._lost = True  # the lists must be read anew
+        self._lost = True  # the lists must be read again
         self._read_at_s = -_RELOAD_S
-        self._reading_s = 0.0  # of the last look: whole lists, which are read seldom
+        self._reading_s = 0.0  # time of the last full read
         self._ends: deque[tuple[int, int]] = deque(maxlen=_BUCKETS)  # bucket, jobs that ended in it
         self._began_s = time.monotonic()
         self._trouble = ""
         self._paused = False
-        self._attention: Attention | None = None
+        self._attention: NeedsPerson | None = None
         self._attended_s = -_ATTENTION_S
         self._feed: Feed | None = None
-        self._offered: tuple[Any, ...] = ()  # by which the footer was drawn
+        self._offered: tuple[Any, ...] = ()  # what the footer was drawn for
 
     # --- the screen ---
 
@@ -119,7 +118,7 @@ class TopApp(App[None]):
     def _part(self, kind: type[Any]) -> Any:
         return self.screen_stack[0].query_one(kind)
 
-    # --- what changes ---
+    # --- updates ---
 
     def _heard(self, told: Changes | Exception) -> None:
         if isinstance(told, Exception):
@@ -168,7 +167,7 @@ class TopApp(App[None]):
         self._offer()
 
     def _gather(self, view: str, changed: list[str]) -> Callable[[], None]:
-        """What to draw. Blocks: in a thread."""
+        """Gather what to draw. Blocks; runs in a thread."""
         looking, now_s = self._looking, time.monotonic()
         jobs: JobsView = self._part(JobsView)
         if (self._lost or len(changed) > _MANY) and now_s - self._read_at_s >= _RELOAD_S:
@@ -183,7 +182,7 @@ class TopApp(App[None]):
         if view == "overview":
             first = not looking.ended.loaded
             told = looking.overview()
-            if first:  # the queues are told before the list is read, which may take a second
+            if first:  # the queues are drawn before the list is read, which may take a second
                 self.call_from_thread(self._part(OverviewView).draw, told, {})
                 self._read(looking.ended)
                 told = looking.overview()
@@ -247,7 +246,7 @@ class TopApp(App[None]):
     # --- keys ---
 
     def _now(self) -> None:
-        """Look at once: somebody waits for it."""
+        """Refresh at once: a person waits for it."""
         self._asked.set()
         self._news.set()
 
@@ -260,7 +259,7 @@ class TopApp(App[None]):
         self._now()
 
     def action_keys(self) -> None:
-        self.push_screen(Keys())
+        self.push_screen(KeyHelp())
 
     def action_pause(self) -> None:
         self._paused = not self._paused
@@ -298,13 +297,13 @@ class TopApp(App[None]):
             self.run_worker(self._find(event.value.strip()))
 
     async def _find(self, text: str) -> None:
-        """A job that is too old to be in the list, by its name or the beginning of its id."""
+        """Find a job that is too old for the list, by its name or the beginning of its id."""
         store = self._looking.store
         with contextlib.suppress(FarroError, OSError):
             self._show_job(await asyncio.to_thread(find_job.resolve, store, store.root, text))
 
     def job(self) -> str | None:
-        """The job that is meant: the one on the screen, else the one under the cursor."""
+        """Return the selected job: the one on the screen, else the one under the cursor."""
         return self._meant.job()
 
     def on_board_opened(self, event: Board.Opened) -> None:
@@ -340,13 +339,13 @@ class TopApp(App[None]):
             self._refused(error)
             return
         fix = f"\n\n{found.fix}" if found.fix else ""
-        self.push_screen(Telling(f"{job_id} ({facts.status})", f"{found.message}{fix}"))
+        self.push_screen(Notice(f"{job_id} ({facts.status})", f"{found.message}{fix}"))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self._meant.allows(action, parameters)
 
     def _offer(self) -> None:
-        """Have the footer drawn anew, where other keys make sense than did."""
+        """Redraw the footer when other keys apply."""
         if (offered := self._meant.essence()) != self._offered:
             self._offered = offered
             self.refresh_bindings()
@@ -368,8 +367,8 @@ class TopApp(App[None]):
         if target is not None:
             self.ask(action, target)
 
-    def ask(self, action: Action, target: str) -> None:
-        """Ask, and do it where the answer is yes."""
+    def ask(self, action: ScreenAction, target: str) -> None:
+        """Ask for confirmation, then run the action."""
 
         def answered(note: str | None) -> None:
             if note is not None:
@@ -377,7 +376,7 @@ class TopApp(App[None]):
 
         self.push_screen(Confirm(action, target), answered)
 
-    async def _do(self, action: Action, target: str, note: str | None) -> None:
+    async def _do(self, action: ScreenAction, target: str, note: str | None) -> None:
         try:
             told = await asyncio.to_thread(action.do, self._hands, target, note)
         except (FarroError, OSError) as error:

@@ -1,7 +1,7 @@
-"""A board: rows under a head, drawn line by line, with a cursor that stays on its row whatever moves around it.
+"""A table widget whose cursor stays on its row while rows come and go.
 
-What the rows say lives in the views. Not textual's DataTable: that one measures and lays out every row when rows come
-and go, and forgets where it was; here only lines that are seen are drawn, and new rows cost what is seen of them.
+Not textual's DataTable, which measures and lays out every row on each change and loses the position. Here only visible
+lines are drawn.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from textual.strip import Strip
 from farro.lazy_dataclass import dataclass
 
 _GAP = 2
-GROWN = 130  # columns of the screen from which columns have their grown width
+GROWN = 130  # screen width from which columns use their grown width
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     title: str
-    width: int = 0  # 0: what is left
+    width: int = 0  # 0: the remaining width
     right: bool = False
-    wide: int = 0  # shown only where the board has so many columns of the screen
-    grown: int = 0  # its width where there is room for it (GROWN)
-    short: Callable[[str, int], str] | None = None  # of what is too long for so many columns; then it is cut
+    wide: int = 0  # shown only when the table is at least this wide
+    grown: int = 0  # its width on a wide screen (GROWN)
+    short: Callable[[str, int], str] | None = None  # shortens text that is too long, before it is cut
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    text: str  # made safe already: texts.plain
+    text: str  # already safe to draw (texts.plain)
     tone: str = "plain"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BoardRow:
     key: str
     cells: tuple[Cell | str, ...]
 
@@ -73,7 +73,7 @@ class Board(ScrollView, can_focus=True):
     ]
 
     class Opened(Message):
-        """Somebody wants to see more of a row."""
+        """A row was opened."""
 
         def __init__(self, board: Board, key: str) -> None:
             super().__init__()
@@ -85,10 +85,10 @@ class Board(ScrollView, can_focus=True):
             return self.board
 
     class Moved(Message):
-        """The cursor stands elsewhere, or on something else."""
+        """The cursor is on another row."""
 
     class End(Message):
-        """The cursor stands on the last row: there may be more to fetch."""
+        """The cursor is on the last row: there may be more to fetch."""
 
         def __init__(self, board: Board) -> None:
             super().__init__()
@@ -98,17 +98,17 @@ class Board(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.empty = empty
-        self.rows: tuple[Row, ...] = ()
+        self.rows: tuple[BoardRow, ...] = ()
         self.cursor = 0
-        self.ordered = ""  # a mark for the column that the rows are sorted by
+        self.ordered = ""  # marks the sorted column
 
     @property
     def key(self) -> str | None:
-        """Of the row under the cursor."""
+        """Return the key of the row under the cursor."""
         return self.rows[self.cursor].key if self.rows else None
 
-    def show(self, rows: Sequence[Row]) -> None:
-        """These rows from now on; the cursor stays with its row, else where it was."""
+    def show(self, rows: Sequence[BoardRow]) -> None:
+        """Show these rows; the cursor stays with its row, else at its position."""
         rows = tuple(rows)
         if rows == self.rows:
             return
@@ -118,7 +118,7 @@ class Board(ScrollView, can_focus=True):
         moved = 0 if found is None else found - self.cursor
         self.cursor = found if found is not None else max(0, min(self.cursor, len(rows) - 1))
         self.virtual_size = Size(self.size.width, len(rows) + 1)
-        if moved and self.scroll_offset.y:  # what the eye is on stays where it is
+        if moved and self.scroll_offset.y:  # keep the visible part in place
             self.scroll_to(y=self.scroll_offset.y + moved, animate=False, immediate=True)
         self.refresh()
 
@@ -156,7 +156,7 @@ class Board(ScrollView, can_focus=True):
     # --- drawing ---
 
     def widths(self) -> list[int]:
-        """Of each column as wide as the board is now; 0: it is not shown."""
+        """Return the width of each column; 0: not shown."""
         room = self.size.width
         fixed = [(column.grown if room >= GROWN else 0) or column.width for column in self.columns]
         shown = [column.wide <= room for column in self.columns]
@@ -178,7 +178,7 @@ class Board(ScrollView, can_focus=True):
         return self._line(self.rows[at].cells, "cursor" if at == self.cursor and self.has_focus else "", width)
 
     def _line(self, cells: Sequence[Cell | str], over: str, width: int) -> Strip:
-        """`over`: the tone of the whole line, whatever its cells say."""
+        """Draw a line. `over`: a style for the whole line."""
         pad = self.rich_style + self._style(over or "plain")
         segments, used = [Segment(" ", pad)], 1
         for column, size, cell in zip(self.columns, self.widths(), cells, strict=True):

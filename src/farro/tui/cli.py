@@ -1,7 +1,4 @@
-"""`farro top`: queues, workers, jobs, logs and swarms on one screen. The screen lives in fronts.terminal.
-
-Without a terminal it says where to look instead; --json answers how things stand, once.
-"""
+"""`farro top`: open the screen, or print the state once as JSON."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
         answer(_standing(store, settings))
         return 0
     try:
-        from farro.tui.actions import Hands
+        from farro.tui.actions import ActionContext
         from farro.tui.app import TopApp
-        from farro.tui.queries import Looking
+        from farro.tui.queries import Queries
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("farro"):
             raise
@@ -45,7 +42,7 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
             "farro top needs a terminal that is not dumb; elsewhere use `farro watch` (a line a change) or --json"
         )
     clock = SystemClock()
-    hands = Hands(
+    hands = ActionContext(
         store=store,
         settings=settings,
         gate=gate(settings, force=False),
@@ -53,12 +50,12 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
         by=operator_name("top"),
         rouse=lambda: _rouse(store.root),
     )
-    TopApp(Looking(store, settings, clock), hands, light=light).run()
+    TopApp(Queries(store, settings, clock), hands, light=light).run()
     return 0
 
 
 def _rouse(root: str) -> str | None:
-    """Somebody must carry out what is asked of swarms."""
+    """Make sure that an orchestrator runs, which carries out swarm commands."""
     from farro.cli.background import program
     from farro.swarm import orchestrator_process, service
 

@@ -1,7 +1,4 @@
-"""Dialogs over the screen: a question before something is done, and the keys.
-
-What is done lives in acting.
-"""
+"""Dialogs: confirm an action, show the keys, show a message."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 from farro.tui import texts
-from farro.tui.actions import Action
+from farro.tui.actions import ScreenAction
 
-# Section → keys and what they do. docs/top.md has the same.
+# Section → keys and their effect. docs/top.md lists the same.
 KEYS = {
     "Everywhere": (
         ("1 … 5", "overview, jobs, workers, swarms, attention"),
@@ -47,7 +44,7 @@ KEYS = {
 
 
 class Confirm(ModalScreen[str | None]):
-    """The note (it may be empty) when the answer is yes; None when it is no."""
+    """Ask for confirmation. Returns the note, which may be empty, or None for no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "answer(False)", "no"),
@@ -55,7 +52,7 @@ class Confirm(ModalScreen[str | None]):
         Binding("n", "answer(False)", "no"),
     ]
 
-    def __init__(self, action: Action, job_id: str) -> None:
+    def __init__(self, action: ScreenAction, job_id: str) -> None:
         super().__init__()
         self.action = action
         self.job_id = job_id
@@ -75,7 +72,7 @@ class Confirm(ModalScreen[str | None]):
                 yield Button("No (n)", id="no")
 
     def on_mount(self) -> None:
-        # Not on the button that does it: a second press of a key must not be an answer.
+        # Not on the confirming button: a second press of the key must not confirm.
         self.query_one("#note" if self.action.needs_note else "#no").focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -92,8 +89,8 @@ class Confirm(ModalScreen[str | None]):
         self.dismiss(note if yes else None)
 
 
-class Keys(ModalScreen[None]):
-    """What each key does."""
+class KeyHelp(ModalScreen[None]):
+    """Show what each key does."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
 
@@ -108,8 +105,8 @@ class Keys(ModalScreen[None]):
             yield Static(told)
 
 
-class Telling(ModalScreen[None]):
-    """A few lines for a person, until a key is pressed."""
+class Notice(ModalScreen[None]):
+    """Show a message until a key is pressed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter,space,e", "dismiss", "back")]
 

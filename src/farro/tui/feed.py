@@ -1,7 +1,4 @@
-"""The change feed in a thread of its own: tells the screen what changed, and when the store does not answer.
-
-Waiting costs nothing: `Store.changes` wakes when something moves. What is made of it lives in app.
-"""
+"""Read the change feed in a thread and report changes, or that the store does not answer, to the screen."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _AGAIN_S = 1.0
 
 
 class Feed:
-    """`heard` is called on the loop that started it, with what changed, or with why nobody knows."""
+    """Calls `heard` on the event loop with the changes, or with the reason why they are unknown."""
 
     def __init__(self, store: Store, heard: Callable[[Changes | Exception], None]) -> None:
         self._store = store
@@ -48,7 +45,7 @@ class Feed:
             if told.items or told.gap or cursor is None:
                 self._tell(told)
             if told.gap:
-                self._over.wait(_AGAIN_S)  # a feed that only polls says so each time
+                self._over.wait(_AGAIN_S)  # a polling feed reports this each time
             cursor = told.cursor
 
     def _tell(self, what: Changes | Exception) -> None:

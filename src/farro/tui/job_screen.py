@@ -1,7 +1,4 @@
-"""One job on the whole screen: its story and steps, its logs as they are written, its result, its prompt.
-
-What is gathered runs in a thread; what may be done about the job lives in app, as for every list.
-"""
+"""Show one job: its history and steps, its logs as they are written, its result, its prompt."""
 
 from __future__ import annotations
 
@@ -30,12 +27,12 @@ from farro.queue import jobs, logs
 from farro.queue.jobs import JobDetails
 from farro.queue.logs import LogFile, LogFollower, LogQuery
 from farro.tui import texts
-from farro.tui.queries import Looking
+from farro.tui.queries import Queries
 
 PARTS = ("story", "logs", "result", "prompt")
-TAIL = 1_000  # lines of a log that are there when it is opened
+TAIL = 1_000  # lines of a log shown when it is opened
 _LONGEST = 2_000  # characters of one line
-_AT_ONCE = 1 << 20  # bytes of logs that one look takes
+_AT_ONCE = 1 << 20  # bytes of logs that one query reads
 _PROMPT = 64 << 10
 _TONES = {
     Status.SUCCEEDED: "green",
@@ -52,36 +49,36 @@ _MARKS = {
 
 
 @dataclass
-class Seen:
-    """What one look found."""
+class JobReading:
+    """The result of one query."""
 
     details: JobDetails
     line: JobStatus
     prompt: str
     said: list[tuple[LogFile, str]] = field(default_factory=list)
-    more: bool = False  # there are logs that this look did not take
-    away: str | None = None  # the agent, where its output cannot be seen from here
+    more: bool = False  # there are logs that this query did not read
+    away: str | None = None  # the agent, when its output is on another machine
 
 
 class Watcher:
-    """Looks at one job again and again. Blocks: for a thread."""
+    """Queries one job repeatedly. Blocks; runs in a thread."""
 
-    def __init__(self, looking: Looking, job_id: str) -> None:
+    def __init__(self, looking: Queries, job_id: str) -> None:
         self.looking = looking
         self.job_id = job_id
         self._follower: LogFollower | None = None
         self._decoders: dict[tuple[int, str | None, str], codecs.IncrementalDecoder] = {}
 
-    def look(self) -> Seen:
+    def look(self) -> JobReading:
         store, root = self.looking.store, self.looking.store.root
         details = jobs.show(store, root, self.job_id)
         line = job_status(store, root, self.job_id, name=details.name, now=self.looking.clock.now())
         found = json.dumps(progress.read_prompt(store.folder(details.view)), indent=2, ensure_ascii=False)
-        seen = Seen(details=details, line=line, prompt=found[:_PROMPT])
+        seen = JobReading(details=details, line=line, prompt=found[:_PROMPT])
         if self._follower is None:
             self._follower = LogFollower(store, root, self.job_id, LogQuery())
             told = logs.output(store, root, self.job_id, LogQuery())
-            with contextlib.suppress(OSError):  # it moves on just now: then all of it comes
+            with contextlib.suppress(OSError):  # the job is moving: the next query reads everything
                 self._follower.skip_to(logs.last_lines(told.sources, TAIL))
         taken = 0
         for piece in self._follower.run_once()[1]:
@@ -107,11 +104,11 @@ class JobScreen(Screen[None]):
         Binding("F", "follow", "Follow", show=False),
     ]
 
-    def __init__(self, looking: Looking, job_id: str, part: str = "story") -> None:
+    def __init__(self, looking: Queries, job_id: str, part: str = "story") -> None:
         super().__init__()
         self.job_id = job_id
         self.part = part
-        self.seen: Seen | None = None
+        self.seen: JobReading | None = None
         self._watcher = Watcher(looking, job_id)
         self._last: tuple[int, str | None, str] | None = None
         self._nudged = asyncio.Event()
@@ -134,7 +131,7 @@ class JobScreen(Screen[None]):
         self.run_worker(self._keep_looking(), exclusive=True)
 
     def nudge(self) -> None:
-        """The feed told of this job."""
+        """Refresh: the feed reported this job."""
         self._nudged.set()
 
     def action_part(self, by: int) -> None:
@@ -173,11 +170,11 @@ class JobScreen(Screen[None]):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._nudged.wait()
-                    await asyncio.sleep(0.1)  # a job that moves often is looked at ten times a second
+                    await asyncio.sleep(0.1)  # at most ten queries a second
 
     # --- drawing ---
 
-    def _draw(self, seen: Seen, now: datetime) -> None:
+    def _draw(self, seen: JobReading, now: datetime) -> None:
         life = seen.details.view.lifecycle
         head = Text(f" {texts.plain(life.job_id)}  ", style="bold")
         head.append(f" {texts.WORDS[life.status]} ", style=f"bold {_TONES.get(life.status, '')}".strip())
@@ -206,7 +203,7 @@ class JobScreen(Screen[None]):
         begin = "\n" if log.line_count and log.lines[-1] else ""
         log.write(f"{begin}── attempt {source.attempt}  {step} ──\n")
 
-    def _story(self, seen: Seen, now: datetime) -> Text:
+    def _story(self, seen: JobReading, now: datetime) -> Text:
         life = seen.details.view.lifecycle
         told = Text()
         prompt = json.loads(seen.prompt) if len(seen.prompt) < _PROMPT else {}
@@ -258,7 +255,7 @@ class JobScreen(Screen[None]):
                 told.append(f"  {texts.plain(name)}\n", style="dim")
         return told
 
-    def _result(self, seen: Seen) -> str:
+    def _result(self, seen: JobReading) -> str:
         if seen.details.message:
             return texts.lines(seen.details.message)
         if seen.details.view.lifecycle.terminal:
@@ -267,5 +264,5 @@ class JobScreen(Screen[None]):
 
 
 def _broken(text: str) -> str:
-    """Lines of a length that can be drawn: a file without line ends is one of megabytes."""
+    """Break long lines: a file without line ends is one line of megabytes."""
     return re.sub(f"([^\n]{{{_LONGEST}}})(?=[^\n])", "\\1\n", text)

@@ -1,7 +1,4 @@
-"""What a key is about, and whether it makes sense there: the job or the swarm under the cursor, and how it stands.
-
-What the keys do lives in app and acting.
-"""
+"""Decide which job or swarm a key applies to, and whether it applies at all."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from farro.jobs.states import Status
 from farro.tui import actions
 from farro.tui.boards import Board
 from farro.tui.job_screen import JobScreen
-from farro.tui.queries import Looking
+from farro.tui.queries import Queries
 from farro.tui.views.attention import AttentionView
 from farro.tui.views.jobs import JobsView
 from farro.tui.views.workers import SwarmsView, WorkersView
@@ -20,15 +17,15 @@ if TYPE_CHECKING:
     from farro.tui.app import TopApp
 
 
-class Meant:
-    """Of one screen."""
+class KeyTarget:
+    """The target of the keys on one screen."""
 
-    def __init__(self, app: TopApp, looking: Looking) -> None:
+    def __init__(self, app: TopApp, looking: Queries) -> None:
         self._app = app
         self._looking = looking
 
     def allows(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Keys do, and the footer shows, what makes sense of what is meant."""
+        """Return whether an action applies to the target; the footer shows only those."""
         name = str(parameters[0]) if action == "do" else ""
         if name in ("start", "stop"):
             return self.swarm() is not None
@@ -40,11 +37,11 @@ class Meant:
         return action != "do" or known is None or actions.ACTIONS[name].offered(*known)
 
     def essence(self) -> tuple[Any, ...]:
-        """All that `allows` rests on."""
+        """Return everything that `allows` depends on."""
         return self._app.view, type(self._app.screen), self.job() is None, self.known(), self.swarm() is None
 
     def job(self) -> str | None:
-        """The one on the screen, else the one under the cursor."""
+        """Return the job on the screen, else the one under the cursor."""
         if isinstance(self._app.screen, JobScreen):
             return self._app.screen.job_id
         board = self._app.focused
@@ -61,7 +58,7 @@ class Meant:
         return self._part(SwarmsView).swarm if base else None
 
     def known(self) -> tuple[Status, bool] | None:
-        """How the job stands, and whether that is final; None: nobody has looked."""
+        """Return the status of the job and whether it is final; None when unknown."""
         if isinstance(self._app.screen, JobScreen):
             seen = self._app.screen.seen
             view = None if seen is None else seen.details.view

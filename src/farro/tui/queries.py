@@ -1,8 +1,7 @@
-"""What `farro top` shows, gathered from the store: everything here may block, and runs in a thread.
+"""Gather from the store what `farro top` shows. Everything here may block, and runs in a thread.
 
-Drawing lives in the views; counting in operations.lanes, listing in operations.listing.
-
-Cheap with many jobs: queues are counted, not listed; the list of jobs is read once, and then kept by the change feed.
+Cheap with many jobs: queues are counted, not listed, and the list of jobs is read once, then follows the
+change feed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from farro.swarm import files, requests
 from farro.swarm.requests import SwarmView
 from farro.tui import texts
 
-PAGE = 200  # jobs that are listed at first; more when somebody scrolls on
+PAGE = 200  # jobs listed at first; scrolling loads more
 _RUNNING = 40
 _KNOWN_PROMPTS = 5_000
 
@@ -42,12 +41,12 @@ class Overview:
     running_total: int
     dead: tuple[AgentView, ...]
     ended: tuple[JobView, ...]
-    paused: Mapping[str, QueuePause]  # queues that give out no jobs
+    paused: Mapping[str, QueuePause]  # paused queues
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attention:
-    """What wants a person."""
+class NeedsPerson:
+    """What needs a person."""
 
     alerts: AlertReport
     inbox: tuple[InboxItem, ...]
@@ -56,7 +55,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs; empty: all. The text is looked for in what a row shows."""
+    """Selects jobs; empty selects all. The text is searched in the visible row."""
 
     text: str = ""
     roles: tuple[str, ...] = ()
@@ -64,7 +63,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str, known_roles: Collection[str]) -> Filter:
-        """`failed`, `role:Runner`, `status:stale` and words; a role's or status's own name is enough."""
+        """Parse a filter: `failed`, `role:Runner`, `status:stale` and words; a bare role or status is enough."""
         roles, statuses, words = [], [], []
         by_name = {role.lower(): role for role in known_roles}
         for word in text.split():
@@ -93,7 +92,7 @@ _STATUS_WORDS = {
 
 @dataclass
 class LiveJobs:
-    """The newest jobs that a filter takes, kept by what the change feed tells.
+    """The newest jobs that a filter selects, updated from the change feed.
 
     Invariant: `views` has at most `limit` jobs, the last changed first; `more`: there may be others.
     """
@@ -112,7 +111,7 @@ class LiveJobs:
         self.more, self.loaded = len(found) >= self.limit, True
 
     def heard(self, job_ids: Collection[str]) -> None:
-        """Look at those that changed; the last of them is the newest."""
+        """Read the changed jobs; the last of them is the newest."""
         for job_id in list(dict.fromkeys(job_ids))[-self.limit :]:
             view = self.store.find(job_id)
             self.views.pop(job_id, None)
@@ -124,8 +123,8 @@ class LiveJobs:
             self.more = True
 
 
-class Looking:
-    """One for the life of the screen. Called by one thread at a time."""
+class Queries:
+    """Runs the queries of one screen. Called by one thread at a time."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
         self.store = store
@@ -154,7 +153,7 @@ class Looking:
         )
 
     def abouts(self, told: Overview) -> dict[str, str]:
-        """What the jobs of an overview are about, by their ids."""
+        """Return the titles of the jobs of an overview, by id."""
         found = {view.job_id: self.about(view) for view in told.ended}
         for job in told.running:
             known = self._about.get(job.job_id)
@@ -163,8 +162,8 @@ class Looking:
         return found
 
     def about(self, view: JobView) -> str:
-        """What the job is about. A prompt never changes: it is read once. A store without folders would copy all of the
-        job's files for it: there the list does without."""
+        """Return the title of a job. A prompt never changes, so it is read once. A store without folders would copy all
+        files of the job for it, so there the list has no titles."""
         known = self._about.get(view.job_id)
         if known is not None:
             return known
@@ -172,7 +171,7 @@ class Looking:
             return ""
         prompt = progress.read_prompt(self.store.folder(view))
         if not prompt:
-            return ""  # it moved on: the next look finds it
+            return ""  # the job moved: the next query finds it
         self._about[view.job_id] = told = texts.about(prompt)
         while len(self._about) > _KNOWN_PROMPTS:
             self._about.popitem(last=False)
@@ -188,11 +187,11 @@ class Looking:
     def place(self) -> str:
         return f"{self.store.root}/{files.FOLDER}"
 
-    def attention(self) -> Attention:
+    def attention(self) -> NeedsPerson:
         told = alerts.alerts(self.store, self.store.root, self.settings, now=self.clock.now())
         try:
             waiting = tuple(list_inbox(self.store, self.store.root))
-        except FarroError:  # a job moved while it was read: the next look has it
+        except FarroError:  # a job moved meanwhile: the next query has it
             waiting = ()
         dead = tuple(agent for agent in self.store.agents() if not agent.alive)
-        return Attention(alerts=told, inbox=waiting, dead=dead)
+        return NeedsPerson(alerts=told, inbox=waiting, dead=dead)

@@ -1,7 +1,4 @@
-"""How `farro top` looks: one style sheet. Colours are the theme's own, so that light and dark both read well.
-
-Boards bring their own lines (boards).
-"""
+"""The style sheet of `farro top`. Colours come from the theme, so that light and dark both read well."""
 
 CSS = """
 #title { height: 1; background: $panel; color: $text; }
@@ -23,7 +20,7 @@ CSS = """
 #story-text, #result-text, #prompt-text { width: 1fr; height: auto; }
 #logs { height: 1fr; scrollbar-size: 0 1; background: $surface; }
 #logs:focus { background-tint: $foreground 0%; }
-Confirm, Keys, Telling { align: center middle; }
+Confirm, Keys, Notice { align: center middle; }
 #dialog { width: 70; max-width: 90%; height: auto; background: $surface; border: round $primary; padding: 1 2; }
 #question { width: 1fr; height: auto; margin-bottom: 1; }
 #answers { height: auto; margin-top: 1; align-horizontal: right; }

@@ -1,7 +1,4 @@
-"""Text that is safe to draw, and short: whatever a job's fields hold, it is shown as characters of one line.
-
-Where it is drawn lives in the views.
-"""
+"""Make text safe and short for drawing: any field of a job becomes plain characters on one line."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none, span
 from farro.log.structured import printable
 
-# How a status is coloured: names of component classes of boards.Board.
+# The style of each status: component classes of boards.Board.
 TONES: Mapping[Status, str] = {
     Status.QUEUED: "plain",
     Status.IN_PROGRESS: "busy",
@@ -35,17 +32,17 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def plain(text: object) -> str:
-    """One line; nothing in it steers the terminal, and nothing in it is markup to whoever draws it as `Text`."""
+    """Return one line without control characters; drawn as `Text`, it is never read as markup."""
     return printable(" ".join(str(text).split("\n")).strip())
 
 
 def lines(text: str) -> str:
-    """The same of a text of many lines."""
+    """Return many lines without control characters."""
     return printable(text.replace("\r\n", "\n").expandtabs(4), keep="\n")
 
 
 def age(now: datetime, stamp: str | None) -> str:
-    """How long ago, in one unit or two."""
+    """Format how long ago, in one or two units."""
     moment = moment_or_none(stamp)
     if moment is None:
         return "-"
@@ -53,14 +50,14 @@ def age(now: datetime, stamp: str | None) -> str:
 
 
 def ending(text: str, length: int) -> str:
-    """The end of a path, which says more than its beginning."""
+    """Return the end of a path, which says more than its beginning."""
     told = plain(text)
     return told if len(told) <= length else f"…{told[len(told) - length + 1 :]}" if length > 8 else ""
 
 
 def short_id(job_id: str, size: int) -> str:
-    """A minted id without what all of a year share; where that is still too long: month and day, time, and its end,
-    which is what tells it from others. Another id keeps both of its ends."""
+    """Shorten an id. A minted one loses its common prefix, then keeps date, time and its distinguishing end; any other
+    id keeps both ends."""
     told = job_id[8:] if re.match(r"job-\d{8}-\d{6}-", job_id) else job_id
     if len(told) <= size or told is job_id:
         return middle(told, size)
@@ -69,7 +66,7 @@ def short_id(job_id: str, size: int) -> str:
 
 
 def middle(text: str, size: int) -> str:
-    """Both ends of a name: components of one swarm begin alike and are numbered at their ends."""
+    """Keep both ends of a name: components of a swarm begin alike and are numbered at the end."""
     if len(text) <= size or size < 5:
         return text
     end = (size - 1) // 2
@@ -77,7 +74,7 @@ def middle(text: str, size: int) -> str:
 
 
 def whole(seconds: float | None) -> str:
-    """How long, for what goes on: no tenths that jump."""
+    """Format a running duration, without tenths that flicker."""
     return "-" if seconds is None else f"{int(seconds)}s" if seconds < 60 else span(seconds)
 
 
@@ -86,7 +83,7 @@ def took(seconds: float | None) -> str:
 
 
 def spark(counts: list[int]) -> str:
-    """A line of bars, the highest as high as the most."""
+    """Draw a sparkline, scaled to its maximum."""
     most = max(counts, default=0)
     if not most:
         return _BARS[1] * len(counts) if counts else ""
@@ -94,7 +91,7 @@ def spark(counts: list[int]) -> str:
 
 
 def commands(prompt: Mapping[str, Any]) -> dict[str, str]:
-    """What each step of a plan runs, by its id."""
+    """Return the command of each step of a plan, by id."""
     steps = prompt.get("steps") or prompt.get("tasks")
     return {
         str(step.get("id") or step.get("step_number")): plain(_words(step)[:300])[:60]
@@ -109,7 +106,7 @@ def _words(step: Mapping[str, Any]) -> str:
 
 
 def about(prompt: Mapping[str, Any]) -> str:
-    """What a job is about, in one line: its plan's name, its first command, or what an agent was asked."""
+    """Return the title of a job: its plan's name, its first command, or the rubric of an agent prompt."""
     if isinstance(name := prompt.get("name"), str) and name.strip():
         return plain(name)[:200]
     if isinstance(rubric := prompt.get("rubric"), str):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.drawing import positions
-from farro.plans.drawing.edges import Bundle, NoRoom, Routing, route
+from farro.plans.drawing.edges import Bundle, LineRouting, NoRoom, route
 from farro.plans.drawing.labels import command_line
 from farro.plans.drawing.layers import Layers, layered
 from farro.plans.drawing.widths import char_width, cut, width
@@ -169,10 +169,10 @@ class _Sheet:
             return max((len(lines) for lines in texts), default=-1) + 2
         return max((max(map(width, lines)) for lines in texts), default=-3) + 4
 
-    def _channel_depth(self, channel: Routing) -> int:
+    def _channel_depth(self, channel: LineRouting) -> int:
         return channel.tracks + (1 if self.downwards else 2)
 
-    def _channel(self, upper: Sequence[int]) -> Routing:
+    def _channel(self, upper: Sequence[int]) -> LineRouting:
         leaves = {}
         for spot in upper:
             for index, bundle in enumerate(self.bundles.get(spot, ())):

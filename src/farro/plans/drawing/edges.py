@@ -27,7 +27,7 @@ class NoRoom(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Routing:
+class LineRouting:
     """The columns and tracks of all lines; a straight line has no track."""
 
     leaves: Mapping[Bundle, int]  # column
@@ -38,7 +38,7 @@ class Routing:
 
 def route(
     leaves: Mapping[Bundle, int], targets: Mapping[Bundle, Sequence[int]], inside: Mapping[int, tuple[int, int]]
-) -> Routing:
+) -> LineRouting:
     """Route the lines. `inside` holds the first and last entry column of each lower spot. Raise NoRoom if too few."""
     coming: dict[int, list[Bundle]] = {}
     for bundle, spots in targets.items():
@@ -56,7 +56,7 @@ def route(
         if (ends := [enters[bundle, spot] for spot in spots]) and any(end != leaves[bundle] for end in ends)
     }
     track, tracks = _best_tracks(spans, leaves, enters)
-    return Routing(
+    return LineRouting(
         leaves=leaves,
         enters=enters,
         track={bundle: track.get(bundle) for bundle in targets},

@@ -1,4 +1,1 @@
-"""The views that `farro top` switches between: each makes rows of what looking gathered.
-
-Gathering lives in looking, one job's own screen in job_screen. Views are drawn on the loop, and never block.
-"""
+"""The views of `farro top`: each turns query results into rows. Views never block."""

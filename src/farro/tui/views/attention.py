@@ -1,7 +1,4 @@
-"""What wants a person: alerts that fire, jobs that wait for an answer, agents that died.
-
-The triggers live in observe.alerts.
-"""
+"""Show what needs a person: alerts, jobs that wait for an answer, dead agents."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from farro.tui import texts
-from farro.tui.boards import Board, Cell, Column, Row
-from farro.tui.queries import Attention
+from farro.tui.boards import Board, BoardRow, Cell, Column
+from farro.tui.queries import NeedsPerson
 
 
 class AttentionView(Vertical):
@@ -29,20 +26,22 @@ class AttentionView(Vertical):
         yield Board(columns, empty="nothing wants you", id="attention-board")
         yield Static(id="advice", markup=False)
 
-    def draw(self, told: Attention) -> None:
+    def draw(self, told: NeedsPerson) -> None:
         rows = [
-            Row(f"alert\0{alert.name}\0{alert.role}", (Cell("alert", "bad"), alert.name, texts.plain(alert.what)))
+            BoardRow(f"alert\0{alert.name}\0{alert.role}", (Cell("alert", "bad"), alert.name, texts.plain(alert.what)))
             for alert in told.alerts.alerts
             if alert.firing
         ]
         rows += [
-            Row(one.job_id, (Cell("question", "warn"), texts.plain(one.job_id), texts.plain(one.question[:400])))
+            BoardRow(one.job_id, (Cell("question", "warn"), texts.plain(one.job_id), texts.plain(one.question[:400])))
             for one in told.inbox
         ]
         for agent in told.dead:
             left = agent.jobs[0] if agent.jobs else "-"
             says = f"{agent.id} is dead; farro watchdog recovers what it left"
-            rows.append(Row(f"agent\0{agent.id}", (Cell("dead agent", "bad"), texts.plain(left), texts.plain(says))))
+            rows.append(
+                BoardRow(f"agent\0{agent.id}", (Cell("dead agent", "bad"), texts.plain(left), texts.plain(says)))
+            )
         self.query_one(Board).show(rows)
         quiet = sum(not alert.firing for alert in told.alerts.alerts)
         advice = [line for alert in told.alerts.alerts if alert.firing for line in alert.next]
@@ -51,6 +50,6 @@ class AttentionView(Vertical):
 
     @property
     def asked(self) -> str | None:
-        """The job under the cursor that waits for a person."""
+        """Return the job under the cursor, if it waits for a person."""
         key = self.query_one(Board).key
         return None if key is None or "\0" in key else key

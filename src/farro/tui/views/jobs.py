@@ -1,7 +1,4 @@
-"""The list of jobs: filtered, ordered, with what each is about.
-
-Which jobs those are is kept by looking.LiveJobs.
-"""
+"""Show the list of jobs, filtered and sorted."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from farro.jobs.states import Status
 from farro.jobs.transitions import waits_for_person
 from farro.store.port import JobView
 from farro.tui import texts
-from farro.tui.boards import Board, Cell, Column, Row
-from farro.tui.queries import Filter, LiveJobs, Looking
+from farro.tui.boards import Board, BoardRow, Cell, Column
+from farro.tui.queries import Filter, LiveJobs, Queries
 
 _STATUS_KEYS: tuple[Status | None, ...] = (
     None,
@@ -34,7 +31,7 @@ _STATUS_KEYS: tuple[Status | None, ...] = (
 
 
 class JobsView(Vertical):
-    """The list of jobs: filtered, ordered, with what each is about."""
+    """The list of jobs, filtered and sorted, with titles."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
@@ -44,13 +41,13 @@ class JobsView(Vertical):
     ORDERS: ClassVar[tuple[str, ...]] = ("CHANGED", "STATUS", "ROLE", "JOB")
 
     class Asked(Message):
-        """The list must be read, or ordered, anew."""
+        """The list must be read or sorted again."""
 
-    def __init__(self, id: str, looking: Looking) -> None:  # noqa: A002
+    def __init__(self, id: str, looking: Queries) -> None:  # noqa: A002
         super().__init__(id=id)
         self.looking = looking
         self.live = LiveJobs(looking.store)
-        self.asked = ""  # what the filter says
+        self.asked = ""  # the text of the filter
         self.order = 0
 
     def compose(self) -> ComposeResult:
@@ -60,7 +57,7 @@ class JobsView(Vertical):
             Column("JOB", 20, grown=43, short=texts.short_id),
             Column("ROLE", 10, grown=16),
             Column("TRY", 3, right=True, wide=90),
-            Column("CHANGED", 8, right=True),  # so long ago
+            Column("CHANGED", 8, right=True),  # age
             Column("WHAT"),
         ]
         yield Board(columns, empty="no jobs like that", id="jobs-board")
@@ -74,7 +71,7 @@ class JobsView(Vertical):
         return self.query_one("#jobs-board", Board)
 
     def filter_as(self, text: str) -> None:
-        """Another filter. Words choose from the list; for other roles or statuses it is read anew."""
+        """Change the filter. Words select from the list; other roles or statuses need a new query."""
         wanted, live = Filter.parse(text, self.looking.store.roles()), self.live
         if (wanted.roles, wanted.statuses) == (live.wanted.roles, live.wanted.statuses):
             live.wanted = wanted
@@ -83,7 +80,7 @@ class JobsView(Vertical):
         self.asked = text
 
     def fetch_more(self) -> bool:
-        """Whether there may be more, which are read from now on."""
+        """Load more jobs; return whether there may be more."""
         if not self.live.more:
             return False
         self.live = LiveJobs(
@@ -116,7 +113,7 @@ class JobsView(Vertical):
         if words:
             rows = [row for row in rows if all(word in _text(row) for word in words)]
         title = self.ORDERS[self.order]
-        if title != "CHANGED":  # as they come: the last changed first
+        if title != "CHANGED":  # default order: last changed first
             at = [column.title for column in self.board.columns].index(title)
             rows.sort(key=lambda row: _cell(row.cells[at]))
         self.board.ordered = title
@@ -136,9 +133,9 @@ class JobsView(Vertical):
             line.append(texts.plain(self.asked), style="bold")
         return line
 
-    def _row(self, view: JobView, now: datetime, abouts: dict[str, str]) -> Row:
+    def _row(self, view: JobView, now: datetime, abouts: dict[str, str]) -> BoardRow:
         life = view.lifecycle
-        return Row(
+        return BoardRow(
             view.job_id,
             (
                 Cell(texts.WORDS[view.status], texts.TONES[view.status]),
@@ -170,5 +167,5 @@ def _cell(cell: Cell | str) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def _text(row: Row) -> str:
+def _text(row: BoardRow) -> str:
     return f"{row.key} {' '.join(map(_cell, row.cells))}".lower()

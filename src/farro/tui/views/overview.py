@@ -1,7 +1,4 @@
-"""The overview: queues with their counts, what runs now, and what ended last.
-
-Counting lives in operations.lanes.
-"""
+"""Show the overview: queues with counts, running jobs, and the jobs that ended last."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from farro.jobs.times import seconds_between
 from farro.queue.watch import RunningJob
 from farro.store.port import JobView
 from farro.tui import texts
-from farro.tui.boards import Board, Cell, Column, Row
+from farro.tui.boards import Board, BoardRow, Cell, Column
 from farro.tui.queries import Overview
 
 _LANES = (Status.QUEUED, Status.IN_PROGRESS, Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 
 
 class OverviewView(Vertical):
-    """Queues, what runs, and what ended last."""
+    """Queues, running jobs, and the jobs that ended last."""
 
     def compose(self) -> ComposeResult:
         numbers = [
@@ -63,7 +60,7 @@ class OverviewView(Vertical):
         running.show([_running(job, abouts.get(job.job_id, "")) for job in told.running])
         self.query_one("#ended", Board).show([_ended(view, abouts.get(view.job_id, "")) for view in told.ended])
 
-    def _lane(self, role: str, told: Overview) -> Row:
+    def _lane(self, role: str, told: Overview) -> BoardRow:
         counts, slots = told.lanes.roles.get(role, {}), told.workers.get(role, 0)
         unworked = counts.get(Status.QUEUED, 0) and not slots
         stands = role in told.paused
@@ -72,11 +69,11 @@ class OverviewView(Vertical):
         for status in _LANES:
             count = counts.get(status, 0)
             cells.append(Cell(f"{count:,}", texts.TONES[status] if count else "quiet"))
-        return Row(role, tuple(cells))
+        return BoardRow(role, tuple(cells))
 
 
 def _apart(told: Overview) -> Text:
-    """What lies in nobody's queue: one line, and only what there is."""
+    """Return one line about jobs outside of every queue: stale, waiting, quarantined."""
     parts = [
         (len(told.paused), "paused: farro resume", "bold yellow"),
         (told.lanes.waiting, "wait for others or a person", "bold"),
@@ -91,7 +88,7 @@ def _apart(told: Overview) -> Text:
     return line
 
 
-def _running(job: RunningJob, about: str) -> Row:
+def _running(job: RunningJob, about: str) -> BoardRow:
     cells = (
         Cell(texts.plain(job.job_id), "warn" if job.orphaned else "busy"),
         texts.plain(job.role),
@@ -100,10 +97,10 @@ def _running(job: RunningJob, about: str) -> Row:
         Cell("its agent is dead: farro watchdog recovers it", "warn") if job.orphaned else about,
         Cell(texts.plain(job.agent), "quiet"),
     )
-    return Row(job.job_id, cells)
+    return BoardRow(job.job_id, cells)
 
 
-def _ended(view: JobView, about: str) -> Row:
+def _ended(view: JobView, about: str) -> BoardRow:
     life = view.lifecycle
     cells = (
         texts.plain(view.job_id),
@@ -112,4 +109,4 @@ def _ended(view: JobView, about: str) -> Row:
         Cell(texts.WORDS[view.status], texts.TONES[view.status]),
         Cell(about, "quiet"),
     )
-    return Row(view.job_id, cells)
+    return BoardRow(view.job_id, cells)

@@ -1,7 +1,4 @@
-"""Who works: every slot with its lease; and swarms with their components.
-
-What is known of them lives in operations.workers and operations.swarms.
-"""
+"""Show workers (every slot with its lease), and swarms with their components."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ from textual.containers import Vertical
 from farro.queue.workers import WorkerLine
 from farro.swarm.requests import ComponentView, SwarmView
 from farro.tui import texts
-from farro.tui.boards import Board, Cell, Column, Row
+from farro.tui.boards import Board, BoardRow, Cell, Column
 
 
 class WorkersView(Vertical):
-    """Every slot with its lease: who lives, since when, and what it has in its hands."""
+    """Every slot with its lease: whether it lives, since when, and its current job."""
 
-    jobs: Mapping[str, str | None] = {}  # of each slot, as it was drawn last
+    jobs: Mapping[str, str | None] = {}  # slots, as last drawn
 
     def compose(self) -> ComposeResult:
         columns = [
@@ -39,7 +36,7 @@ class WorkersView(Vertical):
         self.jobs = {line.id: line.job for line in found}
         self.query_one(Board).show(
             [
-                Row(
+                BoardRow(
                     line.id,
                     (
                         Cell(texts.plain(line.id), "plain" if line.alive else "bad"),
@@ -74,14 +71,14 @@ class SwarmsView(Vertical):
     def draw(self, found: list[SwarmView]) -> None:
         rows = []
         for swarm in found:
-            rows.append(Row(swarm.id, _swarm(swarm)))
+            rows.append(BoardRow(swarm.id, _swarm(swarm)))
             for part in swarm.components:
-                rows.append(Row(f"{swarm.id}\0{part.role}\0{part.instance}", _component(part)))
+                rows.append(BoardRow(f"{swarm.id}\0{part.role}\0{part.instance}", _component(part)))
         self.query_one(Board).show(rows)
 
     @property
     def swarm(self) -> str | None:
-        """Under the cursor, or whose component is."""
+        """Return the swarm under the cursor, or that of the component under it."""
         key = self.query_one(Board).key
         return None if key is None else key.split("\0")[0]
 
@@ -102,7 +99,7 @@ def _swarm(swarm: SwarmView) -> tuple[Cell | str, ...]:
 def _component(part: ComponentView) -> tuple[Cell | str, ...]:
     again = f"started {part.starts} times" if part.starts > 1 else ""
     return (
-        Cell(f"  {texts.plain(part.instance)}", "quiet"),  # which has the role in it
+        Cell(f"  {texts.plain(part.instance)}", "quiet"),  # the name contains the role
         texts.plain(part.state),
         Cell("enabled", "good") if part.enabled else Cell("disabled", "quiet"),
         "-" if part.tps is None else f"{part.tps:.1f}",
