@@ -409,7 +409,7 @@ def test_a_function_that_no_worker_can_find_is_refused_with_what_to_do(shop: Any
         api.task(Holder)
     with pytest.raises(api.InputError, match="retries: -1 is not a whole number from 0 to 100"):
         api.task(retries=-1)
-    with pytest.raises(api.InputError, match="retry_delay: '2h' is not between nothing and an hour"):
+    with pytest.raises(api.InputError, match="retry_delay: '2h' must not be negative, and at most an hour"):
         api.task(retries=1, retry_delay="2h")
     with pytest.raises(api.InputError, match="retry_backoff: 0 is not a number from 1 to 10"):
         api.task(retries=1, retry_backoff=0)
@@ -493,7 +493,7 @@ def test_a_command_runs_where_it_was_queued(queue: Queue, tmp_path: Path, monkey
         (["true"], {"priority": "high"}, "priority: 'high' is none; there is P0, P1, P2, P3"),
         (["true"], {"tags": ["a b"]}, "tag: "),
         (["true"], {"delay": "soon"}, "delay: 'soon' is not a duration such as "),
-        (["true"], {"delay": -1}, "delay: -1 is not between nothing and ten years"),
+        (["true"], {"delay": -1}, "delay: -1 must not be negative, and at most ten years"),
         (["true"], {"delay": True}, "delay: True is no duration; give seconds, a timedelta, or text such as 10m"),
         (["true"], {"delay": 1, "at": "09:00"}, "delay and at both say when it starts"),
         (["true"], {"at": "2001-01-01T09:00"}, "at: '2001-01-01T09:00' is in the past"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.api.options import Options
+from farro.api.options import EnqueueOptions
 from farro.host.clock import ManualClock
 from farro.jobs.start_times import parse_start
 from farro.jobs.times import parse_duration
@@ -148,7 +148,7 @@ def test_where_clocks_change_the_systems_own_zone_is_read_alike(monkeypatch: pyt
     time.tzset()
     try:
         told = parse_start("2027-03-28T02:30", NOW, lambda moment: moment.astimezone())
-        gap = Options(at=datetime(2027, 3, 28, 2, 30)).submit_options(ManualClock(NOW)).not_before  # noqa: DTZ001
+        gap = EnqueueOptions(at=datetime(2027, 3, 28, 2, 30)).submit_options(ManualClock(NOW)).not_before  # noqa: DTZ001
     finally:
         monkeypatch.undo()
         time.tzset()

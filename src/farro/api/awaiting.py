@@ -1,7 +1,4 @@
-"""`await job`: one thread of a queue looks out for all jobs that are awaited, however many they are.
-
-Looking out lives in operations.waiting; what a job came to in operations.answers.
-"""
+"""`await job`: one thread of a queue watches all awaited jobs, however many they are."""
 
 from __future__ import annotations
 
@@ -17,28 +14,28 @@ from farro.queue import results, wait
 from farro.queue.wait import EndWatcher
 from farro.store.port import Store
 
-Told = Callable[[Any], None]  # what a job came to, or the error; called in the thread that looks out
+Callback = Callable[[Any], None]  # gets the job's value, or the error; called in the watching thread
 
 
-class Awaiting:
-    """The thread lives while somebody waits.
+class JobAwaiter:
+    """Watch awaited jobs in a thread, which runs while at least one job is awaited.
 
-    Invariant, under the lock: while `_running` there is a thread, which looks out for the keys of `_told`.
+    Invariant, under the lock: while `_running` there is a thread, which watches the keys of `_callbacks`.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._told: dict[str, list[Told]] = {}
+        self._callbacks: dict[str, list[Callback]] = {}
         self._running = False
-        self._lookout: EndWatcher | None = None  # None: there is no thread, or it has only begun
+        self._lookout: EndWatcher | None = None  # None: there is no thread, or it has just begun
 
     async def value(self, job_id: str) -> Any:
-        """What it came to, as `Job.result` has it. Cancelled, nobody waits any more; the job goes on."""
+        """Return its value as `Job.result` does. Cancelling stops the waiting; the job goes on."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
 
-        def settle(answer: Any) -> None:
+        def resolve(answer: Any) -> None:
             if future.done():  # cancelled meanwhile
                 return
             if isinstance(answer, BaseException):
@@ -46,36 +43,36 @@ class Awaiting:
             else:
                 future.set_result(answer)
 
-        def told(answer: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and so has whoever waited
-                loop.call_soon_threadsafe(settle, answer)
+        def callback(answer: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the awaiting task with it
+                loop.call_soon_threadsafe(resolve, answer)
 
-        self._add(job_id, told)
+        self._add(job_id, callback)
         try:
             return await future
         finally:
-            self._drop(job_id, told)
+            self._drop(job_id, callback)
 
     def close(self) -> None:
-        """Whoever waits is told that there is nothing to wait for any more."""
-        self._tell_all(InputError(f"this queue of {self._store.root} was closed; its jobs go on"))
+        """Raise InputError in every task that still awaits a job."""
+        self._answer_all(InputError(f"this queue of {self._store.root} was closed; its jobs go on"))
 
-    def _add(self, job_id: str, told: Told) -> None:
+    def _add(self, job_id: str, callback: Callback) -> None:
         with self._lock:
-            self._told.setdefault(job_id, []).append(told)
+            self._callbacks.setdefault(job_id, []).append(callback)
             if self._lookout is not None:
                 self._lookout.add([job_id])
             elif not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="farro-await", daemon=True).start()
-        self._store.wake(None)  # it may have ended already: look now
+        self._store.wake(None)  # the job may have ended already: look now
 
-    def _drop(self, job_id: str, told: Told) -> None:
+    def _drop(self, job_id: str, callback: Callback) -> None:
         with self._lock:
-            others = self._told.get(job_id, [])
-            if told in others:
-                others.remove(told)
-            if not others and self._told.pop(job_id, None) is not None and self._lookout is not None:
+            others = self._callbacks.get(job_id, [])
+            if callback in others:
+                others.remove(callback)
+            if not others and self._callbacks.pop(job_id, None) is not None and self._lookout is not None:
                 self._lookout.drop(job_id)
 
     # --- the thread ---
@@ -84,36 +81,36 @@ class Awaiting:
         try:
             lookout = EndWatcher(self._store, self._store.root, clock=SystemClock())
             with self._lock:
-                lookout.add(self._told)
+                lookout.add(self._callbacks)
                 self._lookout = lookout
             while self._wanted():
                 for ended in lookout.look(wait.RESCAN_S):
-                    self._tell(ended.job_id)
-        except Exception as error:  # noqa: BLE001 - raised where it is waited
-            self._tell_all(error, over=True)
+                    self._answer_one(ended.job_id)
+        except Exception as error:  # noqa: BLE001 - raised in the awaiting task
+            self._answer_all(error, over=True)
 
     def _wanted(self) -> bool:
         with self._lock:
-            if not self._told:  # the next who waits begins anew
+            if not self._callbacks:  # the next awaited job starts another thread
                 self._running, self._lookout = False, None
             return self._running
 
-    def _tell(self, job_id: str) -> None:
+    def _answer_one(self, job_id: str) -> None:
         with self._lock:
-            several = self._told.pop(job_id, [])
-        for told in several:
-            told(self._answer(job_id))
+            several = self._callbacks.pop(job_id, [])
+        for callback in several:
+            callback(self._answer(job_id))
 
     def _answer(self, job_id: str) -> Any:
         try:
             return results.value(results.answer(self._store, self._store.root, job_id))
-        except Exception as error:  # noqa: BLE001 - raised where it is waited
+        except Exception as error:  # noqa: BLE001 - raised in the awaiting task
             return error
 
-    def _tell_all(self, error: Exception, *, over: bool = False) -> None:
+    def _answer_all(self, error: Exception, *, over: bool = False) -> None:
         with self._lock:
-            left, self._told = self._told, {}
+            left, self._callbacks = self._callbacks, {}
             if over:
                 self._running, self._lookout = False, None
-        for told in (one for several in left.values() for one in several):
-            told(error)
+        for callback in (one for several in left.values() for one in several):
+            callback(error)

@@ -1,7 +1,4 @@
-"""A job as a program holds it: what it is now, waiting for its end, its value, what its steps said.
-
-Queueing lives in queue; what the words mean lives in operations and kernel.
-"""
+"""`farro.Job`: a handle of a job, to look at it, wait for it, and get its result and output."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ V = TypeVar("V", covariant=True)
 
 
 class Job(Generic[V]):
-    """A handle: cheap, kept in memory only, and looked up anew each time that something is asked of it.
+    """A handle of a job. It is cheap and keeps nothing but the id: each property and method looks the job up anew.
 
-    Every method raises UnknownJob when the job is not there any more (`farro prune` removed it).
+    Every method raises UnknownJob when the job is gone (`farro prune` removed it).
     """
 
     __slots__ = ("_id", "_queue")
@@ -41,7 +38,7 @@ class Job(Generic[V]):
 
     @property
     def view(self) -> JobView:
-        """All that job.json says, at this moment."""
+        """The contents of job.json at this moment."""
         view = self._queue.store.find(self._id)
         if view is None:
             raise UnknownJob(f"no job {self._id} in {self._queue.root}; it may have been pruned")
@@ -54,7 +51,7 @@ class Job(Generic[V]):
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not; nothing changes it any more."""
+        """Whether it has ended for good, well or not."""
         return self.view.lifecycle.terminal
 
     @property
@@ -64,57 +61,57 @@ class Job(Generic[V]):
 
     @property
     def folder(self) -> str:
-        """Where it lies at this moment: a job moves when its status changes."""
+        """Its folder at this moment: a job moves when its status changes."""
         return self._queue.store.folder(self.view)
 
     def wait(self, timeout: float | None = None) -> Job[V]:
-        """Return itself when it has ended, well or not. StillRunning, a TimeoutError, after `timeout` seconds."""
+        """Return itself when it has ended, well or not. Raise StillRunning, a TimeoutError, after `timeout` seconds."""
         self._queue.wait(self, timeout=timeout)
         return self
 
     def result(self, timeout: float | None = None) -> V:
-        """Wait, and give what it came to: for a task, what the function returned; for an agent's prompt, what its last
-        role answered, an object of its form or text; for a plan, the stdout of its last step, as text. JobFailed when
-        it failed or was killed; StillRunning, a TimeoutError, after `timeout` seconds."""
+        """Wait, and return its value: of a task what the function returned; of an agent prompt the answer of its last
+        role, an object of its form or text; of a plan the stdout of its last step as text. Raise JobFailed when it
+        failed or was killed; StillRunning, a TimeoutError, after `timeout` seconds."""
         self.wait(timeout)
         value: V = results.value(self._answer())
         return value
 
     def __await__(self) -> Generator[Any, Any, V]:
-        """`await job`, under asyncio: as `result`, and no thread is held up meanwhile. `asyncio.timeout` bounds it."""
+        """`await job` under asyncio: as `result`, without blocking a thread. `asyncio.timeout` bounds it."""
         return self._queue._awaited(self._id).__await__()
 
     @property
     def result_json(self) -> Mapping[str, Any]:
-        """result.json of its latest attempt, with a record of each step; empty while there is none."""
+        """result.json of its latest attempt, with a record of each step; empty before there is one."""
         return self._answer().result
 
     def stdout(self, step: str | None = None) -> str:
-        """What its steps, or one of them, said on stdout so far, as text."""
-        return self._said(step, ("stdout",))
+        """Return the stdout of its steps, or of one of them, so far, as text."""
+        return self._output(step, ("stdout",))
 
     def stderr(self, step: str | None = None) -> str:
-        """What its steps said on stderr: for a task, what the function printed, and the traceback."""
-        return self._said(step, ("stderr",))
+        """Return the stderr of its steps; of a task what the function printed, and the traceback."""
+        return self._output(step, ("stderr",))
 
     def logs(self, step: str | None = None) -> str:
-        """Both, step after step, as `farro logs` prints them."""
-        return self._said(step, logs.STREAMS)
+        """Return stdout and stderr, step after step, as `farro logs` prints them."""
+        return self._output(step, logs.STREAMS)
 
     def kill(self, note: str | None = None) -> Job[V]:
-        """End it, with every process that it started. One that has ended already stays what it is."""
+        """Kill it with every process that it started. A job that has ended stays as it is."""
         self._queue.kill(self, note=note)
         return self
 
     def retry(self, *, from_step: str | None = None, from_start: bool = False) -> Job[V]:
-        """The same again, as a new job, after the steps that succeeded. Refused while it has not ended."""
+        """Run it again as a new job, from its first failed step. Raise Refused while it has not ended."""
         again: Job[V] = self._queue.retry(self, from_step=from_step, from_start=from_start)
         return again
 
     def _answer(self) -> results.JobAnswer:
         return results.answer(self._queue.store, self._queue.root, self._id)
 
-    def _said(self, step: str | None, streams: tuple[str, ...]) -> str:
+    def _output(self, step: str | None, streams: tuple[str, ...]) -> str:
         store, root = self._queue.store, self._queue.root
         for _ in range(4):
             told = logs.output(store, root, self._id, LogQuery(step=step, streams=streams))
@@ -123,7 +120,7 @@ class Job(Generic[V]):
             try:
                 blocks = [b"".join(logs.read(source.path, 0)) for source in told.sources]
             except FileNotFoundError:
-                continue  # it moved on while we read
+                continue  # it moved while it was read
             return b"".join(blocks).decode("utf-8", "replace")
         raise UnknownJob(f"{self._id} moves faster than it can be read; try again")
 

@@ -1,7 +1,4 @@
-"""Opening a root for a program: the one that is named, or the one that the commands would find.
-
-What can be done with it lives in queue.
-"""
+"""`farro.open`: open a named root, or the one that the commands would find."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from farro.execution import function_calls
 
 
 def open(root: str | os.PathLike[str] | None = None, *, make: bool = False, store: str | None = None) -> Queue:  # noqa: A001 - as gzip.open
-    """The queue of a root: the one that is named, else FARRO_ROOT, else the nearest upwards from the working folder,
-    else the person's own. NotARoot when there is none; with `make` it is made, as `farro init` does. `store`: where the
-    jobs lie, redis://HOST:PORT/DB or "files"; else FARRO_STORE, else as the config says."""
+    """Open the queue of a root: the named one, else FARRO_ROOT, else the nearest upwards from the working folder, else
+    the user's own. Raise NotARoot when there is none; with `make` it is made, as `farro init` does. `store`: where the
+    jobs are kept, redis://HOST:PORT/DB or "files"; default: FARRO_STORE, else the config's."""
     given = _named_root() if root is None else os.fspath(root)
     if given == "":
         raise InputError("root: it is empty; name a folder, or leave it out")
@@ -34,7 +31,7 @@ _defaults: dict[str, Queue] = {}
 
 
 def default() -> Queue:
-    """The queue that tasks go to which name none. Opened once and kept."""
+    """Return the queue of tasks that name none. It is opened once and kept."""
     named = _named_root()
     place = named or os.getcwd()
     queue = _defaults.get(place)
@@ -48,6 +45,7 @@ def default() -> Queue:
 
 
 def _named_root() -> str | None:
-    """Inside a task, the root of its worker: on a thread of it the environment is not the step's."""
+    """Return FARRO_ROOT. Inside a task it is the step's own: a task may run on a thread of a worker, whose environment
+    differs."""
     call = function_calls.current()
     return (os.environ if call is None else call.env).get("FARRO_ROOT")

@@ -1,8 +1,6 @@
-"""How a program asks for a job to be run: Python's own types in, what operations understand out.
+"""Options of `Queue.enqueue` and `@farro.task`: check Python values and turn them into `SubmitOptions`.
 
-What the options mean lives in queue.options; the same options as text, in cli.
-
-A module of tasks has options too, and is imported by every process that runs one: what only a submitter needs is
+Every process that runs a task imports this module with the module of the task, so what only a submitter needs is
 imported where it is used.
 """
 
@@ -28,20 +26,20 @@ MAX_DELAY_S = 3650 * 86_400.0
 MAX_TIMEOUT_S, MAX_RETRIES, MAX_RETRY_DELAY_S = 365 * 86_400.0, 100, 3600.0  # as plans.model has them
 
 
-class Named(Protocol):
-    """A job."""
+class HasId(Protocol):
+    """A job, or whatever else has a job's id."""
 
     @property
     def id(self) -> str: ...
 
 
-JobName = str | Named
+JobName = str | HasId
 JobNames = JobName | Iterable[JobName]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """None and empty: nothing asked for."""
+class EnqueueOptions:
+    """How a job is queued and run. None or empty: not given."""
 
     id: str | None = None
     role: str | None = None
@@ -59,12 +57,12 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("after", "after_any"):
             if getattr(self, name) != ():
-                object.__setattr__(self, name, job_ids(getattr(self, name)))  # an iterator can be looked at once only
+                object.__setattr__(self, name, job_ids(getattr(self, name)))  # an iterator can be read only once
         if self.tags != ():
             object.__setattr__(self, "tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
 
-    def over(self, others: Options) -> Options:
-        """These, and the others' where these ask for nothing."""
+    def over(self, others: EnqueueOptions) -> EnqueueOptions:
+        """Return these options, completed by the others where these give none."""
         asked = {item.name: value for item in fields(self) if _is_asked(value := getattr(self, item.name))}
         if "delay" in asked or "at" in asked:
             others = replace(others, delay=None, at=None)
@@ -80,7 +78,7 @@ class Options:
         return seconds
 
     def submit_options(self, clock: Clock, *, cwd: str | None = None) -> SubmitOptions:
-        """`cwd`: the folder where nothing else is asked for."""
+        """Check the values. `cwd`: the folder where none is given."""
         from farro.plans.priority import PRIORITIES
         from farro.queue.options import SubmitOptions
 
@@ -106,14 +104,14 @@ class Options:
         if self.delay is not None:
             seconds = duration_s("delay", self.delay)
             if not 0 <= seconds <= MAX_DELAY_S:
-                raise InputError(f"delay: {self.delay!r} is not between nothing and ten years")
+                raise InputError(f"delay: {self.delay!r} must not be negative, and at most ten years")
             return clock.now() + timedelta(seconds=seconds)
         if isinstance(self.at, datetime):
-            moment = self.at.astimezone(UTC)  # one without a zone is local, as everywhere in Python
+            moment = self.at.astimezone(UTC)  # a datetime without a zone is local, as everywhere in Python
             if self.at.tzinfo is None and moment.astimezone().replace(tzinfo=None) != self.at:
                 from farro.jobs.start_times import moment_of
 
-                moment = moment_of(self.at, lambda local: local.astimezone())  # no clock ever shows it
+                moment = moment_of(self.at, lambda local: local.astimezone())  # raises: no clock ever shows that time
             if moment <= clock.now():
                 raise InputError(f"at: {self.at} is in the past; name a later time, or leave it out to start now")
             return moment
@@ -151,14 +149,14 @@ def job_id_of(job: JobName) -> str:
 
 
 def job_ids(jobs: JobNames) -> tuple[str, ...]:
-    """Ids of one job or of several, each once."""
+    """Return the ids of one job or of several, each once."""
     several: Iterable[Any] = jobs if isinstance(jobs, Iterable) and not isinstance(jobs, str) else [jobs]
     return tuple(dict.fromkeys(job_id_of(job) for job in several))
 
 
 @contextmanager
-def in_words_of_python() -> Iterator[None]:
-    """Operations name what is wrong as the commands' options: `--after-any: …` becomes `after_any: …`."""
+def python_names() -> Iterator[None]:
+    """Rename command-line options in errors to Python's parameters: `--after-any: …` becomes `after_any: …`."""
     try:
         yield
     except BadDocument:
@@ -175,28 +173,28 @@ def _is_asked(value: Any) -> bool:
     return value is not None and value is not False and not (isinstance(value, str | tuple | list | dict) and not value)
 
 
-class Retrying(NamedTuple):
-    """How often a call that raised is made again, and when. The names are those of a step."""
+class TaskRetries(NamedTuple):
+    """How often a call that raised is repeated, and when. The names are those of a step's fields."""
 
     retries: int = 0
     retry_delay: float = 0.0
     retry_backoff: float = 1.0
 
     @property
-    def said(self) -> dict[str, Any]:
-        """What a step has to say of it."""
+    def step_fields(self) -> dict[str, Any]:
+        """The fields that a step needs: those that differ from the defaults."""
         return {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
 
 
-ONCE = Retrying()
+ONCE = TaskRetries()
 
 
-def retrying(retries: object, delay: Duration, backoff: object) -> Retrying:
+def retrying(retries: object, delay: Duration, backoff: object) -> TaskRetries:
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
         raise InputError(f"retries: {retries!r} is not a whole number from 0 to {MAX_RETRIES}")
     delay_s = duration_s("retry_delay", delay)
     if not 0 <= delay_s <= MAX_RETRY_DELAY_S:
-        raise InputError(f"retry_delay: {delay!r} is not between nothing and an hour")
+        raise InputError(f"retry_delay: {delay!r} must not be negative, and at most an hour")
     if isinstance(backoff, bool) or not isinstance(backoff, int | float) or not 1 <= backoff <= 10:
         raise InputError(f"retry_backoff: {backoff!r} is not a number from 1 to 10")
-    return Retrying(retries, delay_s, float(backoff))
+    return TaskRetries(retries, delay_s, float(backoff))

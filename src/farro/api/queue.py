@@ -1,7 +1,4 @@
-"""A root as a program holds it: queueing plans, commands and tasks, finding jobs, waiting for them.
-
-What a job is once it is queued lives in job; everything is done by operations, as for the commands.
-"""
+"""`farro.Queue`: queue plans, commands and tasks of a root, find their jobs and wait for them."""
 
 from __future__ import annotations
 
@@ -16,8 +13,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from farro.api import sources, tables
 from farro.api.job import Job, Jobs
-from farro.api.options import Duration, JobName, JobNames, Options, in_words_of_python, job_id_of
-from farro.api.repeated_calls import KnownCalls
+from farro.api.options import (
+    Duration,
+    EnqueueOptions,
+    JobName,
+    JobNames,
+    TaskRetries,
+    job_id_of,
+    job_ids,
+    python_names,
+)
 from farro.api.sources import PlanSource
 from farro.api.task import TaskCall
 from farro.app import App
@@ -26,6 +31,7 @@ from farro.documents import Document
 from farro.errors import InputError, StillRunning
 from farro.host.clock import SystemClock
 from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
 from farro.log.structured import grave_only
 from farro.queue import admission, find_job, listing, submit
 from farro.queue import jobs as verbs
@@ -37,24 +43,68 @@ from farro.queue.options import SubmitOptions
 from farro.store.port import Store, Submission
 
 if TYPE_CHECKING:
-    from farro.api.awaiting import Awaiting
+    from farro.api.awaiting import JobAwaiter
 
 V = TypeVar("V")
 Source = PlanSource | Sequence[str | os.PathLike[str]] | TaskCall[Any]
 
 _CLOCK = SystemClock()
+_NO_OPTIONS = EnqueueOptions()
+_REMEMBERED = 1_000  # functions
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedCall:
+    options: EnqueueOptions  # compared by identity: a task keeps its own object, which never changes
+    retries: TaskRetries
+    role: str
+    prompt: Mapping[str, Any]
+
+
+class CheckedCalls:
+    """Remember checked calls of tasks, by function: the next call differs in its arguments alone, which are JSON.
+
+    Checking a call costs as much as queueing it. Calls with options of one job only (its id, when it starts, what it
+    runs after) are not remembered.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, _CheckedCall] = {}
+
+    def submission(self, call: TaskCall[Any], options: EnqueueOptions) -> Submission | None:
+        known = self._known.get(call.reference)
+        if (
+            known is None
+            or known.options is not call.options
+            or known.retries != call.retries
+            or options != _NO_OPTIONS
+        ):
+            return None
+        step = {**known.prompt["steps"][0], "args": list(call.args)}
+        return Submission(role=known.role, prompt={**known.prompt, "steps": [step]})
+
+    def remember(self, call: TaskCall[Any], options: EnqueueOptions, checked: Submission) -> None:
+        own = call.options
+        alone = own.id is None and not job_ids(own.after) and not job_ids(own.after_any)
+        if options == _NO_OPTIONS and alone and checked.not_before is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[call.reference] = _CheckedCall(own, call.retries, checked.role, checked.prompt)
 
 
 class Queue:
-    """An open root; `farro.open` makes one. Safe to use from many threads, and after a fork. `close`, or the end of a
-    `with`, when no thread uses it any more; the end of the program closes what was left open."""
+    """An open root; `farro.open` makes one.
+
+    Safe to use from many threads, and after a fork. Close it, or leave its `with` block, when no thread uses it any
+    more; the end of the program closes a queue that was left open.
+    """
 
     def __init__(self, root: str, settings: Settings) -> None:
         self._root, self._settings = root, settings
-        self._stores: dict[int, Store] = {}  # by process: a store's descriptors and threads are not a fork's
-        self._awaiting: dict[int, Awaiting] = {}  # likewise
+        self._stores: dict[int, Store] = {}  # by process id: a fork must not use its parent's descriptors and threads
+        self._awaiting: dict[int, JobAwaiter] = {}  # likewise
         self._closed = False
-        self._known = KnownCalls()
+        self._known = CheckedCalls()
         self._gate = Gate.of(settings, user=admission.current_user(), force=False)
         self._stores[os.getpid()] = self._open()
         self._closing = weakref.finalize(self, _close, self._stores)
@@ -69,7 +119,7 @@ class Queue:
 
     @property
     def store(self) -> Store:
-        """The store behind it, for what is not offered here."""
+        """The store behind it, for what this class does not offer."""
         if self._closed:
             raise InputError(f"this queue of {self._root} is closed; open another: farro.open({self._root!r})")
         store = self._stores.get(os.getpid())
@@ -86,7 +136,7 @@ class Queue:
         )
 
     def close(self) -> None:
-        """Write what is buffered and give everything back. Jobs go on; safe to repeat."""
+        """Write what is buffered and release all resources. Jobs go on. Safe to repeat."""
         self._closed = True
         if (awaiting := self._awaiting.pop(os.getpid(), None)) is not None:
             awaiting.close()
@@ -153,7 +203,7 @@ class Queue:
         env: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> Job[Any]:
-        """Queue one job, and return it once it is kept as the root's durability promises.
+        """Queue one job, and return it once it is stored as durably as the root's config says.
 
         `plan` is a plan (a dict, a Plan, or the path of a plan file), a command (`["make", "test"]`, which runs in the
         working folder), or the call of a task (`send.call("ann")`).
@@ -163,12 +213,12 @@ class Queue:
         - `delay`: seconds, "10m" or a timedelta. `at`: a datetime (local unless it has a zone), or "tomorrow 09:30".
         - `after`: jobs that must have succeeded, `after_any`: that must have ended; ids or Jobs, one or several.
         - `timeout`, `cwd`, `env`: of the whole plan, or of the call.
-        - `force`: past a cap, for those whom the config names.
+        - `force`: beyond a cap, for users whom the config permits it.
 
         InputError (BadDocument, BadName, UnknownJob, UnknownRole): fix it; nothing was queued. CapacityReached,
-        NotPermitted: not now. StorageTrouble: the disk said no.
+        NotPermitted: refused for now. StorageTrouble: the disk failed.
         """
-        options = Options(
+        options = EnqueueOptions(
             id=id,
             role=role,
             delay=delay,
@@ -199,7 +249,7 @@ class Queue:
     ) -> Jobs:
         """Queue many jobs, in their order, with their syncs merged: several times as fast as one by one. Everything is
         checked before anything is queued. Not one transaction: a crash may keep some."""
-        options = Options(
+        options = EnqueueOptions(
             role=role,
             delay=delay,
             at=at,
@@ -209,12 +259,12 @@ class Queue:
             tags=tags,
             force=force,
         )
-        return self._enqueue([(plan, f"plans[{place}]") for place, plan in enumerate(plans)], options)
+        return self._enqueue([(plan, f"plans[{index}]") for index, plan in enumerate(plans)], options)
 
-    def _enqueue(self, plans: Sequence[tuple[Source, str]], options: Options) -> Jobs:
+    def _enqueue(self, plans: Sequence[tuple[Source, str]], options: EnqueueOptions) -> Jobs:
         store = self.store
         force = options.force
-        with in_words_of_python():
+        with python_names():
             wanted = []
             for plan, source in plans:
                 if isinstance(plan, TaskCall):
@@ -226,7 +276,7 @@ class Queue:
             return Jobs(Job(self, job_id) for job_id in enqueue_admitted(store, wanted, gate))
 
     def _submissions(
-        self, store: Store, plan: PlanSource | Sequence[str | os.PathLike[str]], options: Options, source: str
+        self, store: Store, plan: PlanSource | Sequence[str | os.PathLike[str]], options: EnqueueOptions, source: str
     ) -> list[Submission]:
         command = sources.as_command(plan)
         if command is None:
@@ -234,14 +284,14 @@ class Queue:
         asked = self._submit_options(store, options, os.getcwd())
         return submit.command(store, command, role=options.role, job_id=options.id, options=asked)
 
-    def _checked(self, store: Store, call: TaskCall[Any], options: Options) -> Submission:
+    def _checked(self, store: Store, call: TaskCall[Any], options: EnqueueOptions) -> Submission:
         whole = call.within(options)
-        rest = replace(whole.options, timeout=None)  # it stands in the step
+        rest = replace(whole.options, timeout=None)  # the step has it already
         (wanted,) = self._of_document(store, Document(whole.plan(), whole.reference), rest)
         self._known.remember(call, options, wanted)
         return wanted
 
-    def _of_document(self, store: Store, document: Document, options: Options) -> list[Submission]:
+    def _of_document(self, store: Store, document: Document, options: EnqueueOptions) -> list[Submission]:
         asked = self._submit_options(store, options)
         return submit.submissions(
             store,
@@ -253,20 +303,20 @@ class Queue:
             contract=contract_of(self._root, self._settings),
         )
 
-    def _submit_options(self, store: Store, options: Options, cwd: str | None = None) -> SubmitOptions:
-        """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
+    def _submit_options(self, store: Store, options: EnqueueOptions, cwd: str | None = None) -> SubmitOptions:
+        """Replace beginnings of ids in `after` and `after_any` by whole ids, which the prompt keeps."""
         asked = options.submit_options(_CLOCK, cwd=cwd)
         if not (asked.after or asked.after_any) or (options.id is not None and store.find(options.id) is not None):
-            return asked  # submitted before: it answers what it is, whatever became of what it ran after
+            return asked  # submitted before: the answer is that job, also when the jobs it ran after are pruned
         after, after_any = (
             tuple(find_job.resolve(store, self._root, job) for job in jobs) for jobs in (asked.after, asked.after_any)
         )
         return replace(asked, after=after, after_any=after_any)
 
-    # --- looking ---
+    # --- queries ---
 
     def job(self, id: str) -> Job[Any]:  # noqa: A002 - the job's own field
-        """The job of that id, or of one that begins so and no other does. UnknownJob when there is none."""
+        """Return the job of that id, or of the only id that begins so. Raise UnknownJob when there is none."""
         return Job(self, find_job.resolve(self.store, self._root, job_id_of(id)))
 
     def jobs(
@@ -277,7 +327,7 @@ class Queue:
         tags: str | Iterable[str] = (),
         limit: int | None = None,
     ) -> Jobs:
-        """Jobs of these statuses and roles, with all of these tags: the last to change first, at most `limit`."""
+        """List jobs of these statuses and roles that have all of these tags, the last changed first."""
         try:
             statuses = [Status(name) for name in _several(status)]
         except ValueError as error:
@@ -288,7 +338,7 @@ class Queue:
         return Jobs(Job(self, view.job_id) for view in listing.ls(self.store, self._root, asked))
 
     def counts(self) -> dict[str, int]:
-        """How many jobs there are of each status."""
+        """Count the jobs of each status."""
         return {str(status): count for status, count in self.store.count().items()}
 
     def result(self, job: JobName, timeout: float | None = None) -> Any:
@@ -302,12 +352,12 @@ class Queue:
     # --- waiting ---
 
     def wait(self, *jobs: JobName, timeout: float | None = None) -> None:
-        """Return when all of them have ended, well or not. StillRunning, a TimeoutError, after `timeout` seconds."""
+        """Wait until all have ended, well or not. Raise StillRunning, a TimeoutError, after `timeout` seconds."""
         for _ in self.as_completed(jobs, timeout=timeout):
             pass
 
     def as_completed(self, jobs: Iterable[JobName], timeout: float | None = None) -> Iterator[Job[Any]]:
-        """Each of them as it ends, well or not. StillRunning, a TimeoutError, after `timeout` seconds."""
+        """Yield each job as it ends, well or not. Raise StillRunning, a TimeoutError, after `timeout` seconds."""
         store = self.store
         left = dict.fromkeys(job if isinstance(job, Job) else self.job(job_id_of(job)) for job in jobs)
         by_id = {job.id: job for job in left}
@@ -323,14 +373,14 @@ class Queue:
             raise StillRunning(f"not ended after {timeout:g} s: {named}; `farro explain {first}` says why")
 
     async def _awaited(self, job_id: str) -> Any:
-        from farro.api.awaiting import Awaiting  # asyncio is slow to import, and few need it
+        from farro.api.awaiting import JobAwaiter  # here: asyncio is slow to import, and few programs await jobs
 
-        return await self._awaiting.setdefault(os.getpid(), Awaiting(self.store)).value(job_id)
+        return await self._awaiting.setdefault(os.getpid(), JobAwaiter(self.store)).value(job_id)
 
-    # --- steering ---
+    # --- commands ---
 
     def kill(self, job: JobName, note: str | None = None) -> Job[Any]:
-        """End a job, with every process that it started. One that has ended already stays what it is."""
+        """Kill a job with every process that it started. A job that has ended stays as it is."""
         job_id = job_id_of(job)
         if isinstance(job, str):
             job_id = find_job.resolve(self.store, self._root, job_id, shortest=find_job.SHORTEST_TO_END)
@@ -338,7 +388,7 @@ class Queue:
         return Job(self, job_id)
 
     def retry(self, job: JobName, *, from_step: str | None = None, from_start: bool = False) -> Job[Any]:
-        """A finished job again, as a new one, after the steps that succeeded. Refused while it has not ended."""
+        """Run a finished job again as a new one, from its first failed step. Raise Refused while it has not ended."""
         made = retrying.retry(
             self.store,
             self._root,
@@ -361,7 +411,7 @@ class Queue:
 
 
 def _close(stores: dict[int, Store]) -> None:
-    store = stores.pop(os.getpid(), None)  # what a fork inherited is its parent's to close
+    store = stores.pop(os.getpid(), None)  # a store that a fork inherited is closed by its parent
     if store is not None:
         store.close()
 

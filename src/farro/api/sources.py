@@ -1,7 +1,4 @@
-"""What a program may hand over to be queued, and reading it: a plan as data, as a file, as a `Plan`, or a command.
-
-What a plan may say lives in plans; calls of tasks live in task.
-"""
+"""Read what a program may queue: a plan as data, as a file or as a `Plan`, or a command."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ PlanSource = Plan | Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | os.P
 
 
 def load_plan(plan: PlanSource) -> Plan:
-    """Check a plan, from a file or as data, without queueing it. `BadDocument` has all that is wrong with it."""
+    """Check a plan, from a file or as data, without queueing it. Raise `BadDocument` with every problem."""
     return plan if isinstance(plan, Plan) else load(document(plan, "plan"))
 
 
 def as_command(plan: object) -> list[str] | None:
-    """The words of a command, when that is what it is: `["make", "test"]`."""
+    """Return the words of a command such as `["make", "test"]`; None for anything else."""
     if not isinstance(plan, list | tuple) or any(isinstance(item, Mapping) for item in plan):
         return None
     if not plan:
@@ -49,16 +46,16 @@ def document(plan: Any, source: str) -> Document:
             '(["make", "test"]), or the call of a task (send.call("ann"))'
         )
     try:
-        # Once around: tuples become lists, and what is no JSON is found here and not by the worker.
+        # Encode and parse: tuples become lists, and a value that is not JSON is found here, not by the worker.
         return Document(json.loads(json.dumps(plan, allow_nan=False, default=_mapping)), source)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{source}: is not JSON: {error}") from error
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
-    """A plan as it could have been submitted: without what is only the default."""
+    """Return a plan as data, without the fields that have their default."""
     numbered = all(step.id == str(step.step_number) for step in plan.steps)
-    data = {name: value for name, value in _told(plan).items() if name not in ("steps", "metadata")}
+    data = {name: value for name, value in _given_fields(plan).items() if name not in ("steps", "metadata")}
     if plan.metadata.tags:
         data["metadata"] = {"tags": list(plan.metadata.tags)}
     data["steps"] = [_step(step, numbered) for step in plan.steps]
@@ -66,7 +63,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def _step(step: Step, numbered: bool) -> dict[str, Any]:
-    data = _told(step)
+    data = _given_fields(step)
     del data["id" if numbered else "step_number"]
     if numbered:
         data["needs"] = [int(need) for need in step.needs]
@@ -74,7 +71,7 @@ def _step(step: Step, numbered: bool) -> dict[str, Any]:
     return {name: value for name, value in data.items() if value not in (None, [])}
 
 
-def _told(shape: Any) -> dict[str, Any]:
+def _given_fields(shape: Any) -> dict[str, Any]:
     present = {item.name: getattr(shape, item.name) for item in fields(shape)}
     return {
         name: list(value) if isinstance(value, tuple) else value

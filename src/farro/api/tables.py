@@ -1,7 +1,4 @@
-"""Jobs and queues as tables for a notebook. Everything that a job says is escaped: its data must not become the page's.
-
-Plans draw themselves (plans.table); text for a terminal lives in cli.
-"""
+"""Show jobs and queues as HTML tables in a notebook. All text of a job is escaped, so that it cannot inject HTML."""
 
 from __future__ import annotations
 

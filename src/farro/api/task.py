@@ -1,7 +1,4 @@
-"""Functions as tasks: `@farro.task`, calls of them that can be queued, and what their arguments must be.
-
-How a worker finds and runs them lives in execution.calls; queueing lives in queue.
-"""
+"""`@farro.task`: make a function a task, queue calls of it, and check that its arguments are JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from farro.api.options import ONCE, Duration, JobNames, Options, Retrying, retrying
+from farro.api.options import ONCE, Duration, EnqueueOptions, JobNames, TaskRetries, retrying
 from farro.errors import BadArgument, InputError
 from farro.execution import function_calls, task_file
 from farro.execution.tools import FUNCTION
@@ -25,8 +22,8 @@ if TYPE_CHECKING:
     from farro.api.queue import Queue
 
 P = ParamSpec("P")
-R = TypeVar("R")  # what calling the function gives: for an async one, a coroutine
-V = TypeVar("V")  # what its job comes to
+R = TypeVar("R")  # what calling the function returns: of an async one, a coroutine
+V = TypeVar("V")  # the value of its job
 
 STEP = "call"  # the id of the one step of a task's job
 _DEEPEST = 100
@@ -65,15 +62,15 @@ def task(
 
     Calling it is calling the function. `.delay(…)` queues a job that calls it, in a worker.
 
-    - `role`, `priority` (P0 to P3), `tags`: as of any job.
+    - `role`, `priority` (P0 to P3), `tags`: as for any job.
     - `timeout`: seconds, "5m" or a timedelta. With one, the function runs in a process of its own, because nothing else
       can be ended for certain; without, on a thread of the worker, which costs a fraction of it.
     - `retries`: how often it is called again when it raised: at once, or after `retry_delay` (seconds, "10s" or a
       timedelta), which grows by `retry_backoff` from try to try, up to an hour.
     - `queue`: where its jobs go; else FARRO_ROOT, else the nearest root upwards from the working folder.
     """
-    options = Options(role=role, priority=priority, tags=tags, timeout=timeout)
-    options.timeout_s  # noqa: B018 - a mistake is told where it stands
+    options = EnqueueOptions(role=role, priority=priority, tags=tags, timeout=timeout)
+    options.timeout_s  # noqa: B018 - raises where the task is defined, not where it is called
     again = retrying(retries, retry_delay, retry_backoff)
 
     def decorated(function: Callable[..., Any]) -> Task[..., Any, Any]:
@@ -83,7 +80,7 @@ def task(
 
 
 class _Decorator:
-    """What `task(…)` gives, for type checkers."""
+    """The type of `task(…)`, for type checkers."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, V]], /) -> Task[P, Coroutine[Any, Any, V], V]: ...
@@ -97,7 +94,7 @@ class Task(function_calls.Marked, Generic[P, R, V]):
     """A function that jobs may call; made by `@farro.task`."""
 
     def __init__(
-        self, function: Callable[P, R], options: Options, retries: Retrying = ONCE, queue: Queue | None = None
+        self, function: Callable[P, R], options: EnqueueOptions, retries: TaskRetries = ONCE, queue: Queue | None = None
     ) -> None:
         if not inspect.isroutine(function):
             raise InputError(f"@farro.task is for functions, and {function!r} is none")
@@ -122,7 +119,7 @@ class Task(function_calls.Marked, Generic[P, R, V]):
         return self.call(*args, **kwargs).enqueue()
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[V]:
-        """A call that is not queued yet: for `Queue.enqueue` and `enqueue_many`, or as a step of a plan."""
+        """Return a call that is not queued yet: for `Queue.enqueue` and `enqueue_many`, or as a step of a plan."""
         reference = self._checked or self._reference()
         try:
             self._signature.bind(*args, **kwargs)
@@ -132,7 +129,7 @@ class Task(function_calls.Marked, Generic[P, R, V]):
         return TaskCall(reference, tuple(words), self._options, self._retries, self._queue)
 
     def add(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Inside a running step: one more step of the same job, which calls this function. Its id."""
+        """Inside a running step, add a step to the same job that calls this function; return its id."""
         return self.call(*args, **kwargs).add()
 
     def options(
@@ -153,8 +150,8 @@ class Task(function_calls.Marked, Generic[P, R, V]):
         force: bool = False,
         queue: Queue | None = None,
     ) -> Task[P, R, V]:
-        """The same task with other options: `send.options(delay="10m").delay("ann")`. As of `Queue.enqueue`."""
-        asked = Options(
+        """Return the task with other options, those of `Queue.enqueue`: `send.options(delay="10m").delay("ann")`."""
+        asked = EnqueueOptions(
             id=id,
             role=role,
             delay=delay,
@@ -175,7 +172,7 @@ class Task(function_calls.Marked, Generic[P, R, V]):
         return Task(self.function, asked.over(self._options), again, queue or self._queue)
 
     def _reference(self) -> str:
-        """`module:function`, once it is sure that a worker can find it by that name."""
+        """Return `module:function` after checking that a worker can import it by that name."""
         name, module = self.function.__qualname__, self.function.__module__
         what = f"{self.function.__name__} cannot be found by a worker"
         put = "put it into a module, such as work.py, and import it from there"
@@ -195,7 +192,7 @@ class Task(function_calls.Marked, Generic[P, R, V]):
         return self._checked
 
     def _words(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
-        """The arguments as the step carries them. BadArgument says which is not JSON, and where in it."""
+        """Encode the arguments for the step. Raise BadArgument that names the value which is not JSON."""
         why = ""
         try:
             words = function_calls.arguments(list(args), kwargs)
@@ -206,7 +203,7 @@ class Task(function_calls.Marked, Generic[P, R, V]):
         bound = self._signature.bind(*args, **kwargs).arguments
         fault = next(filter(None, (not_json(value, name) for name, value in bound.items())), None)
         if fault is None and words:
-            return words  # what differs are tuples, which arrive as lists
+            return words  # only tuples differ, which arrive as lists
         raise BadArgument(
             f"{self.function.__name__}(): {f'the argument {fault}' if fault else why}; a job's arguments are kept as "
             "JSON: text, numbers, True, False, None, lists, and dicts with text as keys"
@@ -219,8 +216,8 @@ class TaskCall(Generic[V]):
 
     reference: str
     args: tuple[str, ...]  # of the step
-    options: Options
-    retries: Retrying = ONCE
+    options: EnqueueOptions
+    retries: TaskRetries = ONCE
     queue: Queue | None = None
 
     def enqueue(self) -> Job[V]:
@@ -231,14 +228,14 @@ class TaskCall(Generic[V]):
         return chosen.enqueue(self)
 
     def add(self, *, id: str | None = None, needs: Iterable[str] = ()) -> str:  # noqa: A002 - the step's own field
-        """Inside a running step: one more step of the same job. Its id."""
+        """Inside a running step, add this call to the same job as a step; return its id."""
         return task_file.add_task(
             self.reference,
             self.args,
             id=id,
             needs=needs,
             timeout=self.options.timeout_s,
-            **self.retries.said,
+            **self.retries.step_fields,
             tool=FUNCTION,
         )
 
@@ -249,7 +246,7 @@ class TaskCall(Generic[V]):
         needs: Iterable[str] = (),
         input_from: str | None = None,
     ) -> dict[str, Any]:
-        """This call as a step of a plan that you write."""
+        """Return this call as a step for a plan."""
         step: dict[str, Any] = {"id": id, "tool": FUNCTION, "command": self.reference, "args": list(self.args)}
         if needs := list(needs):
             step["needs"] = needs
@@ -257,19 +254,19 @@ class TaskCall(Generic[V]):
             step["input_from_step"] = input_from
         if self.options.timeout is not None:
             step["timeout"] = self.options.timeout_s
-        return {**step, **self.retries.said}
+        return {**step, **self.retries.step_fields}
 
     def plan(self) -> dict[str, Any]:
-        """The plan of a job of this one call."""
+        """Return a plan of this one call."""
         return {"name": self.reference, "steps": [self.step(STEP)]}
 
-    def within(self, options: Options) -> TaskCall[V]:
-        """The same, with what these options ask for."""
+    def within(self, options: EnqueueOptions) -> TaskCall[V]:
+        """Return the call with these options over its own."""
         return replace(self, options=options.over(self.options))
 
 
 def not_json(value: Any, path: str, depth: int = 0) -> str | None:
-    """What in a value cannot be kept as JSON, and where; None when all of it can."""
+    """Say what in a value cannot be kept as JSON, and where; None when all of it can."""
     if value is None or isinstance(value, str | bool | int):
         return None
     if isinstance(value, float):

@@ -161,7 +161,7 @@ def _timeout_s(text: str) -> float:
 def _delay_s(text: str) -> float:
     seconds = _seconds("--retry-delay", text)
     if not 0 <= seconds <= 3600:
-        raise _Mistake(f"--retry-delay: {text} is not between nothing and an hour")
+        raise _Mistake(f"--retry-delay: {text} must not be negative, and at most an hour")
     return seconds
 
 

@@ -94,7 +94,7 @@ def add_task(
         task["retries"] = retries
     if retry_delay:
         if not _is_number(retry_delay) or not 0 <= retry_delay <= 3600:
-            raise _wrong(f"retry_delay: {retry_delay!r} is not between nothing and an hour, in seconds")
+            raise _wrong(f"retry_delay: {retry_delay!r} must not be negative, and at most an hour, in seconds")
         task["retry_delay"] = retry_delay
     if retry_backoff != 1:
         if not _is_number(retry_backoff) or not 1 <= retry_backoff <= 10:
