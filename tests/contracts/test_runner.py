@@ -27,7 +27,7 @@ from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.host import process_table
 from farro.host.clock import SystemClock
-from farro.host.process_limits import Limits
+from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import Failed, Outcome, Released, Succeeded
 from support import eventually
 
@@ -101,7 +101,7 @@ class Bench:
             tools=tools,
             environ=os.environ,
             places=Places(str(self.root), limit),
-            limits=Limits(**limits),
+            limits=ProcessLimits(**limits),
             clock=self.clock,
             tick_every_s=0.05,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farro.host import async_write, fs
-from farro.host.async_write import Ahead
+from farro.host.async_write import AsyncWriter
 
 BLOCKS = 16
 
@@ -31,7 +31,7 @@ def fd(path: Path) -> Iterator[int]:
 
 
 @pytest.fixture
-def writer() -> Iterator[Ahead]:
+def writer() -> Iterator[AsyncWriter]:
     found = async_write.made()
     assert found is not None, "no asynchronous writes here: a journal's records are written one by one"
     yield found
@@ -43,7 +43,7 @@ def block(letter: bytes, number: int = 1) -> bytes:
     return letter * fs.BLOCK * number
 
 
-def test_what_was_begun_is_there_when_it_has_ended(writer: Ahead, fd: int, path: Path) -> None:
+def test_what_was_begun_is_there_when_it_has_ended(writer: AsyncWriter, fd: int, path: Path) -> None:
     for number in range(BLOCKS):
         data = block(bytes([65 + number]))
         fs.begin_write(writer, fd, str(path), data, number * fs.BLOCK)
@@ -51,7 +51,9 @@ def test_what_was_begun_is_there_when_it_has_ended(writer: Ahead, fd: int, path:
     assert path.read_bytes() == b"".join(block(bytes([65 + number])) for number in range(BLOCKS))
 
 
-def test_a_write_whose_beginning_was_not_answered_is_over_before_the_next(writer: Ahead, fd: int, path: Path) -> None:
+def test_a_write_whose_beginning_was_not_answered_is_over_before_the_next(
+    writer: AsyncWriter, fd: int, path: Path
+) -> None:
     for _ in range(50):
         fs.begin_write(writer, fd, str(path), block(b"a", BLOCKS), 0)  # and nobody asks for its end
         fs.begin_write(writer, fd, str(path), block(b"b"), 0)
@@ -71,7 +73,7 @@ def test_what_is_under_way_is_over_when_it_is_closed(fd: int, path: Path) -> Non
     assert path.read_bytes() == block(b"a", BLOCKS)
 
 
-def test_what_cannot_be_begun_is_told_at_once(writer: Ahead, path: Path) -> None:
+def test_what_cannot_be_begun_is_told_at_once(writer: AsyncWriter, path: Path) -> None:
     reader = os.open(path, os.O_RDONLY)
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         fs.begin_write(writer, reader, str(path), block(b"a"), 0)
@@ -79,7 +81,7 @@ def test_what_cannot_be_begun_is_told_at_once(writer: Ahead, path: Path) -> None
     assert path.read_bytes() == bytes(BLOCKS * fs.BLOCK)
 
 
-def test_part_of_a_block_or_too_much_is_not_for_it(writer: Ahead) -> None:
+def test_part_of_a_block_or_too_much_is_not_for_it(writer: AsyncWriter) -> None:
     assert writer.takes(block(b"a", BLOCKS))
     assert not writer.takes(b"a")
     assert not writer.takes(block(b"a", BLOCKS + 1))

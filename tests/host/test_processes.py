@@ -21,7 +21,7 @@ import pytest
 
 from farro.errors import StorageTrouble
 from farro.host import cgroup, fs, process_limits, process_table, process_tree, processes, worker_processes
-from farro.host.processes import Exit, Limits, NotStarted, Process
+from farro.host.processes import Exit, NotStarted, Process, ProcessLimits
 from support import need
 
 pytestmark = pytest.mark.linux
@@ -282,7 +282,7 @@ def test_limits_hold_for_the_program_and_what_it_starts(starter: Starter) -> Non
         "sh",
         "-c",
         'read go < "$FIFO"; sh -c "ulimit -v; ulimit -t; ulimit -f"',
-        limits=Limits(address_space=1 << 30, cpu_s=77, file_size=1 << 20, processes=5000),
+        limits=ProcessLimits(address_space=1 << 30, cpu_s=77, file_size=1 << 20, processes=5000),
     )
     assert resource.prlimit(process.pid, resource.RLIMIT_NPROC) == (5000, 5000)
     starter.fifo.write_text("go\n")
@@ -291,11 +291,11 @@ def test_limits_hold_for_the_program_and_what_it_starts(starter: Starter) -> Non
 
 
 def test_a_limit_that_cannot_be_set_means_not_started(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(pid: int, limits: Limits) -> None:
+    def refuse(pid: int, limits: ProcessLimits) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(process_limits, "apply", refuse)
-    started = starter.try_start("sleep", "1000", limits=Limits(cpu_s=1))
+    started = starter.try_start("sleep", "1000", limits=ProcessLimits(cpu_s=1))
     assert isinstance(started, NotStarted)
     assert started.reason == "not_supported"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farro.host import process_table
-from farro.host.program_query import Said, ask
+from farro.host.program_query import ProgramAnswer, ask
 
 
 def lives(pid: int) -> bool:
@@ -17,12 +17,12 @@ def lives(pid: int) -> bool:
     return entry is not None and entry.alive
 
 
-def asked(script: str, folder: Path, *, timeout_s: float = 20.0, limit: int = 1000) -> Said:
+def asked(script: str, folder: Path, *, timeout_s: float = 20.0, limit: int = 1000) -> ProgramAnswer:
     return ask(["sh", "-c", script], timeout_s=timeout_s, limit=limit, cwd=str(folder), env=os.environ)
 
 
 def test_the_whole_answer_comes_back(tmp_path: Path) -> None:
-    assert asked("printf one; printf noise >&2; printf two; cat", tmp_path) == Said(stdout=b"onetwo", code=0)
+    assert asked("printf one; printf noise >&2; printf two; cat", tmp_path) == ProgramAnswer(stdout=b"onetwo", code=0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from farro.jobs.times import timestamp
 from farro.log import alert_rules, audit_reader
-from farro.log.alert_rules import Depth
+from farro.log.alert_rules import QueueDepth
 from farro.log.audit_reader import recent
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -40,7 +40,7 @@ def test_more_than_twenty_requeues_in_five_minutes_page() -> None:
 
 def test_a_queue_that_was_deep_for_half_an_hour_pages_and_one_that_has_just_filled_does_not() -> None:
     def judged(now: int, least: int) -> bool:
-        queue = Depth(role="R", cap=200, now=now, least=least, since=NOW - timedelta(minutes=30))
+        queue = QueueDepth(role="R", cap=200, now=now, least=least, since=NOW - timedelta(minutes=30))
         return alert_rules.depth(queue, NOW).firing
 
     assert judged(now=190, least=161)

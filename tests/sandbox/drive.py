@@ -24,7 +24,7 @@ from farro.execution.tools import Tools
 from farro.execution.work import Plans, perform_work
 from farro.host import process_tree
 from farro.host.clock import SystemClock
-from farro.host.process_limits import Limits
+from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import Failed, Succeeded
 from farro.sandbox import leftovers, level_a, levels, seccomp, syscalls, violations
 from farro.sandbox import limits as bounding
@@ -52,8 +52,8 @@ def take_away(name: str) -> None:
     elif name == "the end of strays":
         leftovers.end = lambda _: None
     elif name == "bounds":
-        bounding.Bounds.limits = lambda *_, **__: Limits()  # type: ignore[method-assign]
-        bounding.Bounds.exceeded = lambda *_: None  # type: ignore[method-assign]
+        bounding.SharedLimits.limits = lambda *_, **__: ProcessLimits()  # type: ignore[method-assign]
+        bounding.SharedLimits.exceeded = lambda *_: None  # type: ignore[method-assign]
         bounding.cgroup_limits.make = lambda **_: None
     elif name == "the pipe":
         levels._piped = lambda path: os.open(path, os.O_RDONLY)

@@ -25,7 +25,7 @@ from farro.host.processes import Exit, NotStarted, Process
 from farro.sandbox import leftovers, limits
 from farro.sandbox.confinement import Confinement
 from farro.sandbox.levels import Sandbox
-from farro.sandbox.limits import Bounds
+from farro.sandbox.limits import SharedLimits
 
 pytestmark = pytest.mark.linux
 
@@ -446,7 +446,7 @@ def test_a_disk_without_room_for_more_files_is_a_full_disk(tmp_path: Path, monke
     left = [20_000]
     free = limits._free(str(tmp_path))[0]
     monkeypatch.setattr(limits, "_free", lambda path: (free, left[0]))
-    made = Bounds(processes=None, memory_bytes=None, disk=str(tmp_path), free_bytes=0, group=False)
+    made = SharedLimits(processes=None, memory_bytes=None, disk=str(tmp_path), free_bytes=0, group=False)
     assert made.exceeded(os.getpid()) is None
     left[0] = 9_000
     told = made.exceeded(os.getpid())

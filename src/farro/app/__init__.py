@@ -211,14 +211,14 @@ class App:
             return InlineRunner(tools=self.tools(settings, root), clock=clock)
         from farro.execution.runners.process import ProcessRunner
         from farro.execution.runners.runner_slots import Places
-        from farro.host.process_limits import Limits
+        from farro.host.process_limits import ProcessLimits
 
         section = settings.runners
         return ProcessRunner(
             tools=self.tools(settings, root).declared,
             environ=os.environ,
             places=Places(root, section.max_concurrent_runners),
-            limits=Limits(address_space=section.memory_bytes, cpu_s=section.cpu_s, file_size=section.file_bytes),
+            limits=ProcessLimits(address_space=section.memory_bytes, cpu_s=section.cpu_s, file_size=section.file_bytes),
             clock=clock,
         )
 

@@ -16,7 +16,7 @@ from farro.cli.terminal import answer, draws, say
 from farro.config import reader
 from farro.doctor import report as operations
 from farro.doctor.checks import counted
-from farro.doctor.report import Examination, Result
+from farro.doctor.report import CheckResult, Examination
 from farro.errors import NotARoot
 
 _LABELS = {"ok": "ok", "warning": "warning", "failed": "failed"}
@@ -76,7 +76,7 @@ def _show(told: Examination) -> None:
         _explain(result)
 
 
-def _explain(result: Result) -> None:
+def _explain(result: CheckResult) -> None:
     found = result.finding
     say()
     _say(f"{found.verdict}: {result.id}: {found.found}", found.verdict)

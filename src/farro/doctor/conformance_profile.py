@@ -64,7 +64,7 @@ def differences(wanted: Any, found: Any, path: str = "", *, more: bool = True) -
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class ChecklistItem:
     """One line of the checklist, and the checks that show it; none: all of them."""
 
     words: str
@@ -72,23 +72,23 @@ class Item:
 
 
 CHECKLIST = (
-    Item(words="doctor passes in strict mode", checks=()),
-    Item(
+    ChecklistItem(words="doctor passes in strict mode", checks=()),
+    ChecklistItem(
         words="Schemas validate and enum/required checks enforced",
         checks=("config", "config-strict", "schemas", "tasks", "schedules", "agents-contract", "profile-schemas"),
     ),
-    Item(
+    ChecklistItem(
         words="Same-volume verified; cross-volume forbidden",
         checks=("same-device", "rename-exclusive", "profile-gates"),
     ),
-    Item(words="Backoff parameters match pinned values", checks=("backoff", "profile-backoff")),
-    Item(
+    ChecklistItem(words="Backoff parameters match pinned values", checks=("backoff", "profile-backoff")),
+    ChecklistItem(
         words="Log durability/rotation verified by probe write",
         checks=("audit-probe", "audit-rotation", "audit-tail", "profile-audit"),
     ),
-    Item(
+    ChecklistItem(
         words="Watchdog thresholds present; heartbeat healthy",
         checks=("watchdog-thresholds", "manager-heartbeat", "profile-watchdog"),
     ),
-    Item(words="Example job executes end-to-end and lands in completed/", checks=("example-job",)),
+    ChecklistItem(words="Example job executes end-to-end and lands in completed/", checks=("example-job",)),
 )

@@ -26,7 +26,7 @@ _ORDER: dict[Verdict, int] = {"failed": 0, "warning": 1, "ok": 2}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class CheckResult:
     id: str
     title: str
     finding: Finding
@@ -46,19 +46,19 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examination:
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
     strict: bool
 
     @property
     def passed(self) -> bool:
         return not self.bad()
 
-    def bad(self) -> list[Result]:
+    def bad(self) -> list[CheckResult]:
         """What keeps it from passing."""
         enough = ("failed", "warning") if self.strict else ("failed",)
         return [result for result in self.results if result.finding.verdict in enough]
 
-    def troubles(self) -> list[Result]:
+    def troubles(self) -> list[CheckResult]:
         """All that is not ok, the worst first."""
         found = [result for result in self.results if result.finding.verdict != "ok"]
         return sorted(found, key=lambda result: _ORDER[result.finding.verdict])
@@ -70,7 +70,7 @@ class Examination:
 def examine(checks: Sequence[Check], *, root: str, strict: bool, named: bool = True) -> Examination:
     """Run every check. `named`: the commands of farro among the repairs name the root; else they find it here."""
     results = tuple(
-        Result(id=check.id, title=check.title, finding=_rooted(_run(check, root), root if named else None))
+        CheckResult(id=check.id, title=check.title, finding=_rooted(_run(check, root), root if named else None))
         for check in checks
     )
     return Examination(results=results, strict=strict)

@@ -18,8 +18,8 @@ from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.sandbox import leftovers, paths, violations
 from farro.sandbox.confinement import Confinement
 from farro.sandbox.levels import Sandbox
-from farro.sandbox.limits import Bounds
-from farro.sandbox.paths import Allowed, PathRefused
+from farro.sandbox.limits import SharedLimits
+from farro.sandbox.paths import PathRefused, WritablePaths
 from farro.sandbox.violations import Snapshot
 
 NO_SANDBOX = "sandbox_missing"
@@ -45,7 +45,7 @@ class Confined:
         marker: str,
         guarding: Guarding,
         sandbox: Sandbox,
-        allowed: Allowed,
+        allowed: WritablePaths,
         readable: Sequence[str] = (),
     ) -> None:
         self._marker = marker
@@ -62,7 +62,7 @@ class Confined:
             self._make_hidden()
         self._before = self._look()
         leftovers.opened(marker)
-        self._bounds = Bounds(
+        self._bounds = SharedLimits(
             processes=guarding.processes,
             memory_bytes=guarding.memory_bytes,
             disk=self._root,

@@ -51,7 +51,7 @@ class _Answer(ctypes.Structure):
     )
 
 
-class Ahead:
+class AsyncWriter:
     """For one file, and one thread at a time. Not after a fork: a child has the memory, but not the context."""
 
     def __init__(self, call: ctypes._NamedFuncPointer, numbers: tuple[int, int, int, int]) -> None:
@@ -116,7 +116,7 @@ class Ahead:
             raise OSError(code, os.strerror(code))
 
 
-def made() -> Ahead | None:
+def made() -> AsyncWriter | None:
     """None: not on this machine, or not here."""
     numbers = _NUMBERS.get(os.uname().machine) if sys.platform == "linux" and sys.byteorder == "little" else None
     if numbers is None:
@@ -124,7 +124,7 @@ def made() -> Ahead | None:
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     try:
-        return Ahead(call, numbers)
+        return AsyncWriter(call, numbers)
     except OSError as error:
         if error.errno == errno.EINTR:
             return made()

@@ -67,7 +67,7 @@ def kill_cgroup(path: str) -> bool:
 
 
 def has_member(path: str, start: object) -> bool:
-    """Whether a process that was started at that time (process_table.Entry.start: the same in every namespace) is in
+    """Whether a process that was started at that time (ProcessEntry.start: the same in every namespace) is in
     it. One that cannot be seen from here may be that."""
     if not _is_ours(path):
         return False

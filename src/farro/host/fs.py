@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from farro.host import seam, syscalls
-from farro.host.async_write import Ahead
+from farro.host.async_write import AsyncWriter
 from farro.host.group_commit import GroupCommit
 from farro.host.seam import Seam as Seam
 from farro.host.seam import look as _look
@@ -213,7 +213,7 @@ def sync_descriptor(fd: int, path: str) -> None:
     _perform("fsync", _fsync, fd, path)
 
 
-def write_through(fd: int, path: str, data: bytes, offset: int, begun: Ahead | None = None) -> None:
+def write_through(fd: int, path: str, data: bytes, offset: int, begun: AsyncWriter | None = None) -> None:
     """`data` at `offset`, on the disk when this returns: a write and a sync in one call, or the end of what was begun.
     OSError: nobody knows."""
     _perform("write_sync", begun.end if begun else syscalls.write_through, fd, path, data, offset)
@@ -224,7 +224,7 @@ def can_write_through() -> bool:
     return hasattr(os, "RWF_DSYNC")
 
 
-def begin_write(ahead: Ahead, fd: int, path: str, data: bytes, offset: int) -> None:
+def begin_write(ahead: AsyncWriter, fd: int, path: str, data: bytes, offset: int) -> None:
     """As `write_through`, which returns when what is only begun here is on the disk. OSError: not begun."""
     _perform("write_begun", ahead.begin, fd, path, data, offset)
 

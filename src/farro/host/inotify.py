@@ -36,7 +36,7 @@ _HEADER = struct.Struct("iIII")  # wd, mask, cookie, length of the padded name
 _BUFFER = 64 * 1024  # hundreds of events a read; the least the kernel accepts is one event of a 255-byte name
 
 
-class Event(NamedTuple):
+class InotifyEvent(NamedTuple):
     """One change. `name` is that of the entry in the watched folder, empty when it is about the folder itself."""
 
     wd: int  # -1 for an overflow
@@ -97,7 +97,7 @@ class Inotify:
             self._check_open()
             self._libc.inotify_rm_watch(self._fd, wd)
 
-    def read(self, timeout_s: float | None) -> list[Event]:
+    def read(self, timeout_s: float | None) -> list[InotifyEvent]:
         """Wait for events and give all that are there; empty after the timeout (None: never), `wake` or `close`."""
         with self._reading:
             self._check_open()
@@ -112,7 +112,7 @@ class Inotify:
             # An IGNORED event can be coalesced away between poll and read: then nothing is there after all.
             return self._read_now() if self._fd in ready else []
 
-    def _read_now(self) -> list[Event]:
+    def _read_now(self) -> list[InotifyEvent]:
         try:
             return _parse(os.read(self._fd, _BUFFER))
         except BlockingIOError:
@@ -154,14 +154,14 @@ class Inotify:
             raise ValueError("this Inotify is closed")
 
 
-def _parse(data: bytes) -> list[Event]:
+def _parse(data: bytes) -> list[InotifyEvent]:
     events = []
     at, end, head = 0, len(data), _HEADER.size
     while at < end:
         wd, mask, cookie, length = _HEADER.unpack_from(data, at)
         at += head
         name = data[at : at + length].rstrip(b"\0")
-        events.append(Event(wd, mask, cookie, name.decode() if name.isascii() else os.fsdecode(name)))
+        events.append(InotifyEvent(wd, mask, cookie, name.decode() if name.isascii() else os.fsdecode(name)))
         at += length
     return events
 

@@ -24,7 +24,7 @@ _CPU_GRACE_S = 5  # between SIGXCPU, which a program may catch to say goodbye, a
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ProcessLimits:
     """What a process, and each that it starts, may use; None leaves the worker's own limit."""
 
     address_space: int | None = None  # bytes of virtual memory
@@ -38,7 +38,7 @@ def available() -> bool:
     return hasattr(resource, "prlimit")
 
 
-def apply(pid: int, limits: Limits) -> None:
+def apply(pid: int, limits: ProcessLimits) -> None:
     """Limit a process. One that has ended already is fine; OSError or ValueError when a limit is not permitted."""
     hard_cpu_s = None if limits.cpu_s is None else limits.cpu_s + _CPU_GRACE_S
     wanted = (
@@ -53,7 +53,7 @@ def apply(pid: int, limits: Limits) -> None:
                 resource.prlimit(pid, kind, (soft, hard))
 
 
-def limit_self(limits: Limits) -> None:
+def limit_self(limits: ProcessLimits) -> None:
     """Limit this process, and what it will start. Of the file size only the soft limit is set: see `lift_file_size`."""
     apply(os.getpid(), replace(limits, file_size=None))
     if limits.file_size is not None:

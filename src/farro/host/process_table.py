@@ -22,7 +22,7 @@ _LOOKS = 3  # at a program that has arguments, no environment, and sleeps: it ha
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProcessEntry:
     """One process. (pid, start) names it for as long as the machine is up; pid alone does not."""
 
     pid: int
@@ -40,7 +40,7 @@ class Entry:
         return self.state not in "ZX" or self.threads > 1
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[ProcessEntry]:
     """Every process that can be seen from here."""
     if not LINUX:
         yield from _entries_by_psutil()
@@ -50,7 +50,7 @@ def entries() -> Iterator[Entry]:
             yield found
 
 
-def entry(pid: int) -> Entry | None:
+def entry(pid: int) -> ProcessEntry | None:
     """One process; None when there is none of that number (any more)."""
     if not LINUX:
         return next((found for found in _entries_by_psutil() if found.pid == pid), None)
@@ -59,7 +59,7 @@ def entry(pid: int) -> Entry | None:
     fields = stat[stat.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
-    return Entry(
+    return ProcessEntry(
         pid=pid,
         ppid=int(fields[1]),
         group=int(fields[2]),
@@ -133,13 +133,13 @@ def _readable(path: str) -> bytes | None:
         return None
 
 
-def _entries_by_psutil() -> Iterator[Entry]:
+def _entries_by_psutil() -> Iterator[ProcessEntry]:
     import psutil  # only off Linux: it costs 20 ms to import
 
     for process in psutil.process_iter():
         try:
             zombie = process.status() == psutil.STATUS_ZOMBIE
-            yield Entry(
+            yield ProcessEntry(
                 pid=process.pid,
                 ppid=process.ppid(),
                 group=os.getpgid(process.pid) if hasattr(os, "getpgid") else 0,

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from farro.host import process_table
-from farro.host.process_table import Entry
+from farro.host.process_table import ProcessEntry
 from farro.host.thread_turns import RESTING
 
 MARKER = "FARRO_CLAIM"
@@ -145,7 +145,7 @@ def adopts_only_its_own() -> bool:
     return not any(entry is not None and _is_inherited(entry) for entry in left)
 
 
-def _is_inherited(entry: Entry) -> bool:
+def _is_inherited(entry: ProcessEntry) -> bool:
     return entry.alive and (entry.pid, entry.start) in _inherited
 
 
@@ -271,7 +271,7 @@ class _Patience:
             self._while_waiting()
 
 
-def _members(leader: int | None, marker: str | None) -> list[Entry]:
+def _members(leader: int | None, marker: str | None) -> list[ProcessEntry]:
     """Every living process of the tree but this one."""
     own = os.getpid()
     seen = (entry for entry in process_table.entries() if entry.alive and not entry.kernel)
@@ -289,7 +289,7 @@ def _members(leader: int | None, marker: str | None) -> list[Entry]:
     return [living[pid] for pid in found]
 
 
-def _belongs(entry: Entry, leader: int | None, marker: str | None) -> bool:
+def _belongs(entry: ProcessEntry, leader: int | None, marker: str | None) -> bool:
     if leader is not None and leader in (entry.pid, entry.group, entry.session):
         return True
     if marker is None:
@@ -298,7 +298,7 @@ def _belongs(entry: Entry, leader: int | None, marker: str | None) -> bool:
 
 
 def _signal_and_wait(
-    found: list[Entry], leader: int | None, marker: str | None, patience: _Patience, termed: set[tuple[int, int]]
+    found: list[ProcessEntry], leader: int | None, marker: str | None, patience: _Patience, termed: set[tuple[int, int]]
 ) -> None:
     """One round: signal all that were found, then wait until they are gone or the round is over."""
     pinned: list[int] = []
@@ -322,7 +322,7 @@ def _signal_and_wait(
             os.close(fd)
 
 
-def _pin(entry: Entry) -> int | None:
+def _pin(entry: ProcessEntry) -> int | None:
     """A pidfd that refers to exactly this process, or None."""
     try:
         fd = os.pidfd_open(entry.pid)
@@ -334,7 +334,7 @@ def _pin(entry: Entry) -> int | None:
     return None
 
 
-def _still(entry: Entry) -> bool:
+def _still(entry: ProcessEntry) -> bool:
     """Whether that number is still that process: a PID may be reused, a PID with its start time is not."""
     now = process_table.entry(entry.pid)
     return now is not None and now.start == entry.start and now.alive

@@ -33,7 +33,7 @@ from typing import Literal, Protocol
 from farro.host import fs, process_limits, process_tree
 from farro.host.cgroup import kill_cgroup, own_cgroup, remove_cgroup
 from farro.host.process_identity import Identity, identity, identity_of, kill_identified, matches
-from farro.host.process_limits import Limits
+from farro.host.process_limits import ProcessLimits
 from farro.host.process_tree import (
     GRACE_S,
     MARKER,
@@ -54,9 +54,9 @@ __all__ = [
     "MARKER",
     "Exit",
     "Identity",
-    "Limits",
     "NotStarted",
     "Process",
+    "ProcessLimits",
     "adopt_orphans",
     "adopts_only_its_own",
     "any_left",
@@ -112,7 +112,7 @@ class NotStarted:
         return self.reason == "no_resources"
 
 
-class Shell(Protocol):
+class Enclosure(Protocol):
     """What stands around a process that was started in a sandbox."""
 
     def ended(self) -> tuple[float, float, int] | None:
@@ -129,7 +129,7 @@ def start(
     cwd: str,
     env: Mapping[str, str],
     executable: str | None = None,
-    limits: Limits | None = None,
+    limits: ProcessLimits | None = None,
     pass_fds: Sequence[int] = (),
     spawn: Spawn | None = None,
 ) -> Process | NotStarted:
@@ -193,7 +193,7 @@ class Process:
         self.exit: Exit | None = None
         self._popen = popen
         self._started_s = started_s
-        self._shell: Shell | None = None
+        self._shell: Enclosure | None = None
         process_tree.started(self.pid)
         self._pidfd: int | None = None
         # Old kernels, other systems, no descriptors left: `wait` then looks every few milliseconds instead.
@@ -209,7 +209,7 @@ class Process:
                 self._reap()
         return self.exit
 
-    def enclosed(self, shell: Shell) -> None:
+    def enclosed(self, shell: Enclosure) -> None:
         """It is only the shell of what it was started for: a sandbox's monitor, which ends by itself when that has."""
         self._shell = shell
         process_tree.spare(self.pid)

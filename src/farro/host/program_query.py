@@ -19,7 +19,7 @@ _BLOCK = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class ProgramAnswer:
     """What came of it. `trouble` is set when it gave no whole answer: it could not start, hung, or said too much."""
 
     stdout: bytes = b""
@@ -29,7 +29,7 @@ class Said:
 
 def ask(
     argv: Sequence[str], *, timeout_s: float, limit: int, cwd: str, env: Mapping[str, str], errors: bool = False
-) -> Said:
+) -> ProgramAnswer:
     """stdin is empty, stderr is dropped (with `errors`: read as if it were stdout); all that it started in its session
     is over when this returns."""
     try:
@@ -43,7 +43,7 @@ def ask(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return Said(trouble=f"could not be started: {getattr(error, 'strerror', None) or error}")
+        return ProgramAnswer(trouble=f"could not be started: {getattr(error, 'strerror', None) or error}")
     assert process.stdout is not None
     try:
         return _read(process, process.stdout.fileno(), time.monotonic() + timeout_s, timeout_s, limit)
@@ -54,7 +54,7 @@ def ask(
         process.wait()
 
 
-def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: float, limit: int) -> Said:
+def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: float, limit: int) -> ProgramAnswer:
     """Up to its end, not that of its output: what it left behind may hold the pipe open for ever."""
     data = b""
     os.set_blocking(fd, False)
@@ -67,12 +67,12 @@ def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: 
             left_s = until_s - time.monotonic()
             ready = [key.fd for key, _ in selector.select(max(0.0, left_s))] if left_s > 0 else []
             if not ready:
-                return Said(stdout=data, trouble=f"gave no answer within {timeout_s:g} s")
+                return ProgramAnswer(stdout=data, trouble=f"gave no answer within {timeout_s:g} s")
             with contextlib.suppress(BlockingIOError):
                 while block := os.read(fd, _BLOCK):
                     data += block
                     if len(data) > limit:
-                        return Said(stdout=data[:limit], trouble=f"said more than {limit} bytes")
+                        return ProgramAnswer(stdout=data[:limit], trouble=f"said more than {limit} bytes")
                 if fd in selector.get_map():  # closed: it would be ready for ever
                     selector.unregister(fd)
             if end in ready:
@@ -80,11 +80,11 @@ def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: 
     return _judged(process, data)
 
 
-def _judged(process: subprocess.Popen[bytes], data: bytes) -> Said:
+def _judged(process: subprocess.Popen[bytes], data: bytes) -> ProgramAnswer:
     ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie: its id must not be another's
     assert ended is not None
     if ended.si_code != os.CLD_EXITED:
-        return Said(stdout=data, trouble=f"ended with signal {ended.si_status}")
+        return ProgramAnswer(stdout=data, trouble=f"ended with signal {ended.si_status}")
     if ended.si_status != 0:
-        return Said(stdout=data, code=ended.si_status, trouble=f"ended with exit code {ended.si_status}")
-    return Said(stdout=data, code=0)
+        return ProgramAnswer(stdout=data, code=ended.si_status, trouble=f"ended with exit code {ended.si_status}")
+    return ProgramAnswer(stdout=data, code=0)

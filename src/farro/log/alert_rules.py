@@ -37,7 +37,7 @@ class Alert:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Depth:
+class QueueDepth:
     """A role's queue: how many it has and may have, and how many it had all the time since `since`."""
 
     role: str
@@ -101,7 +101,7 @@ def least(depth_now: int, role: str, changed: Iterable[tuple[datetime, str, int]
     return max(0, lowest)
 
 
-def depth(queue: Depth, now: datetime) -> Alert:
+def depth(queue: QueueDepth, now: datetime) -> Alert:
     bar = DEPTH * queue.cap
     minutes = (now - queue.since).total_seconds() / 60
     firing = queue.least > bar

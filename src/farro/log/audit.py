@@ -28,7 +28,8 @@ from farro.log.structured import Log
 __all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit", "tell_all"]
 
 Value = str | int | bool | None
-Event = Mapping[str, Value] | Lifecycle  # codes, `event` and `actor` among them; or the transition that came to this
+# A mapping of codes, `event` and `actor` among them; or the transition that led to this lifecycle.
+AuditEvent = Mapping[str, Value] | Lifecycle
 # What codes are made of: nothing in it needs an escape in JSON, and no sentence gets through it.
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/@+-"
 _LONGEST = 200
@@ -44,7 +45,7 @@ def no_audit(event: str, *, actor: str | None = None, **codes: Value) -> None:
     """For stores that keep no audit log."""
 
 
-def tell_all(audit: Audit, events: Sequence[Event]) -> None:
+def tell_all(audit: Audit, events: Sequence[AuditEvent]) -> None:
     """Several events of one moment."""
     if isinstance(audit, AuditLog):
         audit.many(events)
@@ -92,7 +93,7 @@ class AuditLog:
         """As at first, and in a forked child: what its parent buffered is the parent's to write, and a lock that
         another thread held at the fork would never be free again."""
         self._pid = os.getpid()
-        self._buffer: list[tuple[datetime, Sequence[Event]]] = []
+        self._buffer: list[tuple[datetime, Sequence[AuditEvent]]] = []
         self._since_s = 0.0  # when the oldest of `_buffer` came
         self._mutex = threading.Lock()  # guards _buffer; never held while the disk or another process is waited for
         self._writing = threading.Lock()
@@ -107,7 +108,7 @@ class AuditLog:
 
     record = __call__
 
-    def many(self, events: Sequence[Event]) -> None:
+    def many(self, events: Sequence[AuditEvent]) -> None:
         """As `record` of each, at one moment."""
         if not events:  # an idle worker's: nobody is woken for them
             return
@@ -140,7 +141,7 @@ class AuditLog:
     def spell(self, event: str, *, actor: str | None = None, **codes: Value) -> bytes:
         return self._line(self._head(self._clock.now()), {"event": event, "actor": actor, **codes})
 
-    def _lines(self, told: Sequence[tuple[datetime, Sequence[Event]]]) -> Iterator[bytes]:
+    def _lines(self, told: Sequence[tuple[datetime, Sequence[AuditEvent]]]) -> Iterator[bytes]:
         for moment, events in told:
             head = self._head(moment)
             for event in events:
@@ -221,7 +222,7 @@ class AuditLog:
             self._files.forget()
 
 
-def _codes(event: Event) -> Mapping[str, Value]:
+def _codes(event: AuditEvent) -> Mapping[str, Value]:
     return audit_fields.codes(event) if isinstance(event, Lifecycle) else event
 
 

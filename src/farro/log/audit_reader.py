@@ -23,19 +23,19 @@ _TORN = 64 << 10  # no line is longer: a block without a newline for so long is 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trail:
+class JobEvents:
     lines: tuple[Mapping[str, Any], ...]
     whole: bool  # False: older files were left out
 
 
-def trail(folder: str, job_id: str, *, since_s: float = 0.0, limit: int = LIMIT) -> Trail:
+def trail(folder: str, job_id: str, *, since_s: float = 0.0, limit: int = LIMIT) -> JobEvents:
     """What the log says of a job. Files that were written last before `since_s` (Unix time) cannot name it."""
     chosen: list[str] = []
     whole, left = True, limit
     try:
         names = files(folder)
     except FileNotFoundError:
-        return Trail(lines=(), whole=True)
+        return JobEvents(lines=(), whole=True)
     for name in reversed(names):  # the newest first: what is left out is what is oldest
         with contextlib.suppress(FileNotFoundError):  # rotated away meanwhile
             status = fs.lstat(f"{folder}/{name}")
@@ -50,7 +50,7 @@ def trail(folder: str, job_id: str, *, since_s: float = 0.0, limit: int = LIMIT)
     for path in reversed(chosen):
         with contextlib.suppress(OSError):
             found += _of_job(path, job_id)
-    return Trail(lines=tuple(found), whole=whole)
+    return JobEvents(lines=tuple(found), whole=whole)
 
 
 def _of_job(path: str, job_id: str) -> Iterator[Mapping[str, Any]]:
@@ -82,13 +82,13 @@ def _blocks(path: str) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recent:
+class RecentEvents:
     lines: tuple[Mapping[str, Any], ...]  # the newest first, as nearly as writers that buffer for a second keep to it
     whole: bool  # False: there was more than was read
     since: datetime | None  # how far back that reaches, where it is not whole
 
 
-def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), limit: int = LIMIT) -> Recent:
+def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), limit: int = LIMIT) -> RecentEvents:
     """What the log says since then, read backwards from its end; with `holding` only lines that have one of these.
 
     Lines of different writers are out of order by as long as they buffer, so reading goes on for a block after the
@@ -108,10 +108,10 @@ def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), lim
                         found.append(data)
         oldest = moment_of(lines[0]) or oldest
         if oldest is not None and oldest < since:
-            return Recent(lines=tuple(found), whole=True, since=None)
+            return RecentEvents(lines=tuple(found), whole=True, since=None)
         if left <= 0:
-            return Recent(lines=tuple(found), whole=False, since=oldest)
-    return Recent(lines=tuple(found), whole=True, since=None)
+            return RecentEvents(lines=tuple(found), whole=False, since=oldest)
+    return RecentEvents(lines=tuple(found), whole=True, since=None)
 
 
 def backwards(folder: str) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from farro.documents.encoding import encoder
 from farro.jobs.times import timestamp
 
-Event = tuple[str, str, Mapping[str, Any]]
+LogEvent = tuple[str, str, Mapping[str, Any]]
 Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
 
 GRAVE = ("error", "critical")
@@ -48,7 +48,7 @@ def lines(
     return _Lines(actor, now, stream, short, LEVELS[: LEVELS.index(level)])
 
 
-class Together:
+class BatchLog:
     """A log that is told several events at once."""
 
     def __init__(self, log: Log) -> None:
@@ -57,16 +57,16 @@ class Together:
     def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         self._log(level, message, fields)
 
-    def many(self, events: Sequence[Event]) -> None:
+    def many(self, events: Sequence[LogEvent]) -> None:
         for event in events:
             self._log(*event)
 
 
-def together(log: Log) -> Together:
-    return log if isinstance(log, Together) else Together(log)
+def together(log: Log) -> BatchLog:
+    return log if isinstance(log, BatchLog) else BatchLog(log)
 
 
-class _Lines(Together):
+class _Lines(BatchLog):
     def __init__(
         self, actor: str, now: Callable[[], datetime], stream: TextIO | None, short: bool, quiet: Sequence[str]
     ) -> None:
@@ -81,7 +81,7 @@ class _Lines(Together):
     def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         self.many([(level, message, fields)])
 
-    def many(self, events: Sequence[Event]) -> None:
+    def many(self, events: Sequence[LogEvent]) -> None:
         """With one write."""
         if self._stream is None:
             return

@@ -15,9 +15,9 @@ from farro.config.settings import Settings
 from farro.host import fs
 from farro.lazy_dataclass import dataclass
 from farro.log import alert_rules as triggers
-from farro.log.alert_rules import Alert, Depth
+from farro.log.alert_rules import Alert, QueueDepth
 from farro.log.audit import files
-from farro.log.audit_reader import Recent
+from farro.log.audit_reader import RecentEvents
 from farro.queue import find_job, fleet, tree
 from farro.store.port import Store
 
@@ -60,14 +60,14 @@ def alerts(
 
 
 def _depths(
-    settings: Settings, loads: dict[str, int], hot: Sequence[str], read: Recent, aside: set[str], now: datetime
-) -> list[Depth]:
+    settings: Settings, loads: dict[str, int], hot: Sequence[str], read: RecentEvents, aside: set[str], now: datetime
+) -> list[QueueDepth]:
     """Compute each queue's depth now and its lowest depth inside the window."""
     begin = now - timedelta(seconds=triggers.DEPTH_S)
     since = begin if read.whole or read.since is None else max(begin, read.since)
     changed = triggers.changes(read.lines, hot, aside) if hot else []
     return [
-        Depth(
+        QueueDepth(
             role=role,
             cap=settings.cap_of(role) or 0,
             now=load,

@@ -21,7 +21,7 @@ from farro.jobs.envelope import Hop, Lifecycle
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import moment_or_none, seconds_between, timestamp
 from farro.lazy_dataclass import dataclass
-from farro.log.audit_reader import Trail
+from farro.log.audit_reader import JobEvents
 from farro.queue import fleet, tree
 from farro.store.port import JobView, Store
 
@@ -142,7 +142,7 @@ class History:
 
     view: JobView
     attempts: tuple[AttemptRecord, ...]
-    audit: Trail
+    audit: JobEvents
 
 
 def history(store: Store, root: str, job_id: str) -> History:
@@ -163,10 +163,10 @@ def history(store: Store, root: str, job_id: str) -> History:
     raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
 
 
-def _in_order(said: Trail) -> Trail:
+def _in_order(said: JobEvents) -> JobEvents:
     """Sort the lines of all writers: each writes its own in order, but their times may cross."""
     lines = sorted(said.lines, key=lambda line: str(line.get("ts")))
-    return Trail(lines=tuple(in_order(lines, fact_of)), whole=said.whole)
+    return JobEvents(lines=tuple(in_order(lines, fact_of)), whole=said.whole)
 
 
 def attempt_numbers(folder: str) -> list[int]:
@@ -178,7 +178,7 @@ def attempt_numbers(folder: str) -> list[int]:
     return sorted(int(name) for name in fs.listdir(f"{folder}/attempts") if name.isdecimal())
 
 
-def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail, timed: bool) -> AttemptRecord:
+def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: JobEvents, timed: bool) -> AttemptRecord:
     result = read_result(folder, number)
     end = next((hop for hop in life.hops if hop.attempt == number and hop.reason is not Reason.REQUEUED), None)
     running = number == latest and life.status is Status.IN_PROGRESS and end is None
@@ -207,7 +207,7 @@ def _outcome(life: Lifecycle, end: Hop) -> str:
     return str(end.reason)
 
 
-def _claim(said: Trail, number: int) -> Mapping[str, Any]:
+def _claim(said: JobEvents, number: int) -> Mapping[str, Any]:
     """Return the audit line of the claim, or an empty mapping."""
     return next((line for line in said.lines if line.get("attempt") == number and _is_claim(line)), {})
 

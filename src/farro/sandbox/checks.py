@@ -6,14 +6,14 @@ What each level cannot stop, and what would make it better, is told by `farro sa
 from __future__ import annotations
 
 from farro.doctor.checks import Check, Finding, edit, failed, ok, warning
-from farro.sandbox.levels import Sandbox, Wanted
+from farro.sandbox.levels import Sandbox, SandboxChoice
 
 
-def checks(wanted: Wanted, *, required: bool, config: str) -> list[Check]:
+def checks(wanted: SandboxChoice, *, required: bool, config: str) -> list[Check]:
     return [Check(id="sandbox", title="sandbox", look=lambda: _sandbox(wanted, required, config))]
 
 
-def _sandbox(wanted: Wanted, required: bool, config: str) -> Finding:
+def _sandbox(wanted: SandboxChoice, required: bool, config: str) -> Finding:
     chosen = Sandbox.available(wanted)
     if chosen.level == "A":
         return ok("level A: namespaces and seccomp", *chosen.gaps())

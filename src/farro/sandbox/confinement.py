@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from farro.host.process_limits import Limits
+from farro.host.process_limits import ProcessLimits
 from farro.lazy_dataclass import dataclass, field
 
 PROCESSES = 512  # at once, of one step: more than any build of a program needs here, less than a machine has
@@ -29,8 +29,8 @@ class Confinement:
     env: dict[str, str] = field(default_factory=dict)  # added to the process's own
 
     @property
-    def limits(self) -> Limits:
-        return Limits(address_space=self.memory_bytes, file_size=self.file_bytes, processes=self.processes)
+    def limits(self) -> ProcessLimits:
+        return ProcessLimits(address_space=self.memory_bytes, file_size=self.file_bytes, processes=self.processes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ How it is started, and why so:
 - It lets the step go when every mount stands: what is still in that pipe when nobody can read it any more says that the
   sandbox could not be built. Every mount of the machine is looked at; one that somebody takes away meanwhile ends it,
   and then it is begun anew.
-- Its first process reaps and is killed with the sandbox; the monitor, which is our child, ends before it. `Box.ended`
+- Its first process reaps and is killed with the sandbox; the monitor, which is our child, ends before it. Its `ended`
   waits for the first one: when that is gone the kernel has ended every process of the PID namespace.
 - `--die-with-parent` follows the thread that started it: the slot's own, which waits for the step as long as it runs.
 - Root stays root, without a capability, in a user namespace: its files stay its own, and those of others closed.
@@ -33,7 +33,7 @@ from farro.host.thread_turns import RESTING
 from farro.sandbox import limits as bounding
 from farro.sandbox import paths, seccomp
 from farro.sandbox.confinement import Confinement, Launch, within
-from farro.sandbox.limits import Bounds
+from farro.sandbox.limits import SharedLimits
 from farro.sandbox.syscall_numbers import machine
 
 _Came = TypeVar("_Came")
@@ -47,10 +47,10 @@ _MARKS = "FARRO_"  # by which processes of a job are found in /proc, bubblewrap'
 _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 
 
-def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
+def start(bwrap: str, launch: Launch, bounds: SharedLimits | None = None) -> Process | NotStarted:
     """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
     _refuse_links(launch)
-    with Pinned(launch.confinement) as pinned:
+    with PinnedPaths(launch.confinement) as pinned:
 
         def begin() -> Process | NotStarted:
             return _start(bwrap, launch, bounds, pinned.fds)
@@ -77,7 +77,7 @@ def rebuilt(came: _Came, anew: Callable[[], _Came], said: Callable[[_Came], str 
     return came
 
 
-def _start(bwrap: str, launch: Launch, bounds: Bounds | None, pinned: Mapping[str, int]) -> Process | NotStarted:
+def _start(bwrap: str, launch: Launch, bounds: SharedLimits | None, pinned: Mapping[str, int]) -> Process | NotStarted:
     """One try; stdin stays open."""
     confinement = launch.confinement
     name = machine()
@@ -113,7 +113,7 @@ def _start(bwrap: str, launch: Launch, bounds: Bounds | None, pinned: Mapping[st
         first = _told_pid(info_r)
         if first is None:
             return _not_built(process, launch)
-        process.enclosed(Box(first))
+        process.enclosed(SandboxMonitor(first))
         try:
             process_limits.apply(first, (bounds or bounding).limits(confinement, alone=True))
             if bounds is not None:
@@ -244,7 +244,7 @@ def _on_the_way(confinement: Confinement) -> list[str]:
     return [path for path in sorted(found) if path not in confinement.writable]
 
 
-class Pinned:
+class PinnedPaths:
     """Descriptors of the paths that are bound, from before bubblewrap is started until it has them."""
 
     def __init__(self, confinement: Confinement) -> None:
@@ -260,7 +260,7 @@ class Pinned:
             self.__exit__()
             raise
 
-    def __enter__(self) -> Pinned:
+    def __enter__(self) -> PinnedPaths:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -268,8 +268,8 @@ class Pinned:
             os.close(fd)
 
 
-class Box:
-    """What stands around a step of this level (processes.Shell)."""
+class SandboxMonitor:
+    """What stands around a step of this level (processes.Enclosure)."""
 
     def __init__(self, first: int) -> None:
         self._first = first

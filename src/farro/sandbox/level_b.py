@@ -19,11 +19,11 @@ from farro.host.processes import NotStarted, Process
 from farro.sandbox import landlock, seccomp, syscalls
 from farro.sandbox import limits as bounding
 from farro.sandbox.confinement import Confinement, Launch
-from farro.sandbox.limits import Bounds
+from farro.sandbox.limits import SharedLimits
 from farro.sandbox.syscall_numbers import machine
 
 
-def start(abi: int, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
+def start(abi: int, launch: Launch, bounds: SharedLimits | None = None) -> Process | NotStarted:
     """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
     confinement = launch.confinement
     ruleset = landlock.ruleset(confinement, abi)
@@ -51,7 +51,7 @@ def start(abi: int, launch: Launch, bounds: Bounds | None = None) -> Process | N
         if bounds is not None and isinstance(process, Process):
             bounds.attach_started(process.pid)
         return process
-    except Unconfined as unconfined:
+    except RightsNotDropped as unconfined:
         return NotStarted(reason="not_supported", message=f"the sandbox could not be entered: {unconfined}")
     finally:
         os.close(ruleset)
@@ -75,7 +75,7 @@ def _give_up(ruleset: int, *, network: bool) -> None:
     syscalls.load_filter(seccomp.program(name, inet=network, attributes=False))  # last: it refuses these calls
 
 
-class Unconfined(Exception):
+class RightsNotDropped(Exception):
     """A right could not be given up: nothing was started."""
 
 
@@ -90,7 +90,7 @@ def _on_a_thread_of_its_own(
             try:
                 prepare()
             except OSError as error:
-                raise Unconfined(str(error)) from error
+                raise RightsNotDropped(str(error)) from error
             came.append(fork())
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits
             failed.append(error)

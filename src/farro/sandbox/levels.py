@@ -19,12 +19,12 @@ from farro.lazy_dataclass import dataclass
 from farro.sandbox import level_a, level_b, seccomp, syscalls
 from farro.sandbox import limits as bounding
 from farro.sandbox.confinement import Confinement, Launch
-from farro.sandbox.limits import Bounds
+from farro.sandbox.limits import SharedLimits
 from farro.sandbox.paths import PathRefused
 from farro.sandbox.syscall_numbers import machine
 
 Level = Literal["A", "B", "none"]
-Wanted = Literal["auto", "A", "B", "none"]
+SandboxChoice = Literal["auto", "A", "B", "none"]
 
 _PROBE_S = 20.0
 _PIECE = 1 << 20
@@ -50,7 +50,7 @@ class Sandbox:
     abi: int = 0
 
     @staticmethod
-    def available(wanted: Wanted = "auto") -> Sandbox:
+    def available(wanted: SandboxChoice = "auto") -> Sandbox:
         """The best level that works here, or the `wanted` one where it works, else none. Probed once a process."""
         return _available(wanted, os.geteuid() if hasattr(os, "geteuid") else -1)
 
@@ -74,7 +74,7 @@ class Sandbox:
         cwd: str,
         env: Mapping[str, str],
         executable: str | None = None,
-        bounds: Bounds | None = None,
+        bounds: SharedLimits | None = None,
     ) -> Process | NotStarted:
         """As processes.start. What is read from a file comes through a pipe: a descriptor of the file itself could be
         opened again for writing, through /proc, and its mode and times could be set. `bounds`: what several share.
@@ -122,7 +122,7 @@ class Sandbox:
 
 
 @cache
-def _available(wanted: Wanted, _user: int) -> Sandbox:
+def _available(wanted: SandboxChoice, _user: int) -> Sandbox:
     bwrap, abi = find_bwrap() or "", syscalls.landlock_abi()
     probes: list[Probe] = []
     if wanted in ("auto", "A"):
@@ -158,7 +158,7 @@ def _probed(bwrap: str, name: str) -> str | None:
     """What it says when it cannot start a program as a step is started: with a path by descriptor, which bubblewrap
     before 0.8 cannot."""
     probe = Confinement(protected=("/",))
-    with level_a.Pipes() as pipes, level_a.Pinned(probe) as pinned:
+    with level_a.Pipes() as pipes, level_a.PinnedPaths(probe) as pinned:
         filter_r, filter_w = pipes.make()
         os.write(filter_w, seccomp.program(name, inet=True, attributes=True))  # noqa: TID251 - a pipe, no file
         pipes.close(filter_w)

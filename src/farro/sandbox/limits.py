@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 
 from farro.host import cgroup_limits, process_table
-from farro.host.process_limits import Limits
+from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import ErrorInfo
 from farro.sandbox.confinement import Confinement
 
@@ -23,7 +23,7 @@ _KNOWN_S = 5.0  # how long a count of the user's processes is good
 _counted = (0.0, 0)
 
 
-class Bounds:
+class SharedLimits:
     """One for each plan that is confined."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Bounds:
         self.group = cgroup_limits.make(processes=processes, memory_bytes=memory_bytes) if group else None
         self._counts = self.group is None and _is_root()
 
-    def limits(self, confinement: Confinement, *, alone: bool) -> Limits:
+    def limits(self, confinement: Confinement, *, alone: bool) -> ProcessLimits:
         """What each process is limited to. `alone`: the kernel counts the sandbox's processes only."""
         if self.group is not None:
             return replace(confinement.limits, processes=None, address_space=None)
@@ -90,7 +90,7 @@ class Bounds:
         return () if self.group is None else self.group.close()
 
 
-def limits(confinement: Confinement, *, alone: bool) -> Limits:
+def limits(confinement: Confinement, *, alone: bool) -> ProcessLimits:
     """What each process is limited to where nothing is shared. Root is bound by no number of processes."""
     own = confinement.limits
     if own.processes is None or _is_root():

@@ -40,7 +40,7 @@ class PathRefused(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Allowed:
+class WritablePaths:
     """What a job may write."""
 
     writable: tuple[str, ...]  # physical paths
@@ -48,7 +48,7 @@ class Allowed:
     made: tuple[str, ...] = ()  # files that were missing
 
 
-def allowed(root: str, wanted: tuple[str, ...], *, absolute: bool = False) -> Allowed:
+def allowed(root: str, wanted: tuple[str, ...], *, absolute: bool = False) -> WritablePaths:
     """The physical paths of what a job asked for; missing ones are made. PathRefused, or OSError of the disk.
 
     The root itself means each of its entries but farro's own: nothing new can then be made directly in it.
@@ -67,7 +67,7 @@ def allowed(root: str, wanted: tuple[str, ...], *, absolute: bool = False) -> Al
             _check(root, path, place)
             writable.append(place)
     writable = list(dict.fromkeys(writable))
-    return Allowed(writable=tuple(writable), protected=tuple(_repositories(writable)), made=tuple(made))
+    return WritablePaths(writable=tuple(writable), protected=tuple(_repositories(writable)), made=tuple(made))
 
 
 def is_own(name: str) -> bool:

@@ -30,7 +30,7 @@ _BEGINNING = 8
 _PIECE = 1 << 20
 _PLAIN = "***"  # where the usual mark would itself spell a secret
 
-Found = tuple[int, int, str]  # from, to, whose
+Occurrence = tuple[int, int, str]  # from, to, whose
 
 
 class Redactor:
@@ -83,11 +83,11 @@ class Redactor:
             return [self.tree(value) for value in data]
         return data
 
-    def stream(self, write: Callable[[bytes], object]) -> Stream:
+    def stream(self, write: Callable[[bytes], object]) -> RedactedStream:
         """What is written to the stream goes to `write` redacted, also where a secret comes in two pieces."""
-        return Stream(self, write)
+        return RedactedStream(self, write)
 
-    def _found(self, data: bytes) -> list[Found]:
+    def _found(self, data: bytes) -> list[Occurrence]:
         """Every occurrence, in order; those that overlap are one, named for the first."""
         if not any(beginning in data for beginning in self._beginnings):
             return []
@@ -147,7 +147,7 @@ class Redactor:
         return False
 
 
-class Stream:
+class RedactedStream:
     """Redacts what flows through it. It holds back as many bytes as the beginning of a secret may have."""
 
     def __init__(self, redactor: Redactor, write: Callable[[bytes], object]) -> None:
@@ -184,8 +184,8 @@ class Stream:
             self._write(clean)
 
 
-def _merged(places: Iterable[Found]) -> list[Found]:
-    merged: list[Found] = []
+def _merged(places: Iterable[Occurrence]) -> list[Occurrence]:
+    merged: list[Occurrence] = []
     for begin, end, name in places:
         if merged and begin < merged[-1][1]:
             first = merged[-1]
@@ -195,7 +195,7 @@ def _merged(places: Iterable[Found]) -> list[Found]:
     return merged
 
 
-def _replaced(data: bytes, found: Iterable[Found], mark: Callable[[str], bytes]) -> bytes:
+def _replaced(data: bytes, found: Iterable[Occurrence], mark: Callable[[str], bytes]) -> bytes:
     out, at = [], 0
     for begin, end, name in found:
         out += [data[at:begin], mark(name)]

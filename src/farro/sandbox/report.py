@@ -9,13 +9,13 @@ import os
 
 from farro.host import cgroup_limits
 from farro.lazy_dataclass import dataclass
-from farro.sandbox.levels import Level, Probe, Sandbox, Wanted
+from farro.sandbox.levels import Level, Probe, Sandbox, SandboxChoice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class SandboxReport:
     level: Level  # that jobs get here
-    wanted: Wanted  # by the config
+    wanted: SandboxChoice  # by the config
     runs: bool  # whether jobs with allowed_paths are run at all
     probes: tuple[Probe, ...]  # of every level
     processes: str  # how their number is kept
@@ -24,7 +24,7 @@ class Report:
     advice: tuple[str, ...]  # what would make it better
 
 
-def report(wanted: Wanted, *, required: bool) -> Report:
+def report(wanted: SandboxChoice, *, required: bool) -> SandboxReport:
     """Probes every level, whatever the config wants."""
     chosen = Sandbox.available(wanted)
     probes = (*Sandbox.available("A").probes, *Sandbox.available("B").probes)
@@ -33,7 +33,7 @@ def report(wanted: Wanted, *, required: bool) -> Report:
         group.close()
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     watched = "counted four times a second: root is bound by no limit" if root else "RLIMIT_NPROC"
-    return Report(
+    return SandboxReport(
         level=chosen.level,
         wanted=wanted,
         runs=chosen.level != "none" or not (required or wanted in ("A", "B")),
@@ -45,7 +45,7 @@ def report(wanted: Wanted, *, required: bool) -> Report:
     )
 
 
-def _advice(chosen: Sandbox, probes: tuple[Probe, ...], wanted: Wanted) -> list[str]:
+def _advice(chosen: Sandbox, probes: tuple[Probe, ...], wanted: SandboxChoice) -> list[str]:
     if chosen.level == "A":
         return []
     best = probes[0]

@@ -29,7 +29,7 @@ _REFUSED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FileState:
     """What one look at a name tells of the thing behind it, without opening it."""
 
     kind: int
@@ -44,7 +44,7 @@ class Seen:
     own: bool = False  # farro's: only mode and owner count
 
 
-Snapshot = Mapping[str, Seen]
+Snapshot = Mapping[str, FileState]
 
 
 def snapshot(root: str, beside: Collection[str], limit: int = ENTRIES) -> Snapshot:
@@ -66,7 +66,7 @@ def changed(before: Snapshot, after: Snapshot, *, only_attributes: bool) -> list
     return sorted(name for name in names if _differs(before.get(name), after.get(name), only_attributes))
 
 
-def _differs(old: Seen | None, new: Seen | None, only_attributes: bool) -> bool:
+def _differs(old: FileState | None, new: FileState | None, only_attributes: bool) -> bool:
     if old == new:
         return False
     if any(one is not None and one.own for one in (old, new)):
@@ -110,7 +110,7 @@ def listed(paths: Sequence[str]) -> str:
     return ", ".join(paths[:5]) + more
 
 
-def _walk(root: str, folder: str, beside: frozenset[str], left: list[int]) -> Iterator[tuple[str, Seen]]:
+def _walk(root: str, folder: str, beside: frozenset[str], left: list[int]) -> Iterator[tuple[str, FileState]]:
     try:
         with os.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
@@ -133,7 +133,7 @@ def _walk(root: str, folder: str, beside: frozenset[str], left: list[int]) -> It
             yield from _walk(root, entry.path, beside, left)
 
 
-def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, Seen]]:
+def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, FileState]]:
     """Bounded: the folders of a large queue first, level by level."""
     level = [path]
     while level and left[0] > 0:
@@ -153,8 +153,8 @@ def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, Seen
         level = below
 
 
-def _of_own(status: os.stat_result) -> Seen:
-    return Seen(
+def _of_own(status: os.stat_result) -> FileState:
+    return FileState(
         kind=stat.S_IFMT(status.st_mode),
         inode=status.st_ino,
         mode=stat.S_IMODE(status.st_mode),
@@ -168,14 +168,14 @@ def _of_own(status: os.stat_result) -> Seen:
     )
 
 
-def _seen(path: str, status: os.stat_result) -> Seen:
+def _seen(path: str, status: os.stat_result) -> FileState:
     attributes: tuple[str, ...] = ()
     if hasattr(os, "listxattr"):
         try:
             attributes = tuple(sorted(os.listxattr(path, follow_symlinks=False)))
         except OSError:
             attributes = ()
-    return Seen(
+    return FileState(
         kind=stat.S_IFMT(status.st_mode),
         inode=status.st_ino,
         mode=stat.S_IMODE(status.st_mode),

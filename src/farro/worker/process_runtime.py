@@ -174,7 +174,7 @@ class ProcessRuntime:
             group.attach(popen.pid)
         space = limits.memory_bytes if group is None else None
         if space is not None or limits.cpu_s is not None:
-            process_limits.apply(popen.pid, process_limits.Limits(address_space=space, cpu_s=limits.cpu_s))
+            process_limits.apply(popen.pid, process_limits.ProcessLimits(address_space=space, cpu_s=limits.cpu_s))
         return popen.pid
 
     def _found(self, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from farro.host.thread_turns import Turns
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Outcome
 from farro.jobs.times import timestamp
-from farro.log.structured import Event, Log, together
+from farro.log.structured import Log, LogEvent, together
 from farro.store.port import Agent, BatchStore, Claim, PipelinedStore, WorkerStore
 from farro.worker.batch_wait import Gathering
 from farro.worker.hand_off import Handover
@@ -98,7 +98,7 @@ class Slot:
         self._agent: Agent | None = None
         self._bulk = store if isinstance(store, BatchStore) else None
         self._one_trip = store if isinstance(store, PipelinedStore) else None
-        self._untold: list[Event] = []  # claims, which are told with what became of them when that is over in a moment
+        self._untold: list[LogEvent] = []  # claims that are logged together with their outcomes
         self._next: list[Claim] | None = None  # claimed already, for the next turn; None: to be claimed
         self._end_s = 0.0  # of this stint
         self._reach = 1  # jobs that are claimed at once: grows while they are small
@@ -262,7 +262,7 @@ class Slot:
             return self._store.commit(claim, outcome)
         return self._handover.commit(claim, outcome, lambda: self._beat(agent, claim), self._stop)
 
-    def _committed(self, claim: Claim, told: Lifecycle | Lost) -> Event:
+    def _committed(self, claim: Claim, told: Lifecycle | Lost) -> LogEvent:
         if isinstance(told, Lost):
             return self._line(claim, "warning", str(told), {"type": "claim_lost"})
         event = {"type": "state_transition", "from": "in_progress", "to": str(told.status)}
@@ -358,14 +358,14 @@ class Slot:
             return longest_s
         return min(longest_s, max(0.0, (due - self._clock.now()).total_seconds()))
 
-    def _say(self, *events: Event) -> None:
+    def _say(self, *events: LogEvent) -> None:
         """With one write, after what was not told before it."""
         untold, self._untold = self._untold, []
         self._log.many([*untold, *events])
 
     def _line(
         self, claim: Claim, level: str, message: str, event: Mapping[str, Any], more: Mapping[str, Any] = NOTHING
-    ) -> Event:
+    ) -> LogEvent:
         lifecycle = claim.envelope.lifecycle
         fields = {
             "job_id": lifecycle.job_id,

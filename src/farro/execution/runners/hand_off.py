@@ -17,7 +17,7 @@ from typing import Any
 from farro.errors import SyncFailed
 from farro.execution.runner import Work
 from farro.host import fs
-from farro.host.process_limits import Limits
+from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.lazy_dataclass import dataclass
 
@@ -31,7 +31,7 @@ class Order:
 
     work: Work
     tools: Mapping[str, Any]
-    limits: Limits
+    limits: ProcessLimits
     place_fd: int | None = None
 
     def to_line(self) -> bytes:
@@ -49,7 +49,7 @@ class Order:
         return cls(
             work=Work.from_json(data["work"]),
             tools=data["tools"],
-            limits=Limits(**data["limits"]),
+            limits=ProcessLimits(**data["limits"]),
             place_fd=data["place_fd"],
         )
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from farro.host import signals
-from farro.host.process_limits import Limits
+from farro.host.process_limits import ProcessLimits
 from farro.host.processes import Exit
 from farro.jobs.outcomes import ErrorInfo, Failed
 
 _NO_MEMORY = ("MemoryError", "Cannot allocate memory", "annot allocate memory", "ut of memory", "bad_alloc")
 
 
-def hit(limits: Limits, *, number: int | None, cpu_s: float, said: str) -> str | None:
+def hit(limits: ProcessLimits, *, number: int | None, cpu_s: float, said: str) -> str | None:
     """The limit that ended a process by signal `number`, or that it complained of."""
     if limits.cpu_s is not None and (number == signals.CPU_LIMIT or (number == signals.KILL and cpu_s >= limits.cpu_s)):
         return f"its CPU time reached runners.cpu_s ({limits.cpu_s} s)"
@@ -30,14 +30,14 @@ def hit(limits: Limits, *, number: int | None, cpu_s: float, said: str) -> str |
     return None
 
 
-def hit_by_runner(limits: Limits, ended: Exit, said: str) -> str | None:
+def hit_by_runner(limits: ProcessLimits, ended: Exit, said: str) -> str | None:
     return hit(limits, number=ended.signal, cpu_s=ended.user_s + ended.system_s, said=said)
 
 
-def named(failed: Failed, limits: Limits) -> Failed:
+def named(failed: Failed, limits: ProcessLimits) -> Failed:
     """The same outcome; where its last step hit a limit, its error says which."""
     steps = failed.report.result.get("step_results")
-    if limits == Limits() or failed.error.category != "step_failed" or not isinstance(steps, list) or not steps:
+    if limits == ProcessLimits() or failed.error.category != "step_failed" or not isinstance(steps, list) or not steps:
         return failed
     last: dict[str, Any] = steps[-1]
     code = last.get("exit_code", 0)

@@ -31,7 +31,7 @@ from farro.execution.runners.runner_slots import Place, Places
 from farro.execution.work import failed
 from farro.host import process_identity, processes, waiting
 from farro.host.clock_port import Clock
-from farro.host.process_limits import Limits
+from farro.host.process_limits import ProcessLimits
 from farro.host.processes import Exit, Process
 from farro.jobs.outcomes import Outcome, Released
 from farro.log.structured import printable
@@ -129,7 +129,7 @@ class ProcessRunner:
         tools: Mapping[str, Any],
         environ: Mapping[str, str],
         places: Places,
-        limits: Limits,
+        limits: ProcessLimits,
         clock: Clock,
         tick_every_s: float = TICK_S,
     ) -> None:

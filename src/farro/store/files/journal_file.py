@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from farro.errors import FarroError
 from farro.host import async_write as ahead
 from farro.host import fs, leases
-from farro.host.async_write import Ahead
+from farro.host.async_write import AsyncWriter
 from farro.lazy_dataclass import dataclass
 from farro.store.files.journal_cleanup import has_failed
 from farro.store.files.journal_records import FOLDER, START, head, sealed
@@ -28,7 +28,7 @@ class JournalFile:
     unfinished: int = 0  # records whose folders are still being written
     awaited: bool = False  # somebody waits until there are none
     direct: bool = False  # a third of what a small synchronous write costs is the page cache's, where it stops there
-    ahead: Ahead | None = None  # where a write can be begun, and its caller goes on
+    ahead: AsyncWriter | None = None  # where a write can be begun, and its caller goes on
     _begun: bytes = b""  # what is written already of the block in which `position` lies
 
     def sealed(self, payloads: Iterable[bytes]) -> bytes:

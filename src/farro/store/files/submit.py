@@ -32,7 +32,7 @@ from farro import documents
 from farro.errors import Damaged, IdConflict, InputError, StorageTrouble
 from farro.host import fs, trees
 from farro.jobs import ids, places
-from farro.log.audit import Event, tell_all
+from farro.log.audit import AuditEvent, tell_all
 from farro.store.files import chosen_ids, dependencies, views
 from farro.store.files.context import Ground
 from farro.store.files.draft import Staged, drafted, inner_folders, lay_down
@@ -186,7 +186,7 @@ def _take_back(ground: Ground, items: Sequence[Staged]) -> None:
 
 def _tell(ground: Ground, items: Sequence[Staged], by: str | None) -> None:
     """As `telling.codes` has it of a lifecycle, of which a staged job has the text."""
-    told: list[Event] = [
+    told: list[AuditEvent] = [
         {"event": "enqueued", "actor": by, "job_id": item.job_id, "role": item.role, "status": "queued", "attempt": 0}
         for item in items
     ]

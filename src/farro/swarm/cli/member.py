@@ -19,7 +19,7 @@ from farro.cli.options import App, application, common, operator_name, read_root
 from farro.config.settings import Settings
 from farro.errors import SyncFailed
 from farro.host import worker_processes
-from farro.log.structured import Event, Log, Together, together
+from farro.log.structured import BatchLog, Log, LogEvent, together
 from farro.store.port import Store
 from farro.swarm.component import Component
 from farro.swarm.component.environment import VARIABLES
@@ -134,7 +134,7 @@ def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
     bee.run()
 
 
-class _Counting(Together):
+class _Counting(BatchLog):
     """A worker's log, which tells of each job that ended: what its status tells as done, and in tps."""
 
     def __init__(self, log: Log, bee: Component[Any]) -> None:
@@ -145,7 +145,7 @@ class _Counting(Together):
     def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         self.many([(level, message, fields)])
 
-    def many(self, events: Sequence[Event]) -> None:
+    def many(self, events: Sequence[LogEvent]) -> None:
         self._bee.count(sum(1 for _, message, _ in events if message == CHANGED))
         self._written.many(events)
 
