@@ -1,7 +1,4 @@
-"""HTTP servers on loopback that speak the providers' wire formats, well or badly; they count what reaches them.
-
-What farro makes of it is asserted in tests/contracts/test_provider.py and tests/providers.
-"""
+"""HTTP servers on loopback that speak the providers' wire formats, well or badly, and count what reaches them."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Reply = Callable[["FakeProvider", socket.socket, "Asked"], None]
+Reply = Callable[["FakeProvider", socket.socket, "ReceivedRequest"], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One request, as it came over the wire."""
+class ReceivedRequest:
+    """One request as it was received."""
 
     line: str
     headers: Mapping[str, str]
@@ -31,16 +28,16 @@ class Asked:
 
 
 class FakeProvider:
-    """Gives `replies` in order, and the last one from then on."""
+    """Gives `replies` in order, and repeats the last one."""
 
     def __init__(self, kind: str, *replies: Reply) -> None:
         self.kind = kind
         self.replies = list(replies)
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.connections = 0
-        self.left = threading.Event()  # a client hung up on a reply that was not over
+        self.left = threading.Event()  # a client hung up before the reply was complete
         self.arrived = threading.Event()
-        self.over = threading.Event()  # the test is
+        self.over = threading.Event()  # the test is over
         self._lock = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
@@ -82,7 +79,7 @@ class FakeProvider:
                 self.arrived.set()
                 reply(self, connection, asked)
 
-    def _read(self, connection: socket.socket) -> Asked | None:
+    def _read(self, connection: socket.socket) -> ReceivedRequest | None:
         data = b""
         while b"\r\n\r\n" not in data:
             if not (more := self._some(connection)):
@@ -95,7 +92,7 @@ class FakeProvider:
             if not (more := self._some(connection)):
                 return None  # it hung up in the middle of its request
             body += more
-        return Asked(line=line, headers=headers, body=json.loads(body or b"{}"), raw=head + body)
+        return ReceivedRequest(line=line, headers=headers, body=json.loads(body or b"{}"), raw=head + body)
 
     def _some(self, connection: socket.socket) -> bytes:
         while not self.over.is_set():
@@ -104,7 +101,7 @@ class FakeProvider:
         return b""
 
     def wait_for_goodbye(self, connection: socket.socket) -> None:
-        """Until the client hangs up, or the test is over."""
+        """Wait until the client hangs up, or the test is over."""
         with contextlib.suppress(ConnectionError):
             while self._some(connection):
                 pass
@@ -121,13 +118,13 @@ def serving(kind: str, *replies: Reply) -> Iterator[FakeProvider]:
         server.close()
 
 
-# What a provider says, in its own words.
+# Bodies in the providers' own formats.
 
 USAGE = {"input": 120, "output": 7, "cached": 64}
 
 
 def whole(kind: str, text: str, *, finish: str = "stop", usage: bool = True, cost: float | None = 0.0042) -> Any:
-    """The body of a reply that is not streamed."""
+    """Return the body of a reply that is not streamed."""
     if kind == "google":
         return _google(text, finish, usage)
     said = {"role": "assistant", "content": text}
@@ -147,7 +144,7 @@ def whole(kind: str, text: str, *, finish: str = "stop", usage: bool = True, cos
 
 
 def events(kind: str, pieces: list[str], *, finish: str | None = "stop", usage: bool = True) -> list[bytes]:
-    """A streamed reply, event by event."""
+    """Return a streamed reply, event by event."""
     if kind == "google":
         said = [_google(piece, None, False) for piece in pieces]
         if finish is not None:
@@ -207,7 +204,7 @@ def _google(text: str, finish: str | None, usage: bool) -> dict[str, Any]:
 
 
 def complaint(kind: str, status: int, message: str, code: str = "") -> Any:
-    """The body of a reply that is an error."""
+    """Return the body of an error reply."""
     if kind == "google":
         names = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
         return {"error": {"code": status, "message": message, "status": names.get(status, "INTERNAL")}}
@@ -216,7 +213,7 @@ def complaint(kind: str, status: int, message: str, code: str = "") -> Any:
     return {"error": {"message": message, "type": code or "error", "param": None, "code": code or None}}
 
 
-# How it says it.
+# Behaviours of a server.
 
 
 def send(connection: socket.socket, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -233,9 +230,9 @@ EVENTS = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
 
 
 def says(text: str = "forty-two", **how: Any) -> Reply:
-    """A good answer, streamed when that was asked for."""
+    """Reply with a good answer, streamed if requested."""
 
-    def reply(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
+    def reply(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
         if not asked.streamed:
             body = json.dumps(whole(server.kind, text, **how)).encode()
             send(connection, 200, {**JSON, "Content-Length": str(len(body))}, body)
@@ -247,9 +244,9 @@ def says(text: str = "forty-two", **how: Any) -> Reply:
 
 
 def answers(status: int, message: str = "no", code: str = "", **headers: str) -> Reply:
-    """An error in the provider's own form. Headers with _ for -."""
+    """Reply with an error in the provider's own form. Header names are written with _ for -."""
 
-    def reply(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
+    def reply(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
         body = json.dumps(complaint(server.kind, status, message, code)).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         send(connection, status, {**JSON, **named, "Content-Length": str(len(body))}, body)
@@ -258,19 +255,19 @@ def answers(status: int, message: str = "no", code: str = "", **headers: str) ->
 
 
 def raw(status: int, body: bytes, **headers: str) -> Reply:
-    def reply(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
+    def reply(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         send(connection, status, {**JSON, "Content-Length": str(len(body)), **named}, body)
 
     return reply
 
 
-def hangs(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
-    """Takes the request and says nothing."""
+def hangs(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
+    """Read the request and never reply."""
     server.wait_for_goodbye(connection)
 
 
-def hangs_in_the_middle(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
+def hangs_in_the_middle(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
     if asked.streamed:
         send(connection, 200, EVENTS, b"".join(map(chunk, events(server.kind, ["fort"], finish=None))))
     else:
@@ -278,8 +275,8 @@ def hangs_in_the_middle(server: FakeProvider, connection: socket.socket, asked: 
     server.wait_for_goodbye(connection)
 
 
-def is_cut(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
-    """The connection ends in the middle of the reply."""
+def is_cut(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
+    """Cut the connection in the middle of the reply."""
     if asked.streamed:
         send(connection, 200, EVENTS, b"".join(map(chunk, events(server.kind, ["fort"], finish=None))))
     else:
@@ -288,20 +285,20 @@ def is_cut(server: FakeProvider, connection: socket.socket, asked: Asked) -> Non
     raise ConnectionAbortedError
 
 
-def ends_early(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
-    """A stream that ends as a whole one does, without having said that it is finished."""
+def ends_early(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
+    """End a stream properly, but without the event that says it is finished."""
     data = b"".join(map(chunk, events(server.kind, ["fort"], finish=None)))
     send(connection, 200, EVENTS, data + b"0\r\n\r\n")
 
 
-def hangs_up(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
-    """Takes the request and ends the connection without a word."""
+def hangs_up(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
+    """Read the request and close the connection without a reply."""
     connection.shutdown(socket.SHUT_RDWR)
     raise ConnectionAbortedError
 
 
-def drips(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
-    """Something now and then, for ever: no read ever times out."""
+def drips(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
+    """Send a little now and then, for ever: no read ever times out."""
     send(connection, 200, EVENTS if asked.streamed else {**JSON, "Transfer-Encoding": "chunked"}, b"")
     with contextlib.suppress(OSError):
         while not server.over.wait(0.02):
@@ -310,8 +307,8 @@ def drips(server: FakeProvider, connection: socket.socket, asked: Asked) -> None
         server.left.set()
 
 
-def floods(server: FakeProvider, connection: socket.socket, asked: Asked) -> None:
-    """More than any answer has."""
+def floods(server: FakeProvider, connection: socket.socket, asked: ReceivedRequest) -> None:
+    """Send more than any answer has."""
     send(connection, 200, EVENTS if asked.streamed else {**JSON, "Transfer-Encoding": "chunked"}, b"")
     filling = chunk(events(server.kind, ["x" * (1 << 20)], finish=None)[0])
     with contextlib.suppress(OSError):

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from agents.stage import Make, Stage
+from agents.agent_root import AgentRoot, MakeRoot
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
-    def made(**config: object) -> Stage:
+def make(tmp_path: Path) -> MakeRoot:
+    def made(**config: object) -> AgentRoot:
         (tmp_path / "root").mkdir()
-        return Stage(tmp_path / "root", **config)  # type: ignore[arg-type]
+        return AgentRoot(tmp_path / "root", **config)  # type: ignore[arg-type]
 
     return made

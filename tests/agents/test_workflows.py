@@ -1,4 +1,4 @@
-"""A task goes from role to role: the manager follows its workflow, with real stores, snapshots and scripted answers."""
+"""Check that the manager takes a task from role to role, with real stores, snapshots and scripted answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agents.stage import CHANGE, REVIEW, Make, Stage
+from agents.agent_root import CHANGE, REVIEW, AgentRoot, MakeRoot
 from farro.agents import replay
 from farro.config.reader import load
 from farro.errors import Refused
@@ -35,20 +35,20 @@ TWICE: list[dict[str, Any]] = [
 ]
 
 
-def begun(stage: Stage, **changes: Any) -> None:
-    stage.enqueue(inputs={"task_id": "greet"}, routing={"mode": "manager"}, **changes)
+def begun(agent_root: AgentRoot, **changes: Any) -> None:
+    agent_root.enqueue(inputs={"task_id": "greet"}, routing={"mode": "manager"}, **changes)
 
 
-def way(stage: Stage) -> list[tuple[str, str]]:
-    """Whose decision each was, and what it was."""
-    return [(hop.role, str((hop.route or {}).get("code", hop.reason))) for hop in stage.life().hops]
+def way(agent_root: AgentRoot) -> list[tuple[str, str]]:
+    """Return each decision, and which role it was about."""
+    return [(hop.role, str((hop.route or {}).get("code", hop.reason))) for hop in agent_root.life().hops]
 
 
-def test_a_task_goes_through_its_roles_in_order_and_is_complete(make: Make) -> None:
-    stage = make(answers=ANSWERS)
-    stage.task({"role": "Architect"}, ENGINEER, REVIEWER, WRITER)
-    begun(stage, role="Architect")
-    life = stage.until_done()
+def test_a_task_goes_through_its_roles_in_order_and_is_complete(make: MakeRoot) -> None:
+    agent_root = make(answers=ANSWERS)
+    agent_root.task({"role": "Architect"}, ENGINEER, REVIEWER, WRITER)
+    begun(agent_root, role="Architect")
+    life = agent_root.until_done()
     assert life.status is Status.SUCCEEDED
     assert life.finalized_at is not None
     assert [hop.role for hop in life.hops if hop.role != "Manager"] == [
@@ -57,136 +57,142 @@ def test_a_task_goes_through_its_roles_in_order_and_is_complete(make: Make) -> N
         "CodeReviewer",
         "DocWriter",
     ]
-    assert [code for role, code in way(stage) if role == "Manager"] == ["next", "next", "next", "complete"]
-    assert stage.folder().parent.parent.parent.name == "Manager"
-    top = (stage.folder() / "result.md").read_text()
+    assert [code for role, code in way(agent_root) if role == "Manager"] == ["next", "next", "next", "complete"]
+    assert agent_root.folder().parent.parent.parent.name == "Manager"
+    top = (agent_root.folder() / "result.md").read_text()
     assert "It is written down." in top
     assert "Manager (complete)" in top
-    assert not (stage.folder() / "error.md").exists()
+    assert not (agent_root.folder() / "error.md").exists()
 
 
-def test_each_role_gets_the_rubric_of_its_step_and_the_earlier_results(make: Make) -> None:
-    stage = make(providers={"script": {"kind": "cli", "command": ["cat"]}}, roles={"Poet": {}, "Critic": {}})
+def test_each_role_gets_the_rubric_of_its_step_and_the_earlier_results(make: MakeRoot) -> None:
+    agent_root = make(providers={"script": {"kind": "cli", "command": ["cat"]}}, roles={"Poet": {}, "Critic": {}})
     from farro.doctor.root import init
 
-    init(stage.root, stage.settings)
-    stage.task(
+    init(agent_root.root, agent_root.settings)
+    agent_root.task(
         {"role": "Poet", "rubric": "Rhyme."},
         {"role": "Critic", "rubric": "Judge the rhyme.", "success": "It is judged.", "allowed_paths": ["docs/"]},
         description="For a birthday.",
     )
-    begun(stage, role="Poet")
-    assert stage.until_done().status is Status.SUCCEEDED
+    begun(agent_root, role="Poet")
+    assert agent_root.until_done().status is Status.SUCCEEDED
     attempts = [
-        hop.attempt for hop in stage.life().hops if hop.role in ("Poet", "Critic") and hop.reason is Reason.ROUTED
+        hop.attempt for hop in agent_root.life().hops if hop.role in ("Poet", "Critic") and hop.reason is Reason.ROUTED
     ]
-    poet, critic = ((stage.folder() / f"attempts/{n:04d}/result.md").read_text() for n in attempts)
-    assert "Make the greeting polite." in poet  # the prompt is the first role's
+    poet, critic = ((agent_root.folder() / f"attempts/{n:04d}/result.md").read_text() for n in attempts)
+    assert "MakeRoot the greeting polite." in poet  # the prompt is the first role's
     assert "Rhyme." in poet
     assert "For a birthday." in poet
     task = critic.split("# It is a success when")[0]
     assert "Judge the rhyme." in task
-    assert "Make the greeting polite." not in task
+    assert "MakeRoot the greeting polite." not in task
     assert "- docs/" in critic
     assert "It is judged." in critic
     assert "What Poet found before you" in critic
 
 
-def test_a_review_that_asks_for_changes_sends_the_job_back_with_its_findings(make: Make) -> None:
-    stage = make(answers=TWICE)
-    stage.task(ENGINEER, REVIEWER, WRITER)
-    begun(stage)
-    life = stage.until_done()
+def test_a_review_that_asks_for_changes_sends_the_job_back_with_its_findings(make: MakeRoot) -> None:
+    agent_root = make(answers=TWICE)
+    agent_root.task(ENGINEER, REVIEWER, WRITER)
+    begun(agent_root)
+    life = agent_root.until_done()
     assert life.status is Status.SUCCEEDED
-    assert [code for role, code in way(stage) if role == "Manager"] == ["next", "changes", "next", "next", "complete"]
+    assert [code for role, code in way(agent_root) if role == "Manager"] == [
+        "next",
+        "changes",
+        "next",
+        "next",
+        "complete",
+    ]
     back = next(hop for hop in life.hops if (hop.route or {}).get("code") == "changes")
     assert back.route == {"code": "changes", "step": 0, "review": 1, "round": 1}
     assert back.note is not None
     assert "- src/greeting.txt:1: say please" in back.note
 
 
-def test_a_job_fails_with_the_reason_after_the_last_review_round(make: Make) -> None:
+def test_a_job_fails_with_the_reason_after_the_last_review_round(make: MakeRoot) -> None:
     never = {"role": "CodeReviewer", "answer": TWICE[2]["answer"]}
-    stage = make(answers=[never, ANSWERS[1]])
-    stage.task(ENGINEER, REVIEWER, review_rounds=2)
-    begun(stage)
-    life = stage.until_done()
+    agent_root = make(answers=[never, ANSWERS[1]])
+    agent_root.task(ENGINEER, REVIEWER, review_rounds=2)
+    begun(agent_root)
+    life = agent_root.until_done()
     assert life.status is Status.FAILED
     assert life.finalized_at is not None
     assert life.error is not None
     assert life.error["category"] == "workflow"
     assert "after 2 rounds" in life.error["message"]
-    assert "say please" in (stage.folder() / "error.md").read_text()
-    assert sum(code == "changes" for _, code in way(stage)) == 2
+    assert "say please" in (agent_root.folder() / "error.md").read_text()
+    assert sum(code == "changes" for _, code in way(agent_root)) == 2
 
 
-def test_a_job_without_a_task_is_complete_when_its_one_role_has_succeeded(make: Make) -> None:
-    stage = make()
-    stage.enqueue(routing={"mode": "manager"})
-    life = stage.until_done()
+def test_a_job_without_a_task_is_complete_when_its_one_role_has_succeeded(make: MakeRoot) -> None:
+    agent_root = make()
+    agent_root.enqueue(routing={"mode": "manager"})
+    life = agent_root.until_done()
     assert (life.status, life.role) == (Status.SUCCEEDED, "Manager")
-    assert way(stage) == [("SeniorEngineer", "routed"), ("Manager", "complete")]
-    assert stage.result(attempt=2)["agent"]["answer"] == {**CHANGE, "patch": None, "tests": None}
+    assert way(agent_root) == [("SeniorEngineer", "routed"), ("Manager", "complete")]
+    assert agent_root.result(attempt=2)["agent"]["answer"] == {**CHANGE, "patch": None, "tests": None}
 
 
-def test_a_role_that_fails_ends_the_task_and_only_the_manager_makes_that_final(make: Make) -> None:
-    stage = make(answers=[{"error": {"kind": "refused", "message": "no such model"}}])
-    stage.task(ENGINEER, REVIEWER)
-    begun(stage)
-    stage.work()
-    assert (stage.life().status, stage.life().finalized_at) == (Status.FAILED, None)
-    stage.manage()
-    life = stage.life()
+def test_a_role_that_fails_ends_the_task_and_only_the_manager_makes_that_final(make: MakeRoot) -> None:
+    agent_root = make(answers=[{"error": {"kind": "refused", "message": "no such model"}}])
+    agent_root.task(ENGINEER, REVIEWER)
+    begun(agent_root)
+    agent_root.work()
+    assert (agent_root.life().status, agent_root.life().finalized_at) == (Status.FAILED, None)
+    agent_root.manage()
+    life = agent_root.life()
     assert life.finalized_at is not None
     assert life.error is not None
     assert life.error["category"] == "provider_refused"
     assert life.hops[-1].reason is Reason.FINALIZED
-    assert stage.manage() == []
+    assert agent_root.manage() == []
 
 
-def test_a_prompt_for_the_manager_starts_its_task(make: Make) -> None:
-    stage = make(answers=ANSWERS)
-    stage.task(ENGINEER, WRITER)
-    begun(stage, role="Manager")
-    assert stage.until_done().status is Status.SUCCEEDED
-    assert [role for role, _ in way(stage)] == ["Manager", "SeniorEngineer", "Manager", "DocWriter", "Manager"]
+def test_a_prompt_for_the_manager_starts_its_task(make: MakeRoot) -> None:
+    agent_root = make(answers=ANSWERS)
+    agent_root.task(ENGINEER, WRITER)
+    begun(agent_root, role="Manager")
+    assert agent_root.until_done().status is Status.SUCCEEDED
+    assert [role for role, _ in way(agent_root)] == ["Manager", "SeniorEngineer", "Manager", "DocWriter", "Manager"]
 
 
-def test_a_task_that_changes_meanwhile_does_not_affect_the_job(make: Make) -> None:
-    stage = make(answers=ANSWERS)
-    stage.task(ENGINEER, WRITER)
-    begun(stage)
-    stage.work()
-    stage.task(ENGINEER, REVIEWER, WRITER)
-    assert stage.until_done().status is Status.SUCCEEDED
-    assert "CodeReviewer" not in [role for role, _ in way(stage)]
+def test_a_task_that_changes_meanwhile_does_not_affect_the_job(make: MakeRoot) -> None:
+    agent_root = make(answers=ANSWERS)
+    agent_root.task(ENGINEER, WRITER)
+    begun(agent_root)
+    agent_root.work()
+    agent_root.task(ENGINEER, REVIEWER, WRITER)
+    assert agent_root.until_done().status is Status.SUCCEEDED
+    assert "CodeReviewer" not in [role for role, _ in way(agent_root)]
 
 
-def test_a_task_may_be_markdown_with_its_workflow_in_the_header(make: Make) -> None:
-    stage = make(answers=ANSWERS)
-    (stage.path / "tasks").mkdir(exist_ok=True)
-    (stage.path / "tasks/greet.md").write_text(
+def test_a_task_may_be_markdown_with_its_workflow_in_the_header(make: MakeRoot) -> None:
+    agent_root = make(answers=ANSWERS)
+    (agent_root.path / "tasks").mkdir(exist_ok=True)
+    (agent_root.path / "tasks/greet.md").write_text(
         "---\nid: greet\ntitle: A greeting\nallowed_paths: [src/]\nsuccess: It greets.\nworkflow:\n"
         "  - {role: SeniorEngineer, rubric: Write it.}\n  - {role: DocWriter, rubric: Tell of it.}\n---\n# Greeting\n"
     )
-    begun(stage)
-    assert stage.until_done().status is Status.SUCCEEDED
-    assert [role for role, _ in way(stage)] == ["SeniorEngineer", "Manager", "DocWriter", "Manager"]
+    begun(agent_root)
+    assert agent_root.until_done().status is Status.SUCCEEDED
+    assert [role for role, _ in way(agent_root)] == ["SeniorEngineer", "Manager", "DocWriter", "Manager"]
 
 
-def test_a_task_without_a_workflow_is_given_to_the_role_as_text(make: Make) -> None:
-    stage = make(answers=[{"match": "Say please, said grandmother.", "answer": CHANGE}])
-    (stage.path / "tasks").mkdir(exist_ok=True)
-    (stage.path / "tasks/greet.md").write_text("Say please, said grandmother.\n")
-    begun(stage)
-    assert stage.until_done().status is Status.SUCCEEDED
+def test_a_task_without_a_workflow_is_given_to_the_role_as_text(make: MakeRoot) -> None:
+    agent_root = make(answers=[{"match": "Say please, said grandmother.", "answer": CHANGE}])
+    (agent_root.path / "tasks").mkdir(exist_ok=True)
+    (agent_root.path / "tasks/greet.md").write_text("Say please, said grandmother.\n")
+    begun(agent_root)
+    assert agent_root.until_done().status is Status.SUCCEEDED
 
 
-def test_a_missing_task_fails_the_job_with_the_reason(make: Make) -> None:
-    stage = make()
-    begun(stage)
-    stage.work()
-    error = stage.life().error
+def test_a_missing_task_fails_the_job_with_the_reason(make: MakeRoot) -> None:
+    agent_root = make()
+    begun(agent_root)
+    agent_root.work()
+    error = agent_root.life().error
     assert error is not None
     assert error["category"] == "bad_task"
     assert "tasks/greet.json" in error["message"]
@@ -194,49 +200,49 @@ def test_a_missing_task_fails_the_job_with_the_reason(make: Make) -> None:
 
 @pytest.mark.parametrize("role", ["Plumber", "Runner"])
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_workflow_with_an_unknown_role_fails_the_job_with_the_reason(make: Make, role: str, fast: bool) -> None:
-    stage = make(answers=ANSWERS, roles={"SeniorEngineer": {"fast_path": fast}})
-    stage.task(ENGINEER, {"role": role})
-    stage.manage()  # it lives
-    begun(stage)
-    stage.work(handover=False)
-    life = stage.until_done(turns=2)
+def test_a_workflow_with_an_unknown_role_fails_the_job_with_the_reason(make: MakeRoot, role: str, fast: bool) -> None:
+    agent_root = make(answers=ANSWERS, roles={"SeniorEngineer": {"fast_path": fast}})
+    agent_root.task(ENGINEER, {"role": role})
+    agent_root.manage()  # it lives
+    begun(agent_root)
+    agent_root.work(handover=False)
+    life = agent_root.until_done(turns=2)
     assert life.status is Status.FAILED
     assert life.error is not None
     assert life.error["message"].startswith("its task cannot be followed: ")
     assert role in life.error["message"]
 
 
-def test_two_managers_never_both_act(make: Make) -> None:
-    stage = make()
-    store = stage.store()
-    first = stage.manager(store)
+def test_two_managers_never_both_act(make: MakeRoot) -> None:
+    agent_root = make()
+    store = agent_root.store()
+    first = agent_root.manager(store)
     first.run_once()
-    stage.enqueue(routing={"mode": "manager"})
-    stage.work()
-    other = stage.manager(store)
+    agent_root.enqueue(routing={"mode": "manager"})
+    agent_root.work()
+    other = agent_root.manager(store)
     with pytest.raises(Refused, match="another manager acts"):
         other.run_once()
-    assert stage.life().status is Status.QUEUED
+    assert agent_root.life().status is Status.QUEUED
     first.leave()
     assert [life.status for life in other.run_once()] == [Status.SUCCEEDED]
     other.leave()
     store.close()
 
 
-def test_the_manager_is_shown_as_alive(make: Make) -> None:
-    stage = make()
-    stage.manage()
-    told = json.loads((stage.path / "agents/Manager/.heartbeat").read_text())
+def test_the_manager_is_shown_as_alive(make: MakeRoot) -> None:
+    agent_root = make()
+    agent_root.manage()
+    told = json.loads((agent_root.path / "agents/Manager/.heartbeat").read_text())
     assert told["name"] == "manager"
 
 
-def test_a_resting_manager_is_shown_as_alive(make: Make) -> None:
-    stage = make()
-    store = stage.store()
-    boss = stage.manager(store)
+def test_a_resting_manager_is_shown_as_alive(make: MakeRoot) -> None:
+    agent_root = make()
+    store = agent_root.store()
+    boss = agent_root.manager(store)
     boss.run_once()
-    heartbeat = stage.path / "agents/Manager/.heartbeat"
+    heartbeat = agent_root.path / "agents/Manager/.heartbeat"
     heartbeat.unlink()
     boss.rest(0.01)
     assert not heartbeat.exists()  # every ten seconds, not at every look
@@ -248,13 +254,13 @@ def test_a_resting_manager_is_shown_as_alive(make: Make) -> None:
     store.close()
 
 
-def test_every_hop_of_a_task_replays_with_the_same_result(make: Make) -> None:
-    stage = make(answers=TWICE)
-    stage.task(ENGINEER, REVIEWER, WRITER)
-    begun(stage)
-    assert stage.until_done().status is Status.SUCCEEDED
-    store = stage.store()
-    done = replay.replay_job(store, stage.root, "one", settings_of=load, clock=stage.clock)
+def test_every_hop_of_a_task_replays_with_the_same_result(make: MakeRoot) -> None:
+    agent_root = make(answers=TWICE)
+    agent_root.task(ENGINEER, REVIEWER, WRITER)
+    begun(agent_root)
+    assert agent_root.until_done().status is Status.SUCCEEDED
+    store = agent_root.store()
+    done = replay.replay_job(store, agent_root.root, "one", settings_of=load, clock=agent_root.clock)
     store.close()
     assert [(one.role, one.same, one.difference) for one in done] == [
         (role, True, "") for role in ("SeniorEngineer", "CodeReviewer", "SeniorEngineer", "CodeReviewer", "DocWriter")

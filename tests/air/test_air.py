@@ -1,4 +1,4 @@
-"""Air-Executor's words and records: how its states are told, and what is left of a task list."""
+"""Check Air-Executor's view: how farro's states are translated, and what remains of a task list."""
 
 from __future__ import annotations
 

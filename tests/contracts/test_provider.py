@@ -1,6 +1,6 @@
 """The Provider port: what every provider promises, over HTTP and from a file.
 
-What each says in its own words on the wire is tests/providers; how troubles are met is tests/agents/test_calling.py.
+tests/agents/providers checks the wire formats, tests/agents/test_gateway.py what follows a trouble.
 """
 
 from __future__ import annotations

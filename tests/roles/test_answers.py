@@ -1,4 +1,4 @@
-"""What each role answers: found in what a provider said, strict about its fields, told as Markdown."""
+"""Check the answer of each role: found in a provider's text, strict about its fields, rendered as Markdown."""
 
 from __future__ import annotations
 

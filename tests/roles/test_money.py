@@ -1,4 +1,4 @@
-"""Amounts as people read them, and as providers tell them: whatever a program says, the books stay readable."""
+"""Check amounts as people read them and as providers report them: no reported value may spoil the ledger."""
 
 from __future__ import annotations
 

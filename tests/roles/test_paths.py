@@ -1,4 +1,4 @@
-"""The lexical rules of allowed_paths: one spelling, no way out, and nothing of the queue's own."""
+"""Check the lexical rules of allowed_paths: one spelling, no escape, and nothing of the queue's own files."""
 
 from __future__ import annotations
 

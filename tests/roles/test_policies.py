@@ -1,4 +1,4 @@
-"""Policy files: their header, and the version that a job records."""
+"""Check policy files: their header, and the version that a job records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent prompt: every rule of SPEC-1 §3.1, all mistakes at once with their places; as a plan of one step."""
+"""Check the agent prompt: every rule of SPEC-1 §3.1, all mistakes with their positions, and as a plan of one step."""
 
 from __future__ import annotations
 

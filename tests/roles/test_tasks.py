@@ -1,4 +1,4 @@
-"""tasks/<id>.json: the roles that a piece of work goes through."""
+"""Check tasks/<id>.json: the roles that a piece of work goes through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of routing: from a task, hops and the last result to one decision. Every path has an end."""
+"""Check the rules of routing: from a task, hops and the last result to one decision. Every path ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def task(*roles: str, rounds: int = 3) -> WorkflowTask:
 
 
 class Life:
-    """A job that is routed by the rules, with its hops."""
+    """A job that the rules route, with its hops."""
 
     def __init__(self, task: WorkflowTask | None, first: str) -> None:
         self.task = task
@@ -110,7 +110,7 @@ def test_findings_go_to_a_writer_where_no_engineer_worked() -> None:
     ],
 )
 def test_a_persons_refusal_goes_to_the_role_that_would_get_a_reviews_findings(roles: tuple[str, ...], to: str) -> None:
-    """Not to the reviewer, who would approve again at once."""
+    """Not to the reviewer, which would approve again at once."""
     life = Life(task(*roles), roles[0])
     for role in roles:
         if role == "human":
@@ -184,7 +184,7 @@ def test_an_override_goes_to_the_nearest_step_of_that_role() -> None:
 
 
 class Sent(Life):
-    """… and that a person sends to a role that its workflow does not have."""
+    """A job that a person sends to a role outside of its workflow."""
 
     def sent(self, role: str) -> None:
         self._hop(self.role, Reason.REROUTED, f"agents/{role}/incoming", {"code": "override"})

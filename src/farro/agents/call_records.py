@@ -111,8 +111,7 @@ class AnswerFolder:
 
 
 def answers_of_earlier_attempts(earlier: Sequence[str], step: str) -> dict[str, tuple[RecordedAnswer, str]]:
-    """Return the answers of the same step in earlier attempts by the digest of their question, with the step's folder
-    there.
+    """Return the answers of the same step in earlier attempts, each with its step folder, by the question's digest.
 
     Answers of an attempt that failed are left out: it failed because of them, so they are asked again.
     """

@@ -117,8 +117,9 @@ def _queue(store: Store, name: str, wanted: Submission, old: str | None, gate: G
 
 
 def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
-    """Return what to run instead of that job; None if it already waits to do just that. Raises before anything is
-    changed.
+    """Return what to run instead of that job; None if it already waits to do just that.
+
+    Raises before anything is changed.
     """
     folder = store.folder(view)
     if document is not None:

@@ -83,8 +83,9 @@ def _step(folder: str, job_id: str, task: str) -> Step:
 
 
 def _refuse_itself(job_id: str, task: str, env: Mapping[str, str]) -> None:
-    """Refuse a task that runs itself: Air-Executor's task lists contain tasks whose command is `run-task` of
-    themselves.
+    """Refuse a task that runs itself.
+
+    Air-Executor's task lists contain tasks whose command is `run-task` of themselves.
     """
     inside = env.get("FARRO_JOB") == job_id and env.get(task_file.STEP) == task
     if inside or f":{job_id}/{task}:" in env.get(_OURS, ""):

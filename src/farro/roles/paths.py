@@ -103,8 +103,8 @@ def fault(path: str, *, allow_absolute: bool, root: str | None = None) -> str | 
 
 
 def protected_part(whole: str, inside: str | None) -> str | None:
-    """Return the protected part of a normalised path, or None. `inside` is the path relative to the root, if it lies in
-    it.
+    """Return the protected part of a normalised path, or None. `inside` is the path relative to the root, if
+    inside.
     """
     for part in whole.split("/"):
         if part.lower() == GIT:

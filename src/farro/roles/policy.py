@@ -66,16 +66,15 @@ def read(text: str, source: str) -> Policy:
 
 
 def file_of(role: str, job_role: str) -> str:
-    """Return the file name of a role's policy in a job's snapshot: a step of a plan may ask another role than the
-    job's.
+    """Return the file name of a role's policy in a job's snapshot.
+
+    A step of a plan may ask another role than the job's.
     """
     return OWN if role == job_role else f"AGENTS-ROLE.{role}.md"
 
 
 def policy_version(role_policy: Policy, sha256: str) -> str:
-    """Return the version that a job records: the role's version, with the start of the snapshot's hash as build
-    metadata.
-    """
+    """Return the version that a job records: the role's, with the start of the snapshot's hash as build metadata."""
     version = role_policy.version or UNVERSIONED
     return f"{version}{'.' if '+' in version else '+'}{sha256[:12]}"
 

@@ -146,8 +146,9 @@ def asked_changes(hops: Sequence[Hop]) -> str:
 
 
 def _decided(hop: Hop) -> str | None:
-    """Return the code of a hop's decision. A bypass of the manager counts as the decision that the manager would have
-    made.
+    """Return the code of a hop's decision.
+
+    A bypass of the manager counts as the decision that the manager would have made.
     """
     route = hop.route or {}
     code = route.get("code")
@@ -191,8 +192,7 @@ def _beside(task: WorkflowTask, step: int, role: str) -> bool:
 
 
 def possible(decision: RouteDecision, roles: Collection[str]) -> RouteDecision:
-    """Return the decision if the root has the role that it names; else the decision that the workflow cannot be
-    followed.
+    """Return the decision if the root has its role; else the decision that the workflow cannot be followed.
 
     A task is checked when it is enqueued and may have changed when the job is claimed; a job that names a task in its
     inputs is not checked at all.
@@ -271,6 +271,7 @@ def _after_person(task: WorkflowTask | None, at: Position, said: RouteCode) -> R
 
 def _refused_to(task: WorkflowTask, step: int) -> int | None:
     """Return the step that works again after a person's refusal at `step`.
+
     [test_a_persons_refusal_goes_to_the_role_that_would_get_a_reviews_findings]
     """
     before = _before(task, step, lambda role: role != HUMAN)
@@ -281,8 +282,9 @@ def _refused_to(task: WorkflowTask, step: int) -> int | None:
 
 
 def worker_before(task: WorkflowTask, step: int) -> int | None:
-    """Return the step that makes the changes for the review at `step`: the last engineer before it, else the last role
-    that does not review.
+    """Return the step that makes the changes for the review at `step`.
+
+    It is the last engineer before it, else the last role that does not review.
     """
     engineer = _before(task, step, lambda role: answers.shape_of(role) is answers.CodeChange)
     if engineer is not None:
@@ -295,8 +297,7 @@ def _before(task: WorkflowTask, step: int, fits: Any) -> int | None:
 
 
 def step_of(task: WorkflowTask | None, at: Position, role: str) -> int | None:
-    """Return the step that an override to `role` means: the nearest at or after the present one, else the last before
-    it.
+    """Return the step that an override to `role` means: the next one from here on, else the last before.
 
     None: the workflow has no such role, and continues from its present step when that role is done.
     """

@@ -1,4 +1,4 @@
-"""Fixtures of the providers' suite: a fake server of one kind, and the provider that is told to ask it."""
+"""Fixtures for providers over HTTP: a fake server of one kind, and the provider that calls it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Open = Callable[..., tuple[Provider, FakeProvider]]
 
 @pytest.fixture
 def talk() -> Iterator[Open]:
-    """`talk(kind, reply, …, stream=…)`: the provider, and the server that it asks."""
+    """Return `talk(kind, reply, …, stream=…)`, which makes a provider and the server that it calls."""
     made: list[Provider | FakeProvider] = []
 
     def opened(kind: str, *replies: Reply, **settings: Any) -> tuple[Provider, FakeProvider]:

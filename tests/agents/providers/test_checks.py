@@ -1,4 +1,4 @@
-"""The libraries of providers over HTTP: looked for without importing them."""
+"""Check that the libraries of providers over HTTP are found without importing them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farro.doctor.checks import Finding
 
 
 class Missing:
-    """As if a package were not installed."""
+    """Behave as if a package were not installed."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""The event loop inside the providers: what it runs ends with its caller, in every process."""
+"""Check that a coroutine on the providers' event loop ends with its caller, in every process."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_call_that_ignores_its_cancellation_does_not_block_the_caller() -> Non
 
 
 def test_an_exception_before_the_call_started_ends_it_too() -> None:
-    """Sent while the thread is anywhere in `run`: whatever line it hits, nothing is left on the loop."""
+    """The exception is raised at any line of `run`: nothing may stay on the loop."""
     under_way: set[int] = set()
 
     async def hang(number: int) -> None:

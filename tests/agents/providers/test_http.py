@@ -1,6 +1,6 @@
-"""What openai, google and openrouter say on the wire, and what is made of everything that may come back.
+"""Check what openai, google and openrouter send, and how every kind of reply is handled.
 
-What all providers promise is tests/contracts/test_provider.py.
+tests/contracts/test_provider.py checks what all providers guarantee.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from agents.providers.conftest import Open
 from contracts.providers import KEY, MODELS, request
 from fake_providers import (
-    Asked,
     FakeProvider,
+    ReceivedRequest,
     answers,
     drips,
     ends_early,
@@ -44,8 +44,8 @@ def trouble_of(provider: Provider, **more: Any) -> ProviderTrouble:
     return raised.value
 
 
-def texts(asked: Asked) -> list[tuple[str, str]]:
-    """The conversation as it was sent: (who, what)."""
+def texts(asked: ReceivedRequest) -> list[tuple[str, str]]:
+    """Return the conversation as it was sent: pairs of author and text."""
     if "contents" in asked.body:
         said = [(each["role"], each["parts"][0]["text"]) for each in asked.body["contents"]]
         return [("system", asked.body["systemInstruction"]["parts"][0]["text"]), *said]

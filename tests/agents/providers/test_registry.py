@@ -1,4 +1,4 @@
-"""Kinds of providers: the built-in ones, and those that installed packages bring."""
+"""Check the kinds of providers: the built-in ones, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ nothing = 3
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed distribution: what pip leaves of one."""
+    """Make an installed distribution, as pip leaves one."""
     info = tmp_path / "acme_echo-1.0.dist-info"
     info.mkdir()
     (tmp_path / "acme_echo.py").write_text(MODULE)

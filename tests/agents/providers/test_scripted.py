@@ -1,4 +1,4 @@
-"""Answers from a file: which request gets which, and what is said of a file that is wrong."""
+"""Check answers from a file: which request gets which answer, and what is reported about a wrong file."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""`farro demo`: SPEC-1's functional acceptance in a scratch repository, with the same daemons that `farro start`
-starts.
-"""
+"""`farro demo`: SPEC-1's functional acceptance in a scratch repository, with real daemons."""

@@ -31,8 +31,9 @@ _FORBIDDEN_INPUTS = ("task_id",)
 
 
 def is_paused(before: bool, shares: Collection[float], *, pause: float, resume: float) -> bool:
-    """Tell whether job creation is paused (SPEC-1 §10): from the share `pause` of any cap on, until no role exceeds
-    `resume`.
+    """Tell whether job creation is paused (SPEC-1 §10).
+
+    It pauses when a role reaches the share `pause` of its cap, and resumes when no role exceeds `resume`.
     """
     fullest = max(shares, default=0.0)
     return fullest > min(resume, pause) if before else fullest >= pause

@@ -1,5 +1,4 @@
-"""The manager: claims what roles have finished, decides what comes next, and handles stale jobs, failures and
-schedules.
+"""The manager: claims what roles have finished, decides what comes next, and handles stale and failed jobs.
 
 One manager acts at a time; any number may run, the others wait. A decision is a commit like any other: a manager that
 is killed before it leaves the job to be decided again; after it, the decision is carried out.
@@ -93,8 +92,7 @@ class Manager(Keeper):
             left_s -= _LOOK_S
 
     def run_once(self) -> list[Lifecycle | Fired | str]:
-        """Decide every job that is stale or waits to be routed, and fire the schedules that are due; return what was
-        done.
+        """Decide every job that is stale or waits to be routed, and fire due schedules; return what was done.
 
         A text in the result is a job that auto-plan created. Raises Refused if it runs only once and another manager
         acts.
@@ -135,9 +133,7 @@ class Manager(Keeper):
         return False
 
     def _stands(self) -> bool:
-        """Check before every action that this process still leads: one that slept for too long may not decide any
-        more.
-        """
+        """Tell whether this process still leads. Checked before every action: it may have slept for too long."""
         return self._seat is None or self._seat.stands()
 
     # --- routing ---

@@ -89,9 +89,7 @@ def _messages(request: Request) -> list[ModelMessage]:
 
 
 def _finished(response: ModelResponse, seen: Exchange) -> bool:
-    """Tell whether a stream ended properly. One that just ends was cut: a proxy that gives up closes the connection,
-    too.
-    """
+    """Tell whether a stream ended properly. Without its end it was cut, for example by a proxy that gave up."""
     return seen.ended or bool((response.provider_details or {}).get("finish_reason"))
 
 
@@ -129,9 +127,7 @@ _NOTHING_DONE = (400, 401, 402, 403, 404, 405, 413, 415, 422, 429)  # sent befor
 
 
 class TroubleTranslator:
-    """Translates errors of one provider and model into ProviderTrouble: whether a retry may help, and what a person
-    can do.
-    """
+    """Translates errors of one provider and model into ProviderTrouble, with advice for people."""
 
     def __init__(self, name: str, model: str, access: ProviderAccess) -> None:
         self._who = f"provider {name}"
@@ -140,8 +136,9 @@ class TroubleTranslator:
         self._access = access
 
     def of(self, error: Exception, seen: Exchange) -> ProviderTrouble:
-        """Translate an error. It is not kept itself: libraries put requests into their errors, and requests contain
-        the key.
+        """Translate an error.
+
+        It is not kept itself: libraries put requests into their errors, and requests contain the key.
         """
         for own in _chain(error, (SecondRequest, ReplyTooLarge, ReplyCompressed)):
             return self._own(own, seen)
@@ -325,8 +322,9 @@ def _message_in(body: Any) -> str:
 
 
 def _chain(error: BaseException, kinds: tuple[type[E], ...]) -> Iterator[E]:
-    """Yield the errors of these kinds in the chain of causes. Of a group, which a host with two addresses gives, the
-    first.
+    """Yield the errors of these kinds in the chain of causes.
+
+    A host with two addresses gives a group of errors; its first one counts.
     """
     seen: set[int] = set()
     current: BaseException | None = error

@@ -1,4 +1,4 @@
-"""A root whose roles are answered, and a slot that works a queue of it: real store, runner, ledger and sandbox."""
+"""A root with scripted answers, and a slot that works its queues: real store, runner, ledger and sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from farro.worker.slot import Slot, Turn
 
 PROMPT: dict[str, Any] = {
     "role": "SeniorEngineer",
-    "rubric": "Make the greeting polite.",
+    "rubric": "MakeRoot the greeting polite.",
     "allowed_paths": ["src/"],
     "success": "The greeting says please.",
     "routing": {"mode": "role", "next": "CodeReviewer"},
@@ -32,7 +32,7 @@ CHANGE = {"summary": "It says please now."}
 REVIEW = {"verdict": "approve", "findings": []}
 
 
-class Stage:
+class AgentRoot:
     """One root. `answers` are the entries of the scripted provider."""
 
     def __init__(self, path: Path, *, answers: list[Mapping[str, Any]] | None = None, **config: Any) -> None:
@@ -90,7 +90,7 @@ class Stage:
     def work(
         self, role: str = "SeniorEngineer", *, turns: int = 1, stop: Stop | None = None, handover: bool | None = None
     ) -> list[Turn]:
-        """So many turns of one slot. `handover`: it looks for the manager first, and goes past it if True."""
+        """Run some turns of one slot. With `handover` it checks for the manager first, and bypasses it if True."""
         settings = self.settings
         store = App().open_store(self.root, settings, brief=True)
         performer = App().performer(self.root, settings, App().runner(self.root, settings), self.clock)
@@ -115,7 +115,7 @@ class Stage:
             store.close()
 
     def until_over(self, job_id: str = "one", role: str = "SeniorEngineer") -> Lifecycle:
-        """Work until that job has left the role's queue."""
+        """Work until the job has left the role's queue."""
         for _ in range(200):
             self.work(role)
             life = self.life(job_id)
@@ -125,7 +125,7 @@ class Stage:
         raise AssertionError(f"{job_id} is still {life.status}")
 
     def task(self, *hops: Mapping[str, Any], task_id: str = "greet", **more: Any) -> str:
-        """A task in tasks/, with what most of these need."""
+        """Write a task to tasks/, with defaults for most fields."""
         data = {
             "id": task_id,
             "title": "A polite greeting",
@@ -148,7 +148,7 @@ class Stage:
         )
 
     def manage(self, **more: Any) -> list[Any]:
-        """One turn of a manager."""
+        """Run one turn of a manager."""
         store = self.store()
         boss = self.manager(store, **more)
         try:
@@ -158,7 +158,7 @@ class Stage:
             store.close()
 
     def until_done(self, job_id: str = "one", *, turns: int = 60) -> Lifecycle:
-        """The manager and all roles take turns until the job has ended, or waits for a person."""
+        """Run the manager and all roles in turn until the job has ended or waits for a person."""
         for _ in range(turns):
             self.manage()
             life = self.life(job_id)
@@ -200,4 +200,4 @@ class Stage:
         return list(App().ledger(self.root, durable=False, clock=self.clock).of_job(job_id))
 
 
-Make = Callable[..., Stage]
+MakeRoot = Callable[..., AgentRoot]

@@ -1,7 +1,4 @@
-"""Asking until somebody answers: tries, waits, fallbacks, and what the ledger is told of each call.
-
-Which try comes next is tests/roles/test_call_retries.py; real servers are asked in tests/providers.
-"""
+"""Check the calls of providers: tries, waits, fallbacks, and the ledger before and after each call."""
 
 from __future__ import annotations
 
@@ -32,16 +29,18 @@ REFUSED = {"kind": "refused", "retryable": False, "charged": False}
 
 
 class Scene:
-    """Providers that do as they are told, a clock that only sleeping moves, and a ledger that writes all down."""
+    """Scripted providers, a clock that only sleeping moves, and a ledger that records everything."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.events: list[Any] = []
-        self.told: list[CallTry] = []
+        self.tries: list[CallTry] = []
         self.budget = 100
 
     def candidate(self, name: str, *does: Answer | dict[str, Any], tries: int = 4) -> ProviderCandidate:
-        return ProviderCandidate(name=name, provider=Told(self, name, list(does), tries), model=f"{name}-model")
+        return ProviderCandidate(
+            name=name, provider=ScriptedProvider(self, name, list(does), tries), model=f"{name}-model"
+        )
 
     def call(self, *candidates: ProviderCandidate, **more: Any) -> AnsweredCall:
         gateway = Gateway(
@@ -50,7 +49,7 @@ class Scene:
             settle=self.settle,
             clock=self.clock,
             uniform=lambda low, high: high,
-            on_try=self.told.append,
+            on_try=self.tries.append,
         )
         return gateway.call(candidates, **more)
 
@@ -81,7 +80,7 @@ class Scene:
 
 
 @dataclass
-class Told:
+class ScriptedProvider:
     scene: Scene
     name: str
     does: list[Answer | dict[str, Any] | BaseException]
@@ -185,7 +184,7 @@ def test_only_permanent_troubles_make_the_failure_permanent(scene: Scene) -> Non
 def test_call_numbers_continue_over_providers_and_from_the_first_number(scene: Scene) -> None:
     answered = scene.call(scene.candidate("a", REFUSED), scene.candidate("b", SERVER, OK), first_number=5)
     assert [(one.provider, one.number) for one in answered.tried] == [("a", 5), ("b", 6), ("b", 7)]
-    assert scene.told == list(answered.tried)
+    assert scene.tries == list(answered.tried)
 
 
 def test_a_violation_ends_all_calls_at_once(scene: Scene) -> None:

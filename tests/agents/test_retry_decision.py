@@ -1,4 +1,4 @@
-"""What comes after a call that brought no answer."""
+"""Check what follows a call that brought no answer."""
 
 from __future__ import annotations
 

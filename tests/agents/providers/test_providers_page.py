@@ -1,4 +1,4 @@
-"""docs/providers.md: its examples are run."""
+"""Run the examples of docs/providers.md."""
 
 from __future__ import annotations
 
