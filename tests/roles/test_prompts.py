@@ -14,7 +14,7 @@ from farro.errors import BadDocument
 from farro.plans import loading
 from farro.roles import prompt
 from farro.roles.names import ROLES
-from farro.roles.prompt import AgentPrompt, Routing
+from farro.roles.prompt import AgentPrompt, PromptRouting
 
 SEED: dict[str, Any] = {  # SPEC-1 §3.1, the strict example
     "role": "SeniorEngineer",
@@ -40,7 +40,7 @@ def refused(data: Any, **options: Any) -> list[str]:
 
 def test_the_example_of_the_specification_is_a_prompt() -> None:
     found = read(SEED)
-    assert found.routing == Routing(mode="role", next="CodeReviewer")
+    assert found.routing == PromptRouting(mode="role", next="CodeReviewer")
     assert found.allowed_paths == ("src/", "docs/", "tests/")
     assert found.inputs == {"task_id": "task-0001"}
 

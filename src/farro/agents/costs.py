@@ -23,7 +23,7 @@ GroupBy = Literal["job", "role", "model", "day"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CostLine:
+class CostSum:
     """The sum of some calls."""
 
     name: str
@@ -53,8 +53,8 @@ class Costs:
     first_day: str | None  # None: from the first call on
     last_day: str
     by: GroupBy
-    lines: tuple[CostLine, ...]
-    total: CostLine
+    lines: tuple[CostSum, ...]
+    total: CostSum
     budgets: tuple[BudgetStatus, ...]
     unpriced: tuple[str, ...]  # providers with calls of unknown cost
 
@@ -149,10 +149,10 @@ def _grouped(calls: Iterable[CallRecord], by: GroupBy) -> Mapping[str, list[Call
     return grouped
 
 
-def _line(name: str, calls: Sequence[CallRecord]) -> CostLine:
+def _line(name: str, calls: Sequence[CallRecord]) -> CostSum:
     said = [call.usage for call in calls if call.usage is not None]
     counts = {one.name: sum(getattr(usage, one.name) for usage in said) for one in fields(Usage)}
-    return CostLine(name=name, spent=spent(calls), tokens=Usage(**counts) if said else None)
+    return CostSum(name=name, spent=spent(calls), tokens=Usage(**counts) if said else None)
 
 
 def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -> tuple[BudgetStatus, ...]:

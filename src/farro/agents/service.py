@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from farro.agents.costs import BudgetStatus, CostLine, Costs, GroupBy, cost_of_job, parse_day_range, sum_costs
+    from farro.agents.costs import BudgetStatus, Costs, CostSum, GroupBy, cost_of_job, parse_day_range, sum_costs
     from farro.agents.gateway import CallTry, Gateway, ProviderCandidate, providers_of_role
     from farro.agents.inbox import InboxItem, approve, edit, list_inbox, refuse, reroute
     from farro.agents.provider_test import TEST_PROMPT
@@ -22,7 +22,7 @@ __all__ = [
     "BudgetStatus",
     "CallTry",
     "ChatMessage",
-    "CostLine",
+    "CostSum",
     "Costs",
     "Gateway",
     "GroupBy",
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "costs": ("BudgetStatus", "CostLine", "Costs", "GroupBy", "cost_of_job", "parse_day_range", "sum_costs"),
+    "costs": ("BudgetStatus", "CostSum", "Costs", "GroupBy", "cost_of_job", "parse_day_range", "sum_costs"),
     "gateway": ("CallTry", "Gateway", "ProviderCandidate", "providers_of_role"),
     "inbox": ("InboxItem", "approve", "edit", "list_inbox", "refuse", "reroute"),
     "provider_test": ("TEST_PROMPT",),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from farro.errors import BadDocument, Damaged, InputError, Refused, UnknownJob
 from farro.execution import commands, progress, task_file
-from farro.execution.commands import InWorker, Missing
+from farro.execution.commands import Executable, InWorker, Missing
 from farro.execution.tools import Tools
 from farro.host import foreground, fs
 from farro.plans.loading import load_data
@@ -50,13 +50,7 @@ def run_task(
     inherited = {name: value for name, value in env.items() if name != task_file.FOLDER}
     cwd = root if step.cwd is None else os.path.join(root, step.cwd)
     full = {**inherited, **step.env, **own}
-    # With its own timeout a Python tool runs in a process that can be ended.
-    timed = replace(step, timeout=step.timeout_s(timeout_s))
-    found = commands.find(timed, tools=tools, env=full, cwd=cwd, attempt_dir=cwd, may_appear=False)
-    if isinstance(found, Missing):
-        raise InputError(f"{job_id}, task {task}: {found.message}")
-    if isinstance(found, InWorker):
-        raise InputError(f"{job_id}, task {task}: its tool {step.tool} is a function of the worker's own; run the job")
+    found = _executable(step, job_id, tools=tools, env=full, cwd=cwd, timeout_s=timeout_s)
     try:
         code = foreground.run(
             found.argv,
@@ -70,6 +64,22 @@ def run_task(
     except OSError as error:
         raise InputError(f"{job_id}, task {task}: {error.filename or found.argv[0]}: {error.strerror}") from error
     return 0 if code in step.ok_exit_codes else code
+
+
+def _executable(
+    step: Step, job_id: str, *, tools: Tools, env: Mapping[str, str], cwd: str, timeout_s: float
+) -> Executable:
+    # With its own timeout a Python tool runs in a process that can be ended.
+    """Find the command of a step."""
+    timed = replace(step, timeout=step.timeout_s(timeout_s))
+    found = commands.find(timed, tools=tools, env=env, cwd=cwd, attempt_dir=cwd, may_appear=False)
+    if isinstance(found, Missing):
+        raise InputError(f"{job_id}, task {step.id}: {found.message}")
+    if isinstance(found, InWorker):
+        raise InputError(
+            f"{job_id}, task {step.id}: its tool {step.tool} is a function of the worker's own; run the job"
+        )
+    return found
 
 
 def _step(folder: str, job_id: str, task: str) -> Step:

@@ -18,7 +18,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.roles import paths
 from farro.roles.names import Role
 from farro.roles.paths import AllowedPath
-from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths, Routing
+from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths, PromptRouting
 
 MAX_BYTES = 4 << 20
 _LIMITS = Limits(size=MAX_BYTES, nodes=20_000)
@@ -37,7 +37,7 @@ class PromptDraft:
     rubric: Annotated[str, Prose(MAX_RUBRIC)]
     allowed_paths: AllowedPaths
     success: Annotated[str, Prose(MAX_SUCCESS)]
-    routing: Routing = field(default_factory=lambda: Routing(mode="manager"))
+    routing: PromptRouting = field(default_factory=lambda: PromptRouting(mode="manager"))
     inputs: dict[str, Any] = field(default_factory=dict)
 
     def to_prompt(self) -> dict[str, Any]:

@@ -103,9 +103,7 @@ def fault(path: str, *, allow_absolute: bool, root: str | None = None) -> str | 
 
 
 def protected_part(whole: str, inside: str | None) -> str | None:
-    """Return the protected part of a normalised path, or None. `inside` is the path relative to the root, if
-    inside.
-    """
+    """Return the protected part of a normalised path, or None. `inside` is its path relative to the root, if any."""
     for part in whole.split("/"):
         if part.lower() == GIT:
             return part

@@ -16,7 +16,7 @@ from farro.roles import names, paths
 from farro.roles.names import Role
 from farro.roles.paths import MAX_PATHS, AllowedPath
 
-__all__ = ["AgentPrompt", "Routing", "is_agent_prompt", "load", "load_any", "path_faults"]
+__all__ = ["AgentPrompt", "PromptRouting", "is_agent_prompt", "load", "load_any", "path_faults"]
 
 MAX_RUBRIC = 10_000
 MAX_SUCCESS = 5_000
@@ -28,7 +28,7 @@ AllowedPaths = Annotated[tuple[AllowedPath, ...], Size(at_least=1, at_most=MAX_P
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Routing:
+class PromptRouting:
     """Where the job goes after its first role. Invariant: `next` is set exactly when the mode is role."""
 
     schema_more: ClassVar[Mapping[str, Any]] = {
@@ -52,7 +52,7 @@ class AgentPrompt:
     rubric: Annotated[str, Prose(MAX_RUBRIC)]
     allowed_paths: AllowedPaths  # as written; paths.normalise gives their meaning
     success: Annotated[str, Prose(MAX_SUCCESS)]
-    routing: Routing
+    routing: PromptRouting
     context_md: FileName | None = None
     inputs: dict[str, Any] = field(default_factory=dict)
     metadata: Metadata = field(default_factory=Metadata)

@@ -236,7 +236,7 @@ def costs(house: House, asked: Asked) -> Any:
     }
 
 
-def _sums(line: agents.CostLine) -> dict[str, Any]:
+def _sums(line: agents.CostSum) -> dict[str, Any]:
     return {**spent_data(line.spent), "tokens": None if line.tokens is None else line.tokens.to_json()}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from farro.agents import costs as spending
-from farro.agents.costs import BudgetStatus, CostLine, Costs, GroupBy
+from farro.agents.costs import BudgetStatus, Costs, CostSum, GroupBy
 from farro.cli.options import application, common, open_root
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, note, say
@@ -59,7 +59,7 @@ def _data(report: Costs) -> dict[str, Any]:
     }
 
 
-def _sums(line: CostLine) -> dict[str, Any]:
+def _sums(line: CostSum) -> dict[str, Any]:
     return {
         **spent_data(line.spent),
         "tokens": None if line.tokens is None else line.tokens.to_json(),
@@ -122,7 +122,7 @@ def _page(report: Costs) -> None:
     _remarks(report)
 
 
-def _row(name: str, line: CostLine) -> tuple[str, str, str, str, str]:
+def _row(name: str, line: CostSum) -> tuple[str, str, str, str, str]:
     tokens = line.tokens
     counts = ("-", "-") if tokens is None else (str(tokens.input_tokens), str(tokens.output_tokens))
     return name, str(line.spent.calls), *counts, spent_text(line.spent)
