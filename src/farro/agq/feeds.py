@@ -46,7 +46,7 @@ class OwnPushes:
         return all(known)
 
 
-class ChangeWatcher:
+class FeedThread:
     def __init__(
         self,
         *,

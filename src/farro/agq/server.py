@@ -14,7 +14,7 @@ from farro.agq.batcher import Batcher, LoopBatcher, ThreadBatcher
 from farro.agq.blocking_pops import RoleQueue
 from farro.agq.channels import Channels
 from farro.agq.connection import Connection
-from farro.agq.feeds import ChangeWatcher, OwnPushes
+from farro.agq.feeds import FeedThread, OwnPushes
 from farro.agq.handlers import TABLE
 from farro.agq.memo_jobs import PushRequest
 from farro.agq.roster import RemoteWorker
@@ -54,6 +54,42 @@ class ServerOptions:
     version: str = ""
 
 
+class StoreThreads:
+    """Call the store in threads: ordinary calls, queries that read many jobs, and heartbeats, each in its own pool. So
+    pops, results and leases go on, however many clients read however many jobs."""
+
+    def __init__(self) -> None:
+        self._calls = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
+        self._queries = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="agq-look")
+        self._heartbeats = ThreadPoolExecutor(1, thread_name_prefix="agq-heart")
+        self._running: set[Future[Any]] = set()
+
+    async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        return await self._in(self._calls, function, *args, **more)
+
+    async def query(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        return await self._in(self._queries, function, *args, **more)
+
+    async def heartbeat(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._in(self._heartbeats, function, *args)
+
+    async def _in(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        running = pool.submit(function, *args, **more)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return await asyncio.wrap_future(running, loop=asyncio.get_running_loop())
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call has not returned."""
+        return any(call.running() for call in list(self._running))
+
+    def shutdown(self) -> None:
+        """Start no further call; calls that run are left alone."""
+        for pool in (self._calls, self._queries, self._heartbeats):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
 class AgqServer:
     """Invariant: everything except calls of the store runs in the event loop of `start`."""
 
@@ -80,30 +116,17 @@ class AgqServer:
         self.now_s = now_s
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
+        self._threads = StoreThreads()
         self._claim_batcher, self._push_batcher = self._make_batchers()
         self._batchers = {self._push_batcher, self._claim_batcher}
-        self.workers = RemoteWorkers(
-            store=store,
-            call=self.call,
-            call_heartbeat=self.call_heartbeat,
-            batcher=self._claim_batcher,
-            spawn=self.spawn,
-            now_s=now_s,
-            ttl_s=options.worker_ttl_s,
-            log=log,
-        )
+        self.workers = self._make_workers()
         self.started_s = now_s()
         self.served = 0  # connections so far
         self.port = options.port
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
-        # Separate pools: however many clients read however many jobs, pops, results and leases go on.
-        self._query_pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="agq-look")
-        self._heartbeat_pool = ThreadPoolExecutor(1, thread_name_prefix="agq-heart")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[Any]] = set()
-        self._calls: set[Future[Any]] = set()
         self._queues: dict[str, RoleQueue] = {}
-        self._feeds: dict[str | None, ChangeWatcher] = {}
+        self._feeds: dict[str | None, FeedThread] = {}
         self._own_pushes = OwnPushes()
         self._lengths: dict[str, tuple[float, int]] = {}
         self._roles: tuple[float, list[str]] = (-ROLES_S - 1 + self.started_s, [])
@@ -124,6 +147,18 @@ class AgqServer:
         claims = ThreadBatcher("work", turns=turns, loop=self._call_in_loop, log=self.log)
         pushes = ThreadBatcher("push", turns=turns, loop=self._call_in_loop, log=self.log)
         return claims, pushes
+
+    def _make_workers(self) -> RemoteWorkers:
+        return RemoteWorkers(
+            store=self.store,
+            call=self.call,
+            call_heartbeat=self._threads.heartbeat,
+            batcher=self._claim_batcher,
+            spawn=self.spawn,
+            now_s=self.now_s,
+            ttl_s=self.options.worker_ttl_s,
+            log=self.log,
+        )
 
     # --- start and stop ---
 
@@ -177,8 +212,7 @@ class AgqServer:
         await asyncio.gather(*(asyncio.to_thread(feed.join) for feed in self._feeds.values()))
         for batcher in self._batchers:
             batcher.stop()
-        for pool in (self._pool, self._query_pool, self._heartbeat_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown()
 
     async def _idle(self) -> None:
         """Wait until no call and no task is running."""
@@ -241,26 +275,16 @@ class AgqServer:
 
     async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """Call the store in a thread."""
-        return await self._in(self._pool, function, *args, **more)
+        return await self._threads.call(function, *args, **more)
 
     async def query(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """Call a function that reads many jobs, in a thread of a separate pool."""
-        return await self._in(self._query_pool, function, *args, **more)
-
-    async def call_heartbeat(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self._in(self._heartbeat_pool, function, *args)
-
-    async def _in(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        running = pool.submit(function, *args, **more)
-        self._calls.add(running)
-        running.add_done_callback(self._calls.discard)
-        return await asyncio.wrap_future(running, loop=loop)
+        return await self._threads.query(function, *args, **more)
 
     @property
     def stuck(self) -> bool:
         """Whether a call of the store has not returned: waiting for its thread would take as long."""
-        return any(batcher.pending for batcher in self._batchers) or any(call.running() for call in list(self._calls))
+        return any(batcher.pending for batcher in self._batchers) or self._threads.busy
 
     def _call_in_loop(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function in the event loop, from any thread. RuntimeError: the loop has ended."""
@@ -296,7 +320,7 @@ class AgqServer:
             def on_changes(changes: Changes) -> None:
                 loop.call_soon_threadsafe(notify)
 
-            self._feeds[role] = ChangeWatcher(
+            self._feeds[role] = FeedThread(
                 store=self.store, role=role, on_changes=on_changes, log=self.log, own=self._own_pushes
             )
         return queue
@@ -312,9 +336,7 @@ class AgqServer:
     def watch_all_changes(self) -> None:
         """Start to publish `job:updates`."""
         if None not in self._feeds and self._loop is not None:
-            self._feeds[None] = ChangeWatcher(
-                store=self.store, role=None, on_changes=self.channels.changed, log=self.log
-            )
+            self._feeds[None] = FeedThread(store=self.store, role=None, on_changes=self.channels.changed, log=self.log)
 
     async def roles(self) -> list[str]:
         """Return the store's roles; they are cached for some seconds, because people create them rarely."""
