@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.host.clock import ManualClock, SystemClock
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock, ManualClock, SystemClock
 from farro.jobs.times import parse_timestamp, timestamp
 
 

@@ -39,7 +39,7 @@ from farro.execution.runner import Work
 from farro.execution.size_limit import SNAPSHOT
 from farro.execution.tools import Call, Function, StepFailure
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.outcomes import PATH_VIOLATION, Report
 from farro.jobs.retry import Uniform
 from farro.lazy_dataclass import dataclass

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from farro.agents.providers.port import SLICE_S, Answer, Provider, ProviderTrouble, Request, Usage
 from farro.config.settings import FallbackSettings, RoleSettings, Settings
 from farro.errors import BudgetExceeded, InputError
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.retry import RetryPolicy, Uniform, next_delay
 from farro.lazy_dataclass import dataclass
 from farro.store.ledger import CallEnd

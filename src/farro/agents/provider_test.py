@@ -14,7 +14,7 @@ from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettin
 from farro.errors import InputError, UnknownRole
 from farro.execution.runner import Guarding
 from farro.host import fs, trees
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.processes import MARKER
 from farro.jobs.retry import Uniform
 from farro.lazy_dataclass import dataclass

@@ -27,7 +27,7 @@ from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.execution.work import Plans, perform_work
 from farro.host import fs, links, trees
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Failed, Outcome, Succeeded
 from farro.lazy_dataclass import dataclass

@@ -11,7 +11,7 @@ from farro.agx.client import PlanJob, PlanQueue, PlanSubmission, PlanWorker
 from farro.documents import Document
 from farro.errors import InputError
 from farro.execution.progress import read_prompt, read_result
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass

@@ -31,7 +31,7 @@ from farro.errors import BudgetExceeded, FarroError, InputError
 from farro.execution.commands import AGENT, UNIX
 from farro.execution.runner import Guarding
 from farro.execution.tool_catalog import Tool
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.processes import MARKER
 from farro.jobs.retry import Uniform
 from farro.lazy_dataclass import dataclass, field

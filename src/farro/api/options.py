@@ -18,7 +18,7 @@ from farro.errors import BadDocument, InputError
 from farro.lazy_dataclass import dataclass, field
 
 if TYPE_CHECKING:
-    from farro.host.clock_port import Clock
+    from farro.host.clock import Clock
     from farro.queue.options import SubmitOptions
 
 Duration = float | str | timedelta  # seconds, or "10m", or a timedelta

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from farro.doctor.report import Examination
     from farro.execution.runner import Runner
     from farro.execution.tools import Tools
-    from farro.host.clock_port import Clock
+    from farro.host.clock import Clock
     from farro.log.audit import AuditPolicy
     from farro.log.structured import Log
     from farro.queue.admission import Gate

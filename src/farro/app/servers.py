@@ -12,7 +12,7 @@ from farro.config.engines import AGQ
 from farro.config.settings import Settings
 from farro.errors import InputError
 from farro.host import process_identity
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.log.audit import AuditLog
 from farro.log.structured import Log
 from farro.store.fleet import Fleet

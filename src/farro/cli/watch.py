@@ -17,8 +17,7 @@ from farro.cli.options import common, open_root
 from farro.cli.tables import shortened, span, table
 from farro.cli.terminal import answer, draws, flush, note, raw, say
 from farro.host import signals
-from farro.host.clock import SystemClock
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock, SystemClock
 from farro.jobs.states import Status
 from farro.jobs.times import seconds_between, timestamp
 from farro.jobs.transitions import waits_for_person

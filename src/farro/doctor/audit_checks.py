@@ -13,7 +13,7 @@ from dataclasses import replace
 from farro.doctor.checks import Check, Finding, edit, failed, ok, own, quoted, warning
 from farro.doctor.disk_probes import scratch
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.log.audit import AuditLog, AuditPolicy, files
 from farro.log.audit_file import NAME
 

@@ -26,7 +26,7 @@ from farro.execution.step import Begun, Enough, Running, Tried, Tries, input_of
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
 from farro.host import processes
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.outcomes import ErrorInfo
 from farro.lazy_dataclass import dataclass
 from farro.plans.frontier import Frontier

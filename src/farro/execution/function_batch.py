@@ -22,7 +22,7 @@ from farro.execution.step import Begun, Tries
 from farro.execution.tools import Tools
 from farro.execution.work import Plans
 from farro.host import processes
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.outcomes import Outcome, Report, Succeeded
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import Plan, Step

@@ -17,7 +17,7 @@ from typing import Literal
 from farro.execution.functions import FunctionRun
 from farro.execution.stop import Stop
 from farro.host import processes, waiting
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.processes import Process
 from farro.host.thread_turns import RESTING
 from farro.host.waiting import Flag

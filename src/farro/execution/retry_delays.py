@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from farro.execution.step import Tried
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.plans.model import Step
 
 

@@ -21,7 +21,7 @@ from farro.execution.process_watch import Watched
 from farro.execution.results import StepResult
 from farro.execution.tools import Call, Late, Tools
 from farro.host import fs, processes
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.processes import Exit, NotStarted, Process
 from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.lazy_dataclass import dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from farro.errors import FarroError
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.waiting import Flag
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from farro.execution.runner import TICK_S, Work
 from farro.execution.size_limit import ArtifactCap, TooLarge
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Function, Tools
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.plans.forms import is_agent_prompt
 from farro.plans.loading import load_data

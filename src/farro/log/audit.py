@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import audit_fields
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.times import timestamp

@@ -11,7 +11,7 @@ from typing import Any
 from farro.config.settings import Settings
 from farro.doctor.checks import Check
 from farro.host import machine
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
 from farro.lazy_dataclass import dataclass
 from farro.queue import find_job

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from farro.host import folder_count, fs
-from farro.host.clock_port import Clock
+from farro.host import fs, trees
+from farro.host.clock import Clock
 from farro.jobs import places
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
@@ -79,7 +79,7 @@ class QueueCounter:
         kept = self._kept.get(place)
         if kept is not None and kept[0] == changed_ns:
             return kept[1]
-        found = folder_count.count_subdirectories(path)
+        found = trees.count_subdirectories(path)
         if self._clock.now().timestamp() - changed_ns / 1e9 > _TICK_S:  # else more jobs may arrive in the same tick
             self._kept[place] = (changed_ns, found)
         return found

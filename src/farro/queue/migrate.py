@@ -22,7 +22,7 @@ from typing import Any
 
 from farro.errors import IdConflict, IllegalTransition, InputError, NameTaken, Refused, UnknownJob
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import moment_or_none

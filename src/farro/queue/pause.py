@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farro.errors import InputError
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.times import timestamp
 from farro.queue import find_job
 from farro.store.port import QueuePause, Store

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from farro.errors import Refused, StorageTrouble
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass, field

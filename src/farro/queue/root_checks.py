@@ -13,7 +13,7 @@ from farro.config.settings import RetrySettings, Settings
 from farro.doctor.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, quoted, warning
 from farro.doctor.schemas import schemas
 from farro.errors import BadDocument
-from farro.host import folder_count, fs
+from farro.host import fs, trees
 from farro.jobs.diagnosis import MANAGER_AWAY_S, in_words
 from farro.jobs.places import STALE
 from farro.queue import schedules
@@ -209,7 +209,7 @@ def _load(root: str, role: str) -> int:
 
 def _count(path: str) -> int:
     try:
-        return folder_count.count_subdirectories(path)
+        return trees.count_subdirectories(path)
     except FileNotFoundError:
         return 0
 

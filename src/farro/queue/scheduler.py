@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farro.errors import CapacityReached, FarroError, SyncFailed
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.log.structured import Log
 from farro.queue import schedules
 from farro.queue.admission import Gate

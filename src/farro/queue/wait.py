@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.diagnosis import STANDS, diagnose
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from farro.execution import progress
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status

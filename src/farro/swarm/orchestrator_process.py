@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farro.errors import AlreadyRunning, FarroError
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass
 from farro.swarm import requests
 from farro.swarm.files import FOLDER, ORCHESTRATOR, Place

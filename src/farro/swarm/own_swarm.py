@@ -14,7 +14,7 @@ from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import FarroError
 from farro.host import signals
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.times import parse_timestamp
 from farro.lazy_dataclass import dataclass
 from farro.roles.names import RUNNER

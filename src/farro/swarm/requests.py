@@ -19,8 +19,7 @@ from typing import Any
 
 from farro.errors import InputError
 from farro.host import fs, leases
-from farro.host.clock import SystemClock
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock, SystemClock
 from farro.jobs.times import timestamp
 from farro.swarm import checks, ledger, timeouts
 from farro.swarm.files import Place, check_swarm

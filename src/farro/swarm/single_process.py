@@ -10,7 +10,7 @@ import json
 
 from farro.errors import AlreadyRunning
 from farro.host import fs, leases, process_identity
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.swarm.files import read_json
 
 _TRIES, _PAUSE_S = 40, 0.05  # somebody who only looks whether it is held holds it for a moment

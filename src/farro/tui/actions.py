@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from farro.agents import service as agents
 from farro.config.settings import Settings
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.queue import jobs, retry

@@ -13,7 +13,7 @@ from farro.agents.service import InboxItem, list_inbox
 from farro.config.settings import Settings
 from farro.errors import FarroError
 from farro.execution import progress
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass, field
 from farro.queue import alerts, listing, tree, watch, workers

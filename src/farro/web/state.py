@@ -11,7 +11,7 @@ from typing import Any
 
 from farro.config.settings import Settings
 from farro.doctor.report import Examination
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.queue import find_job

@@ -13,7 +13,7 @@ from typing import Literal
 
 from farro.errors import AlreadyRunning
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass
 from farro.roles.names import RUNNER
 from farro.worker.runtime import STOP_S, Component, Runtime, Seen, Stopped

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.states import Status
 from farro.log.structured import Log
 from farro.store.port import Store

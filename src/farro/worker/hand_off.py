@@ -17,7 +17,7 @@ from dataclasses import replace
 from farro.config.settings import RoleSettings
 from farro.errors import FarroError
 from farro.execution.stop import Stop
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import transitions
 from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle

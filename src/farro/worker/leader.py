@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from farro.errors import FarroError
 from farro.host import fs, leases
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass, field
 from farro.store.fleet import Fleet

@@ -15,7 +15,7 @@ from farro.execution.runner import DEFAULTS, Guarding, Runner, StopRequest, Work
 from farro.execution.step import Begun
 from farro.execution.stop import Stop
 from farro.execution.work import bug, failed
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import ids
 from farro.jobs.outcomes import Outcome
 from farro.lazy_dataclass import dataclass

@@ -22,7 +22,7 @@ from typing import Any
 
 from farro.errors import AlreadyRunning, BadName, InputError
 from farro.host import cgroup_limits, fs, leases, process_identity, process_limits, process_table, process_tree
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.times import timestamp
 from farro.worker.runtime import NAME, STOP_S, Component, Seen, Stopped
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from farro.errors import AgentLost, FarroError, Lost, NoFolder, SyncFailed, TryAgain
 from farro.execution.step import Begun
 from farro.execution.stop import Stop
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.thread_turns import Turns
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Outcome

@@ -18,7 +18,7 @@ from farro.errors import BadDocument, InputError, NoTask
 from farro.execution import task_snapshot
 from farro.execution.size_limit import SNAPSHOT
 from farro.host import fs, links
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass, field
 from farro.roles import policy

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from farro.execution.stop import Stop
 from farro.host import signals, time_slices, waiting
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.waiting import Flag
 from farro.store.port import WorkerStore
 from farro.worker.slot import Never, Slot, Until

@@ -26,8 +26,7 @@ from farro.cli.terminal import answer, at_terminal, note, say
 from farro.config import reader
 from farro.errors import FarroError, InputError
 from farro.host import fs, signals, trees
-from farro.host.clock import SystemClock
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock, SystemClock
 from farro.lazy_dataclass import dataclass, field
 from farro.store.port import JobView
 from farro.worker import background

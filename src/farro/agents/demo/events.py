@@ -13,7 +13,7 @@ from typing import Any
 
 from farro.errors import FarroError
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.envelope import Hop, Lifecycle
 from farro.jobs.states import Reason, Status
 from farro.lazy_dataclass import dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import pairwise
 
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status

@@ -14,7 +14,7 @@ from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import BadDocument, CapacityReached, FarroError, SyncFailed
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.outcomes import Child
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log

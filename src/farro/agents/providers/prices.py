@@ -19,8 +19,7 @@ from typing import Any
 
 from farro.agents.providers.port import Usage
 from farro.config.settings import PriceSettings, ProviderSettings
-from farro.host.clock import SystemClock
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock, SystemClock
 from farro.roles.money import exact
 
 FREE = "scripted"  # answers from a file cost nothing

@@ -28,7 +28,7 @@ from farro.agq.client import results
 from farro.agq.client.connection import AgqAddress, Announcement, RespClient, WorkerConnection, refused
 from farro.documents.encoding import encoder
 from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError, Lost
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import ids, transitions
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.outcomes import Outcome, Released, Succeeded

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from farro.errors import ClaimLost, FarroError, InputError, StorageTrouble
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass, field
 
 T = TypeVar("T")

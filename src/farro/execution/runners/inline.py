@@ -14,7 +14,7 @@ from farro.execution.step import Begun
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.execution.work import AgentSteps, Plans, failed, perform_work
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.outcomes import Outcome
 
 

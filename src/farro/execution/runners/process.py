@@ -30,7 +30,7 @@ from farro.execution.runners.log import RunnerLog
 from farro.execution.runners.runner_slots import Place, Places
 from farro.execution.work import failed
 from farro.host import process_identity, processes, waiting
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.process_limits import ProcessLimits
 from farro.host.processes import Exit, Process
 from farro.jobs.outcomes import Outcome, Released

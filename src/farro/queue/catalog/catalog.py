@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from farro.errors import FarroError
 from farro.execution.progress import read_prompt
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status

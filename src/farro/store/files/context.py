@@ -15,7 +15,7 @@ from typing import Any
 
 from farro.errors import AgentLost, NotARoot, UnknownRole
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.leases import Lease
 from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle

@@ -33,7 +33,7 @@ from decimal import Decimal
 
 from farro.errors import BudgetExceeded, Damaged
 from farro.host import fs, leases, trees
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import ids
 from farro.jobs.times import timestamp
 from farro.store import budgets as limits

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from farro.errors import Damaged, FarroError
-from farro.host import folder_count, fs
+from farro.host import fs, trees
 from farro.jobs import ids, places, transitions
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
@@ -190,7 +190,7 @@ def load(ground: Ground, role: str | None) -> int:
         return sum(load(ground, each) for each in ground.roles())
     homes = [ground.incoming(role), *([ground.path(places.WAITING)] if role == "Manager" else [])]
     homes += [f"{ground.in_progress(role)}/{agent}" for agent in fs.subdirectories(ground.in_progress(role))]
-    return sum(map(folder_count.count_subdirectories, homes))
+    return sum(map(trees.count_subdirectories, homes))
 
 
 def _entries(ground: Ground, place: str) -> int:

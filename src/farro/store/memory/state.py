@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from farro.errors import UnknownRole
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import ids, places, transitions
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.ids import IdMint

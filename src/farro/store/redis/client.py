@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from farro.errors import FarroError, InputError
 from farro.host import machine, waiting
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass, field
 from farro.store.redis import errors
 from farro.store.redis.scripts import LuaScript

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from farro.errors import AgentLost, ClaimLost, TryAgain, UnknownRole
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.ids import IdMint

@@ -26,7 +26,7 @@ from hashlib import sha256
 
 from farro.errors import Damaged, NoFolder, StorageTrouble
 from farro.host import fs, leases, links
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.host.trees import remove_tree
 from farro.jobs import ids
 from farro.jobs.outcomes import Report

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from farro.errors import FarroError
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.log.structured import Log
 from farro.swarm import orchestrator_process, requests
 from farro.worker.runtime import Component, Runtime

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from farro.host import fs
-from farro.host.clock_port import Clock
+from farro.host.clock import Clock
 from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log

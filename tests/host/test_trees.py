@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crash import seams
-from farro.host import folder_count
+from farro.host import trees
 from support import need
 
 
@@ -25,15 +25,15 @@ def filled(folder: Path) -> Path:
 
 
 def agree(folder: Path) -> None:
-    folder_count._counted.clear()
+    trees._counted.clear()
     home = filled(folder)
-    assert folder_count.count_subdirectories(str(home)) == 3
+    assert trees.count_subdirectories(str(home)) == 3
     (home / "d").mkdir()
-    assert folder_count.count_subdirectories(str(home)) == 4
+    assert trees.count_subdirectories(str(home)) == 4
     for name in ("a", "b", ".c", "d"):
         (home / name).rmdir()
-    assert folder_count.count_subdirectories(str(home)) == 0
-    assert folder_count.count_subdirectories(str(home / "absent")) == 0
+    assert trees.count_subdirectories(str(home)) == 0
+    assert trees.count_subdirectories(str(home / "absent")) == 0
 
 
 def test_folders_are_counted_on_the_disk(tmp_path: Path) -> None:
@@ -47,14 +47,14 @@ def test_folders_are_counted_in_memory(shm: Path) -> None:
 def test_a_filesystem_that_keeps_count_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = filled(tmp_path)
     need(os.lstat(home).st_nlink == 5, "this filesystem does not count folders")
-    folder_count._counted.clear()
-    folder_count.count_subdirectories(str(home))
+    trees._counted.clear()
+    trees.count_subdirectories(str(home))
 
     def read(path: str) -> int:
         raise AssertionError("read")
 
-    monkeypatch.setattr(folder_count, "_read_directories", read)
-    assert folder_count.count_subdirectories(str(home)) == 3
+    monkeypatch.setattr(trees, "_read_directories", read)
+    assert trees.count_subdirectories(str(home)) == 3
 
 
 def test_a_filesystem_that_counts_wrongly_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,17 +67,17 @@ def test_a_filesystem_that_counts_wrongly_is_read(tmp_path: Path, monkeypatch: p
         def lied(path: str, links: int = links) -> os.stat_result:
             return os.stat_result([*real(path)[:3], links, *real(path)[4:]])
 
-        folder_count._counted.clear()
+        trees._counted.clear()
         monkeypatch.setattr(os, "lstat", lied)
-        assert folder_count.count_subdirectories(str(home)) == 3
-    folder_count._counted.clear()
+        assert trees.count_subdirectories(str(home)) == 3
+    trees._counted.clear()
 
 
 def test_a_count_announces_its_look(tmp_path: Path) -> None:
     """A decision rests on it, so another actor may come between (the seam)."""
     seam = seams.Errno(1, 5, after=False)
     with seams.placed(seam):
-        folder_count.count_subdirectories(str(tmp_path))
+        trees.count_subdirectories(str(tmp_path))
 
 
 @pytest.mark.linux
@@ -95,7 +95,7 @@ def test_folders_are_counted_on_other_filesystems(kind: str, shm: Path) -> None:
     subprocess.run([maker, "-q", str(image)], check=True, capture_output=True)
     script = f"mount -o loop '{image}' '{mount}' && exec '{sys.executable}' -c \"$0\" '{mount}'"
     code = (
-        "import sys; from pathlib import Path; from host.test_folder_count import agree; "
+        "import sys; from pathlib import Path; from host.test_trees import agree; "
         "home = Path(sys.argv[1], 'x'); home.mkdir(); agree(home)"
     )
     inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, code]
