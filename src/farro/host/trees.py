@@ -101,7 +101,7 @@ _counted: dict[int, bool] = {}  # device → whether a folder's link count gives
 def count_subdirectories(path: str) -> int:
     """Count the folders in `path`, hidden ones included, without reading it where the filesystem keeps the count.
 
-    ext4 and xfs count the `..` of every subfolder as a link of its parent. A folder with one link is not counted (btrfs;
+    ext4 and xfs count the `..` of every subfolder as a link of its parent. One link: the folder is not counted (btrfs;
     ext4 beyond 65,000 subfolders). Whether a filesystem counts is tried once, on the parent, which has at least one.
     """
     try:
