@@ -63,13 +63,13 @@ def member_of_farro(role: str) -> None:
 
 async def enabled(address: str) -> dict[str, subprocess.Popen[bytes]]:
     """The three components, up and enabled: readers first, so that nothing waits for them."""
-    from farro.swarm.bus.open import opened
-    from farro.swarm.bus.port import Binding, Message
-    from farro.swarm.component.environment import Surroundings
+    from farro.swarm.bus import open_bus
+    from farro.swarm.bus.port import Binding, BusMessage
+    from farro.swarm.component.environment import ComponentEnvironment
     from farro.swarm.wire import messages, names
     from farro.swarm.wire.names import Scope, Signal
 
-    bus = await opened(address)
+    bus = await open_bus(address)
     exchange = names.work_exchange(SWARM)
     for suffix in QUEUES:
         queue = names.work_queue(SWARM, suffix)
@@ -79,7 +79,7 @@ async def enabled(address: str) -> dict[str, subprocess.Popen[bytes]]:
     told = aiter(await bus.consume("bench-status", prefetch=100))
     running = {}
     for role, (inputs, outputs) in reversed(ROLES.items()):
-        about = Surroundings(
+        about = ComponentEnvironment(
             bus=address, swarm=SWARM, role=role, instance=f"{SWARM}-{role}", inputs=inputs, outputs=outputs
         )
         running[role] = start("farro", role, dict(about.to_env()))
@@ -101,7 +101,7 @@ async def enabled(address: str) -> dict[str, subprocess.Popen[bytes]]:
             args={"enabled": True},
         )
         key = names.signal_key(Signal.CONFIG, Scope(role=role, instance=scope.instance))
-        await bus.publish(names.CONTROL, Message(key=key, body=messages.encode(body), message_id=own))
+        await bus.publish(names.CONTROL, BusMessage(key=key, body=messages.encode(body), message_id=own))
     await bus.close()
     return running
 
@@ -118,7 +118,7 @@ async def member_by_hand(role: str) -> None:
     exchange = await sending.declare_exchange("bare.hive", "topic", durable=True)
 
     async def publish(item: Any) -> None:
-        message = aio_pika.Message(
+        message = aio_pika.BusMessage(
             json.dumps(item, separators=(",", ":")).encode(),
             message_id=os.urandom(16).hex(),
             content_type="application/json",

@@ -30,10 +30,10 @@ from bench.own import cpu_ns
 from farro.host.clock import SystemClock
 from farro.jobs.times import timestamp
 from farro.swarm import plan
-from farro.swarm.bus.open import opened
-from farro.swarm.bus.port import Binding, Bus, Message
+from farro.swarm.bus import open_bus
+from farro.swarm.bus.port import Binding, Bus, BusMessage
 from farro.swarm.component import Component
-from farro.swarm.component.environment import Surroundings
+from farro.swarm.component.environment import ComponentEnvironment
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
 from farro.worker.process_runtime import ProcessRuntime
@@ -63,8 +63,8 @@ def component() -> None:
 async def bare() -> None:
     import farro.swarm.component.run  # noqa: F401 - as `component` does
 
-    about = Surroundings.of(os.environ, ROLE)
-    bus = await opened(about.bus)
+    about = ComponentEnvironment.of(os.environ, ROLE)
+    bus = await open_bus(about.bus)
     with open(f"{gear.home()}/up-{about.instance}", "w"):
         pass
     await asyncio.Event().wait()
@@ -72,14 +72,14 @@ async def bare() -> None:
 
 
 async def controller() -> None:
-    from farro.swarm.controller.actions import Ground, environment
+    from farro.swarm.controller.actions import ControllerContext, environment
     from farro.swarm.controller.controller import Controller
 
     home, address = gear.home(), os.environ["BENCH_BUS"]
-    bus = await opened(address)
+    bus = await open_bus(address)
     env = {**environment(), "PYTHONPATH": os.environ["PYTHONPATH"]}
-    ground = Ground(swarm=SWARM, instance=CONTROLLER, bus_address=address, folder=home, cwd=home, env=env)
-    made = Controller(ground, bus, runtime(), log=lambda level, message, fields: None, now=now)
+    context = ControllerContext(swarm=SWARM, instance=CONTROLLER, bus_address=address, folder=home, cwd=home, env=env)
+    made = Controller(context, bus, runtime(), log=lambda level, message, fields: None, now=now)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, made.stop)
     await made.run()
     await bus.close()
@@ -121,7 +121,7 @@ class Swarm:
             args=None if args is None else dict(args),
         )
         key = names.signal_key(what, Scope(swarm=SWARM))
-        await self.bus.publish(names.CONTROL, Message(key=key, body=messages.encode(told), message_id=own))
+        await self.bus.publish(names.CONTROL, BusMessage(key=key, body=messages.encode(told), message_id=own))
         end = await self._ends[own]
         if end["result"] != "success":
             raise SystemExit(f"{what}: {end['code']}: {end['message']}")
@@ -130,7 +130,7 @@ class Swarm:
 @contextlib.asynccontextmanager
 async def swarm() -> AsyncIterator[Swarm]:
     os.makedirs(f"{gear.home()}/logs", exist_ok=True)
-    bus = await opened(os.environ["BENCH_BUS"])
+    bus = await open_bus(os.environ["BENCH_BUS"])
     keys = [
         f"ev.{outcome}.{what}.{SWARM}" for outcome in ("ready", "error") for what in Signal if not what.of_component
     ]
@@ -166,7 +166,7 @@ def start_bare(count: int) -> dict[str, float]:
     began_s = time.monotonic()
     try:
         for number in range(count):
-            about = Surroundings(bus=os.environ["BENCH_BUS"], swarm=SWARM, role=ROLE, instance=f"bare-{number}")
+            about = ComponentEnvironment(bus=os.environ["BENCH_BUS"], swarm=SWARM, role=ROLE, instance=f"bare-{number}")
             running.append(started("bare", about.to_env()))
         while any(not os.path.exists(f"{home}/up-bare-{number}") for number in range(count)):
             if time.monotonic() > began_s + LIMIT_S or any(process.poll() is not None for process in running):
@@ -238,7 +238,7 @@ async def fan_in(count: int, seconds: float) -> dict[str, float]:
 
 async def tell(members: list[str], told: list[int]) -> None:
     """Each once a second, one after the other; `told` counts."""
-    bus = await opened(os.environ["BENCH_BUS"], durable=False)
+    bus = await open_bus(os.environ["BENCH_BUS"], durable=False)
     due_s, number = time.monotonic(), 0
     while True:
         due_s += 0.02
@@ -249,8 +249,8 @@ async def tell(members: list[str], told: list[int]) -> None:
         told[0] += len(some)
 
 
-def status(instance: str) -> Message:
-    told = messages.Status(
+def status(instance: str) -> BusMessage:
+    told = messages.StatusReport(
         kind="status-full",
         message_id=str(uuid.uuid4()),
         timestamp=now(),
@@ -259,7 +259,7 @@ def status(instance: str) -> Message:
         swarm_id=SWARM,
         enabled=False,
         state="Healthy",
-        queues=messages.Queues(inputs=("ph.bench.raw",), outputs=("ph.bench.done",)),
+        queues=messages.StatusQueues(inputs=("ph.bench.raw",), outputs=("ph.bench.done",)),
         data={
             "tps": 12.5,
             "done": 1000,
@@ -273,7 +273,7 @@ def status(instance: str) -> Message:
             "uptimeSec": 60.5,
         },
     )
-    return Message(
+    return BusMessage(
         key=names.status_key("status-full", ROLE, instance), body=messages.encode(told), message_id=told.message_id
     )
 

@@ -16,8 +16,8 @@ from playwright.sync_api import expect
 
 from browser.conftest import Visit
 from browser.site import Site, init, program
-from farro.swarm.bus.open import opened
-from farro.swarm.bus.port import Message
+from farro.swarm.bus import open_bus
+from farro.swarm.bus.port import BusMessage
 from support import ROOT, eventually
 
 Come = Callable[..., Visit]
@@ -129,8 +129,8 @@ def test_dead_letters_stand_first_on_the_page(hive: Site, visit: Come) -> None:
     """The components are healthy: without a word nobody would know that work lies there."""
 
     async def refused() -> None:
-        bus = await opened(f"files:{hive.root}/bus")
-        await bus.publish("ph.demo.hive", Message(key="done", body=b"{}", message_id="one"))
+        bus = await open_bus(f"files:{hive.root}/bus")
+        await bus.publish("ph.demo.hive", BusMessage(key="done", body=b"{}", message_id="one"))
         consumer = await bus.consume("ph.demo.done", prefetch=1)
         await (await anext(aiter(consumer))).reject(requeue=False)
         await consumer.close()

@@ -20,12 +20,11 @@ import pytest
 
 from farro.errors import BadName, BusTrouble, InputError
 from farro.host import fs
-from farro.swarm.bus import files
+from farro.swarm.bus import LostQueueCheck, files
 from farro.swarm.bus.amqp import AmqpBus
 from farro.swarm.bus.files import FilesBus, sweep
-from farro.swarm.bus.files import consumer as consuming
-from farro.swarm.bus.port import Binding, Bus, Consumer, Delivery, Message
-from farro.swarm.component.lost_queue import Ears
+from farro.swarm.bus.files import consumer as consumers
+from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer, Delivery
 from servers import RabbitServer, free_port
 
 PATIENCE_S = 30.0
@@ -44,7 +43,7 @@ QUEUES = ("one", "two", "three", "q", "dead", "plain", "mine")
 
 
 @pytest.fixture(params=["files", "amqp", "amqp[quorum]"])
-def opened(request: pytest.FixtureRequest, folder: str) -> Iterator[Open]:
+def open_bus(request: pytest.FixtureRequest, folder: str) -> Iterator[Open]:
     """Another process on the same bus, at each call."""
     if request.param == "files":
         yield lambda: in_files(folder)
@@ -71,7 +70,7 @@ async def in_files(folder: str) -> AsyncIterator[FilesBus]:
 
 @asynccontextmanager
 async def on_rabbit(url: str, *, quorum: bool, patience_s: float = PATIENCE_S) -> AsyncIterator[AmqpBus]:
-    bus = await AmqpBus.opened(url, quorum=quorum, patience_s=patience_s)
+    bus = await AmqpBus.connect(url, quorum=quorum, patience_s=patience_s)
     try:
         yield bus
     finally:
@@ -92,17 +91,17 @@ async def until(bus: Bus, queue: str, ready: int) -> None:
         await asyncio.sleep(0.02)
 
 
-def message(number: int = 0, key: str = "sig.swarm-start.demo", body: bytes = b"") -> Message:
-    return Message(key=key, body=body or f"{number}".encode(), message_id=f"m{number}", headers={"n": str(number)})
+def message(number: int = 0, key: str = "sig.swarm-start.demo", body: bytes = b"") -> BusMessage:
+    return BusMessage(key=key, body=body or f"{number}".encode(), message_id=f"m{number}", headers={"n": str(number)})
 
 
 async def take(consumer: Consumer) -> Delivery:
     return await anext(aiter(consumer))
 
 
-def test_what_was_published_is_there(opened: Open) -> None:
+def test_what_was_published_is_there(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus, opened() as other:
+        async with open_bus() as bus, open_bus() as other:
             await bus.declare("one", [Binding(CONTROL, "sig.#"), Binding(CONTROL, "sig.swarm-start.*")])
             await bus.declare("two", [Binding(CONTROL, "sig.swarm-start.demo")])
             await bus.declare("three", [Binding(CONTROL, "ev.#"), Binding("ph.demo.hive", "#")])
@@ -123,9 +122,9 @@ def test_what_was_published_is_there(opened: Open) -> None:
     run(play)
 
 
-def test_messages_come_in_order_and_to_one_consumer_each(opened: Open) -> None:
+def test_messages_come_in_order_and_to_one_consumer_each(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus, opened() as other:
+        async with open_bus() as bus, open_bus() as other:
             await bus.declare("q", [Binding("x", "#")])
             for number in range(40):
                 await bus.publish("x", message(number))
@@ -149,9 +148,9 @@ def test_messages_come_in_order_and_to_one_consumer_each(opened: Open) -> None:
     run(play)
 
 
-def test_a_waiting_consumer_wakes(opened: Open) -> None:
+def test_a_waiting_consumer_wakes(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus, opened() as other:
+        async with open_bus() as bus, open_bus() as other:
             await bus.declare("q", [Binding("x", "#")])
             waiting = asyncio.create_task(take(await bus.consume("q")))
             await asyncio.sleep(0)
@@ -161,9 +160,9 @@ def test_a_waiting_consumer_wakes(opened: Open) -> None:
     run(play)
 
 
-def test_a_consumer_holds_no_more_than_it_may(opened: Open) -> None:
+def test_a_consumer_holds_no_more_than_it_may(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus:
+        async with open_bus() as bus:
             await bus.declare("q", [Binding("x", "#")])
             for number in range(5):
                 await bus.publish("x", message(number))
@@ -179,9 +178,9 @@ def test_a_consumer_holds_no_more_than_it_may(opened: Open) -> None:
     run(play)
 
 
-def test_what_was_not_acknowledged_goes_back_when_its_consumer_ends(opened: Open) -> None:
+def test_what_was_not_acknowledged_goes_back_when_its_consumer_ends(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus:
+        async with open_bus() as bus:
             await bus.declare("q", [Binding("x", "#")])
             for number in range(3):
                 await bus.publish("x", message(number))
@@ -197,9 +196,9 @@ def test_what_was_not_acknowledged_goes_back_when_its_consumer_ends(opened: Open
     run(play)
 
 
-def test_a_rejected_message_goes_back_or_to_the_dead_letters(opened: Open) -> None:
+def test_a_rejected_message_goes_back_or_to_the_dead_letters(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus:
+        async with open_bus() as bus:
             await bus.declare("dead")
             await bus.declare("q", [Binding("x", "#")], dead_letters="dead")
             await bus.declare("plain", [Binding("y", "#")])
@@ -218,9 +217,9 @@ def test_a_rejected_message_goes_back_or_to_the_dead_letters(opened: Open) -> No
     run(play)
 
 
-def test_a_queue_may_be_declared_again_bound_anew_and_deleted(opened: Open) -> None:
+def test_a_queue_may_be_declared_again_bound_anew_and_deleted(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus, opened() as other:
+        async with open_bus() as bus, open_bus() as other:
             for _ in range(2):
                 await bus.declare("q", [Binding("x", "a.*")])
             await other.publish("x", message(1, key="a.b"))
@@ -240,10 +239,10 @@ def test_a_queue_may_be_declared_again_bound_anew_and_deleted(opened: Open) -> N
     run(play)
 
 
-def test_an_exclusive_queue_ends_with_its_owner(opened: Open) -> None:
+def test_an_exclusive_queue_ends_with_its_owner(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as other:
-            async with opened() as bus:
+        async with open_bus() as other:
+            async with open_bus() as bus:
                 await bus.declare("mine", [Binding("x", "#")], exclusive=True)
                 await bus.declare("mine", [Binding("x", "a")], exclusive=True)
                 with pytest.raises(InputError, match="mine"):
@@ -271,7 +270,7 @@ def test_no_path_is_built_from_what_is_no_name(folder: str, name: str) -> None:
 VICTIM = """
     import asyncio, os, sys
     from farro.swarm.bus.files import FilesBus
-    from farro.swarm.bus.port import Binding, Message
+    from farro.swarm.bus.port import Binding, BusMessage
 
     async def main():
         bus = FilesBus(sys.argv[1], durable=False)
@@ -319,7 +318,7 @@ def test_a_dead_consumers_messages_come_back(folder: str) -> None:
 
 
 def test_who_waits_gets_what_another_dies_with(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consuming, "RECOVER_S", 0.05)
+    monkeypatch.setattr(consumers, "RECOVER_S", 0.05)
 
     async def play() -> None:
         async with in_files(folder) as bus:
@@ -335,7 +334,7 @@ def test_who_waits_gets_what_another_dies_with(folder: str, monkeypatch: pytest.
 
 
 def test_who_has_his_hands_full_gives_it_back_for_others(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consuming, "RECOVER_S", 0.05)
+    monkeypatch.setattr(consumers, "RECOVER_S", 0.05)
 
     async def play() -> None:
         async with in_files(folder) as bus:
@@ -401,14 +400,14 @@ def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(
 
     asyncio.run(bounded())
     theirs = [record for record in caplog.records if record.name.startswith(("aio_pika", "aiormq"))]
-    assert (told("away"), told("back"), theirs) == (2, 2, []), "one line of each connection, and no traceback"
+    assert (told("unreachable"), told("back"), theirs) == (2, 2, []), "one line of each connection, and no traceback"
     assert "guest" not in caplog.text
 
 
 def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
     async def play() -> None:
         with pytest.raises(BusTrouble, match=f"no RabbitMQ answers at 127.0.0.1:{port}") as caught:
-            await AmqpBus.opened(f"amqp://guest:secret@127.0.0.1:{port}/", patience_s=5)
+            await AmqpBus.connect(f"amqp://guest:secret@127.0.0.1:{port}/", patience_s=5)
         assert "secret" not in str(caught.value)
 
     port = free_port()
@@ -418,14 +417,14 @@ def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
 def test_a_wrong_password_is_told(rabbit_server: RabbitServer) -> None:
     async def play() -> None:
         with pytest.raises(BusTrouble, match="refuses the user or the password"):
-            await AmqpBus.opened(f"amqp://guest:no@127.0.0.1:{rabbit_server.port}/", patience_s=10)
+            await AmqpBus.connect(f"amqp://guest:no@127.0.0.1:{rabbit_server.port}/", patience_s=10)
 
     run(play)
 
 
-def test_messages_may_be_settled_in_any_order_and_all_at_once(opened: Open) -> None:
+def test_messages_may_be_settled_in_any_order_and_all_at_once(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus, opened() as other:
+        async with open_bus() as bus, open_bus() as other:
             await bus.declare("dead")
             await bus.declare("q", [Binding("x", "#")], dead_letters="dead")
             await asyncio.gather(*(bus.publish("x", message(number)) for number in range(60)))
@@ -447,9 +446,9 @@ def test_messages_may_be_settled_in_any_order_and_all_at_once(opened: Open) -> N
     run(play)
 
 
-def test_what_was_acknowledged_without_a_wait_does_not_come_back(opened: Open) -> None:
+def test_what_was_acknowledged_without_a_wait_does_not_come_back(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus, opened() as other:
+        async with open_bus() as bus, open_bus() as other:
             await bus.declare("q", [Binding("x", "#")])
             await asyncio.gather(*(bus.publish("x", message(number)) for number in range(60)))
             consumer = await other.consume("q", prefetch=4)
@@ -468,9 +467,9 @@ def test_what_was_acknowledged_without_a_wait_does_not_come_back(opened: Open) -
     run(play)
 
 
-def test_many_publish_at_once_and_each_knows(opened: Open) -> None:
+def test_many_publish_at_once_and_each_knows(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus:
+        async with open_bus() as bus:
             await bus.declare("q", [Binding("x", "#")])
             await asyncio.gather(*(bus.publish("x", message(number)) for number in range(250)))
             consumer = await bus.consume("q", prefetch=250)
@@ -480,11 +479,11 @@ def test_many_publish_at_once_and_each_knows(opened: Open) -> None:
     run(play)
 
 
-def test_a_publisher_knows_of_every_change_that_another_made(opened: Open) -> None:
+def test_a_publisher_knows_of_every_change_that_another_made(open_bus: Open) -> None:
     """Also when it has published under that key before."""
 
     async def play() -> None:
-        async with opened() as bus, opened() as other:
+        async with open_bus() as bus, open_bus() as other:
             await other.declare("one", [Binding("x", "a.b")])
             await bus.publish("x", message(1, "a.b"))
             await other.declare("two", [Binding("x", "a.*")])
@@ -503,9 +502,9 @@ def test_a_publisher_knows_of_every_change_that_another_made(opened: Open) -> No
     run(play)
 
 
-def test_a_consumer_that_was_not_waited_for_loses_nothing(opened: Open) -> None:
+def test_a_consumer_that_was_not_waited_for_loses_nothing(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus:
+        async with open_bus() as bus:
             await bus.declare("q", [Binding("x", "#")])
             consumer = await bus.consume("q", prefetch=5)
             for number in range(5):
@@ -550,14 +549,14 @@ def test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last(
         bus = files.FilesBus(folder, durable=False)
         await bus.declare("q", [Binding("x", "#")])
         for number in range(20):
-            await bus.publish("x", Message(key="k", body=b"1", message_id=str(number), lasting=number % 10 == 9))
+            await bus.publish("x", BusMessage(key="k", body=b"1", message_id=str(number), lasting=number % 10 == 9))
         found = await bus.depth("q")
         assert found is not None
         assert found.ready == 5 + 2
         consumer = await bus.consume("q", prefetch=10)
         for _ in range(7):
             await (await anext(aiter(consumer))).ack()
-        await bus.publish("x", Message(key="k", body=b"1", message_id="back", lasting=False))
+        await bus.publish("x", BusMessage(key="k", body=b"1", message_id="back", lasting=False))
         assert (await anext(aiter(consumer))).message.message_id == "back"
         await bus.close()
 
@@ -569,11 +568,11 @@ def test_nobody_else_can_look_into_the_bus(folder: str) -> None:
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
 
 
-def test_who_listens_to_a_queue_that_is_gone_is_told(opened: Open) -> None:
+def test_a_consumer_of_a_deleted_queue_gets_an_error(open_bus: Open) -> None:
     async def play() -> None:
-        async with opened() as bus, opened() as operator:
+        async with open_bus() as bus, open_bus() as operator:
             await bus.declare("q")
-            ears = Ears(bus, "q")
+            ears = LostQueueCheck(bus, "q")
             await bus.consume("q")
             for _ in range(3):
                 await ears.check()

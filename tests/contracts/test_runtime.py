@@ -19,7 +19,7 @@ from farro.host import cgroup_limits, fs, process_table
 from farro.host.clock import SystemClock
 from farro.worker import process_runtime
 from farro.worker.process_runtime import MARK, ProcessRuntime
-from farro.worker.runtime import Component, Limits, Runtime
+from farro.worker.runtime import Limits, ProcessSpec, Runtime
 from support import eventually
 
 
@@ -33,7 +33,7 @@ class Bench:
         """As another process would see it: what this one knows in memory is not known there."""
         return ProcessRuntime(str(self.records), SystemClock())
 
-    def component(self, script: str = "exec sleep 100000", name: str = "one", **more: Any) -> Component:
+    def component(self, script: str = "exec sleep 100000", name: str = "one", **more: Any) -> ProcessSpec:
         options: dict[str, Any] = {
             "argv": ("sh", "-c", script),
             "env": {"PATH": os.environ["PATH"], "COLOUR": "blue"},
@@ -41,7 +41,7 @@ class Bench:
             "log": str(self.folder / f"{name}.log"),
             **more,
         }
-        return Component(name=name, **options)
+        return ProcessSpec(name=name, **options)
 
     def said(self, name: str = "one") -> str:
         path = self.folder / f"{name}.log"
@@ -226,12 +226,12 @@ def test_one_name_is_one_component(bench: Bench) -> None:
 LAUNCH = """
 import json, os, sys
 from farro.errors import AlreadyRunning
-from farro.worker.runtime import Component
+from farro.worker.runtime import ProcessSpec
 from farro.worker.process_runtime import ProcessRuntime
 from farro.host.clock import SystemClock
 folder = sys.argv[1]
 runtime = ProcessRuntime(folder + "/components", SystemClock())
-component = Component(name="one", argv=("sh", "-c", "echo up; exec sleep 100000"), env=dict(os.environ), cwd=folder,
+component = ProcessSpec(name="one", argv=("sh", "-c", "echo up; exec sleep 100000"), env=dict(os.environ), cwd=folder,
                       log=folder + "/one.log")
 sys.stdin.readline()
 try:

@@ -17,14 +17,14 @@ from crash.seams import Counting, KillAt, placed
 from crash.tally import add_figure
 from farro.host import fs, leases
 from farro.swarm.bus.files import FilesBus, layout
-from farro.swarm.bus.port import Binding, Message
+from farro.swarm.bus.port import Binding, BusMessage
 from stage import Crash
 
 QUEUES = ("one", "two")
 
 
-def message(number: int) -> Message:
-    return Message(key="a.b", body=b"x" * 3000 + b"%d" % number, message_id=f"m{number}")
+def message(number: int) -> BusMessage:
+    return BusMessage(key="a.b", body=b"x" * 3000 + b"%d" % number, message_id=f"m{number}")
 
 
 def play(folder: str, act: Callable[[FilesBus], Awaitable[object]]) -> None:

@@ -1,4 +1,4 @@
-"""Components for the tests of swarms: as programs, by role. `python -m swarm.bees ROLE`."""
+"""Components for the tests of swarms, as programs by role: `python -m swarm.bees ROLE`."""
 
 from __future__ import annotations
 

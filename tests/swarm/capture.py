@@ -1,11 +1,11 @@
-"""Everything that is said on the control exchange of a bus while a test runs, and whether it was said right.
+"""Capture all messages on the control exchange of a bus during a test, and check them.
 
     async with Capture.of(address, swarms=["demo"]) as capture:
         ...
         await capture.check()
 
-`check` waits until all that was sent before has come, holds every message to the schema that the AsyncAPI document has
-for its key, and the whole to farro.swarm.conformance. What a test forges itself it declares with `forged`.
+`check` waits until all messages sent before have arrived, checks each against the schema that the AsyncAPI document has
+for its key, and the whole trace with farro.swarm.conformance. A test declares messages that it forges with `forged`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any
 import jsonschema
 
 from farro.swarm import conformance
-from farro.swarm.bus.open import opened
-from farro.swarm.bus.port import Binding, Bus, Consumer, Message
+from farro.swarm.bus import open_bus
+from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer
 from farro.swarm.conformance import Captured
 from farro.swarm.wire import asyncapi, names
 from support import ROOT
 
-END = "capture.end"  # no key of a swarm: nobody else hears it
+END = "capture.end"  # not a key of a swarm, so no other process receives it
 PATIENCE_S = 60.0
 
 
 class Capture:
-    """`messages` are in the order in which they were heard."""
+    """`messages` are in the order of their arrival."""
 
     def __init__(self, bus: Bus, consumer: Consumer, swarms: Iterable[str] | None) -> None:
         self._bus = bus
@@ -48,7 +48,7 @@ class Capture:
     @classmethod
     @asynccontextmanager
     async def of(cls, address: str, swarms: Iterable[str] | None = None) -> AsyncIterator[Capture]:
-        bus = await opened(address, durable=False)
+        bus = await open_bus(address, durable=False)
         queue = names.control_queue("capture", uuid.uuid4().hex[:12])
         await bus.declare(queue, [Binding(names.CONTROL, "#")], exclusive=True)
         capture = cls(bus, await bus.consume(queue, prefetch=500), swarms)
@@ -76,26 +76,26 @@ class Capture:
             await delivery.ack()
 
     def forged(self, message_id: str) -> None:
-        """That one the test made itself, and nobody answers for it."""
+        """Exclude a message that the test forged."""
         self._forged.add(message_id)
 
     async def settle(self) -> None:
-        """Until all that was sent so far is here."""
+        """Wait until all messages sent so far have arrived."""
         own = str(uuid.uuid4())
-        await self._bus.publish(names.CONTROL, Message(key=END, body=b"{}", message_id=own))
+        await self._bus.publish(names.CONTROL, BusMessage(key=END, body=b"{}", message_id=own))
         async with asyncio.timeout(PATIENCE_S), self._came:
             await self._came.wait_for(lambda: own in self._ends)
 
     def said(self, key: str) -> list[dict[str, Any]]:
-        """The bodies under a key, in which * and # mean what they mean in bindings."""
+        """Return the bodies under a routing key, which may contain * and # as in bindings."""
         return [json.loads(one.body) for one in self.trace() if names.matches(key, one.key)]
 
     def trace(self) -> list[Captured]:
-        """What others said."""
+        """Return the messages that the test did not forge."""
         return [one for one in self.messages if one.message_id not in self._forged]
 
     async def check(self, *, complete: bool = True) -> None:
-        """AssertionError: something was said wrong."""
+        """Raise AssertionError if a message breaks its schema or a rule."""
         await self.settle()
         trace = self.trace()
         assert trace, "nothing was heard"
@@ -104,7 +104,7 @@ class Capture:
         assert not wrong, "\n".join([*wrong[:20], f"{len(wrong)} faults in {len(trace)} messages"])
 
 
-def _captured(one: Message) -> Captured:
+def _captured(one: BusMessage) -> Captured:
     return Captured(at_s=time.time(), exchange=names.CONTROL, key=one.key, body=one.body, message_id=one.message_id)
 
 
@@ -120,7 +120,7 @@ def _validators() -> list[tuple[str, jsonschema.protocols.Validator]]:
 
 
 def schema_faults(one: Captured) -> list[str]:
-    """What the document has against it."""
+    """Return how a message breaks the schema of its channel."""
     fitting = [validator for address, validator in _validators() if asyncapi.address_fits(address, one.key)]
     if not fitting:
         return [f"{one.key} is no channel"]

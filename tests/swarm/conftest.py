@@ -1,4 +1,4 @@
-"""Fixtures of the swarms' tests."""
+"""Fixtures of the tests of swarms."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from servers import RabbitServer
-from swarm import fake_cluster as courts
-from swarm.hive import Act, Play, played
+from swarm import fake_cluster
+from swarm.swarm_under_test import Act, Play, run_test
 
 
 @pytest.fixture(params=["files", "amqp"])
 def play(request: pytest.FixtureRequest, tmp_path: Path, shm: Path) -> Play:
-    """Plays on each bus."""
+    """Run a test on each bus."""
     server: RabbitServer | None = request.getfixturevalue("rabbit_server") if request.param == "amqp" else None
 
     def run(act: Act) -> None:
-        played(act, f"files:{shm}" if server is None else server.url, tmp_path)
+        run_test(act, f"files:{shm}" if server is None else server.url, tmp_path)
 
     return run
 
 
 @pytest.fixture
-def court(shm: Path) -> Callable[[courts.Act], None]:
-    """Holds court: an orchestrator without processes and without waiting."""
-    return lambda act: courts.held(act, shm)
+def run_in_cluster(shm: Path) -> Callable[[fake_cluster.Act], None]:
+    """Run a test with an orchestrator without processes and without waiting."""
+    return lambda act: fake_cluster.run_in_cluster(act, shm)

@@ -1,7 +1,7 @@
-"""An orchestrator without processes and without time: a bus in memory, controllers that are puppets, a clock by hand.
+"""An orchestrator without processes and without waiting: a bus in memory, fake controllers, a manual clock.
 
-Nothing happens by itself: `Court.settle` lets everybody say what he has to say, in one fixed order, until all is quiet.
-What a life of the orchestrator knows only in memory is gone with it; the bus, the puppets and the files stay.
+Nothing happens by itself: `FakeCluster.settle` lets every part send its messages, in a fixed order, until none is left.
+`begin` starts a new orchestrator, which knows only what is on disk; the bus, the controllers and the files stay.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from typing import Any
 from farro.errors import AlreadyRunning, BusTrouble, InputError
 from farro.host.clock import ManualClock
 from farro.jobs.times import timestamp
-from farro.swarm import requests
-from farro.swarm.bus.port import Binding, Depth, Message
+from farro.swarm import requests, views
+from farro.swarm.bus.port import Binding, BusMessage, QueueDepth
 from farro.swarm.conformance import Captured, check
-from farro.swarm.files import Place, controller
-from farro.swarm.ledger import End, Entry
+from farro.swarm.files import SwarmFiles, controller_instance
+from farro.swarm.ledger import CommandEnd, LedgerEntry
 from farro.swarm.orchestrator.orchestrator import Orchestrator
-from farro.swarm.orchestrator.state import Launching, Realm
-from farro.swarm.publish import Voice
+from farro.swarm.orchestrator.state import LaunchOptions, OrchestratorContext
+from farro.swarm.publish import ControlPublisher
+from farro.swarm.requests import CommandReceipt, CommandRequest
+from farro.swarm.views import CommandView
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Signal, matches
-from farro.worker.runtime import Component, Seen, Stopped
+from farro.worker.runtime import ProcessSpec, Seen, Stopped
 
 SWARM = "demo"
 PLAN = {"id": SWARM, "bees": [{"role": "generator", "command": ["true"], "work": {"out": "raw"}}]}
@@ -37,15 +39,16 @@ PLAN = {"id": SWARM, "bees": [{"role": "generator", "command": ["true"], "work":
 @dataclass
 class Queue:
     bindings: list[Binding] = field(default_factory=list)
-    messages: deque[Message] = field(default_factory=deque)
+    messages: deque[BusMessage] = field(default_factory=deque)
 
 
 class MemoryBus:
-    """As much of the Bus port as these tests need. `said`: all that was ever published; `away`: nothing works."""
+    """The part of the Bus port that these tests need. `said` holds all published messages; if `away`, every call
+    fails."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
-        self.said: list[Message] = []
+        self.said: list[BusMessage] = []
         self.away = False
 
     async def declare(
@@ -63,17 +66,17 @@ class MemoryBus:
     async def delete(self, queue: str) -> None:
         self.queues.pop(queue, None)
 
-    async def publish(self, exchange: str, message: Message) -> None:
+    async def publish(self, exchange: str, message: BusMessage) -> None:
         self._there()
         self.said.append(message)
         for queue in self.queues.values():
             if any(one.exchange == exchange and matches(one.key, message.key) for one in queue.bindings):
                 queue.messages.append(message)
 
-    async def consume(self, queue: str, *, prefetch: int = 1) -> Nobody:
-        return Nobody()
+    async def consume(self, queue: str, *, prefetch: int = 1) -> UnusedConsumer:
+        return UnusedConsumer()
 
-    async def depth(self, queue: str) -> Depth | None:
+    async def depth(self, queue: str) -> QueueDepth | None:
         return None
 
     async def close(self) -> None: ...
@@ -83,8 +86,8 @@ class MemoryBus:
             raise BusTrouble("as the test wants")
 
 
-class Nobody:
-    """A consumer that is never asked: the court hands deliveries on by itself."""
+class UnusedConsumer:
+    """A consumer that is never iterated: the cluster hands deliveries over itself."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
         raise AssertionError("the court gives deliveries by hand")
@@ -94,7 +97,7 @@ class Nobody:
 
 @dataclass
 class Delivery:
-    message: Message
+    message: BusMessage
     redelivered: bool = False
     acknowledged: bool = False
 
@@ -108,22 +111,23 @@ class Delivery:
         self.acknowledged = not requeue
 
 
-class Puppets:
-    """Port: Runtime, and the controllers that it starts. `mute`: they say nothing; `dumb`: they do not even come up."""
+class FakeControllers:
+    """The Runtime port and the controllers that it starts. If `mute`, they send nothing; if `dumb`, they do not come
+    up."""
 
     def __init__(self, bus: MemoryBus, clock: ManualClock) -> None:
-        self.voice = Voice(bus, lambda: _now(clock))
+        self.publisher = ControlPublisher(bus, lambda: _now(clock))
         self.bus = bus
         self.launched: list[str] = []
         self.alive: dict[str, bool] = {}
         self.mute = False
         self.dumb = False
         self.refuse: str | None = None
-        self.error: str | None = None  # code with which signals are answered
+        self.error: str | None = None  # code of the errors that answer signals
         self.launches = 1
         self._up: list[str] = []
 
-    def launch(self, component: Component) -> Seen:
+    def launch(self, component: ProcessSpec) -> Seen:
         if self.refuse is not None:
             raise InputError(self.refuse)
         if self.alive.get(component.name):
@@ -153,7 +157,7 @@ class Puppets:
         return Seen(name=name, alive=alive, pid=1, argv=(), log="/dev/null", launched_at=at, launches=self.launches)
 
     async def speak(self) -> bool:
-        """What those that live have to say; whether it was anything."""
+        """Send what the living controllers have to send. Return whether there was anything."""
         if self.dumb:
             return False
         up, self._up = self._up, []
@@ -162,7 +166,7 @@ class Puppets:
                 swarm = name.removesuffix("-marshal")
                 queue = names.control_queue(names.CONTROLLER, name)
                 await self.bus.declare(queue, [Binding(names.CONTROL, f"sig.{Signal.CONFIG}.*.*")])
-                await self.voice.up(swarm, name)
+                await self.publisher.controller_up(swarm, name)
         for name in [name for name, alive in self.alive.items() if alive and not self.mute]:
             queue = self.bus.queues.get(names.control_queue(names.CONTROLLER, name))
             while queue is not None and queue.messages:
@@ -171,81 +175,83 @@ class Puppets:
                 up = [name]
         return bool(up)
 
-    async def obey(self, name: str, message: Message) -> None:
+    async def obey(self, name: str, message: BusMessage) -> None:
         key = names.read_key(message.key)
         if key.signal is None:
             return
-        told = messages.read_signal(message.body, key.signal, key.scope)
-        await self.confirm(told)
+        received = messages.read_signal(message.body, key.signal, key.scope)
+        await self.confirm(received)
 
-    async def confirm(self, told: messages.ControlSignal) -> None:
-        """As a controller does: the same again for the same signal."""
-        if told.signal == Signal.STATUS:
-            status = messages.Status(
+    async def confirm(self, received: messages.ControlSignal) -> None:
+        """Confirm a signal as a controller does: the same message for the same signal."""
+        if received.signal == Signal.STATUS:
+            status = messages.StatusReport(
                 kind="status-full",
                 message_id=str(uuid.uuid4()),
-                timestamp=self.voice.now(),
-                role=str(told.role),
-                instance=str(told.instance),
-                swarm_id=told.swarm_id,
+                timestamp=self.publisher.now(),
+                role=str(received.role),
+                instance=str(received.instance),
+                swarm_id=received.swarm_id,
                 enabled=True,
                 state="Creating",
                 totals=messages.Totals(desired=0, healthy=0, running=0, enabled=0),
-                queues=messages.Queues(),
-                data={"health": "Healthy", "correlationId": told.correlation_id},
+                queues=messages.StatusQueues(),
+                data={"health": "Healthy", "correlationId": received.correlation_id},
             )
-            await self.voice.status(status)
+            await self.publisher.status(status)
             return
-        state = messages.state_of(Signal(told.signal))
-        good = End(good=True, state=str(state or "Stopped"))
-        end = good if self.error is None else End(good=False, code=self.error, message="as the test wants")
-        entry = Entry(
-            key=told.idempotency_key,
-            signal=told.signal,
-            swarm=told.swarm_id,
-            role=told.role,
-            instance=told.instance,
+        state = messages.state_of(Signal(received.signal))
+        good = CommandEnd(good=True, state=str(state or "Stopped"))
+        end = good if self.error is None else CommandEnd(good=False, code=self.error, message="as the test wants")
+        entry = LedgerEntry(
+            key=received.idempotency_key,
+            signal=received.signal,
+            swarm=received.swarm_id,
+            role=received.role,
+            instance=received.instance,
             end=end,
         )
-        await self.voice.confirm(entry, told.correlation_id)
+        await self.publisher.confirm(entry, received.correlation_id)
 
 
-class Court:
-    """`orchestrator` is one life of it: `begin` starts another, which knows only what is on the disk."""
+class FakeCluster:
+    """`orchestrator` is the current one; `begin` starts another, which knows only what is on disk."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.clock = ManualClock()
         self.bus = MemoryBus()
-        self.puppets = Puppets(self.bus, self.clock)
-        self.place = Place(str(folder / "swarms"), durable=False)
+        self.controllers = FakeControllers(self.bus, self.clock)
+        self.files = SwarmFiles(str(folder / "swarms"), durable=False)
         self.root = folder
         self.orchestrator: Orchestrator | None = None
         self.queue = ""
 
     async def begin(self) -> Orchestrator:
-        how = Launching(program=("farro",), root=str(self.root), env={})
-        realm = Realm(self.place, self.bus, self.puppets, how, log=_no_log, clock=self.clock, durable=False)
-        self.queue = realm.queue
-        self.orchestrator = Orchestrator(realm)
+        how = LaunchOptions(program=("farro",), root=str(self.root), env={})
+        context = OrchestratorContext(
+            self.files, self.bus, self.controllers, how, log=_no_log, clock=self.clock, durable=False
+        )
+        self.queue = context.queue
+        self.orchestrator = Orchestrator(context)
         await self.orchestrator.open()
         return self.orchestrator
 
     async def settle(self) -> None:
-        """Until nobody has anything to say any more."""
+        """Run until no part has a message to send."""
         assert self.orchestrator is not None
         for _ in range(200):
             self.clock.advance(0.001)
-            await self.orchestrator.turn()
-            spoke = await self.puppets.speak()
+            await self.orchestrator.run_once()
+            spoke = await self.controllers.speak()
             heard = self.bus.queues[self.queue].messages
             while heard:
                 delivery = Delivery(heard[0])
-                await self.orchestrator.hear(delivery)  # what is not acknowledged is given to the next life
+                await self.orchestrator.receive(delivery)  # what is not acknowledged goes to the next orchestrator
                 assert delivery.acknowledged
                 heard.popleft()
                 spoke = True
-            if not spoke and not self.place.wished():
+            if not spoke and not self.files.pending_requests():
                 return
         raise AssertionError("they talk for ever")
 
@@ -253,17 +259,18 @@ class Court:
         self.clock.advance(seconds)
         await self.settle()
 
-    def ask(self, signal: Signal, swarm: str | None = SWARM, **more: Any) -> requests.Asked:
+    def ask(self, signal: Signal, swarm: str | None = SWARM, **more: Any) -> CommandReceipt:
         self.clock.advance(0.001)
-        return requests.ask(self.place.folder, signal, swarm, clock=self.clock, durable=False, **more)
+        request = CommandRequest(signal=signal, swarm=swarm, **more)
+        return requests.submit(self.files.folder, request, clock=self.clock, durable=False)
 
-    def ended(self, asked: requests.Asked) -> requests.CommandView:
-        found = requests.command(self.place.folder, asked.correlation_id)
+    def ended(self, asked: CommandReceipt) -> CommandView:
+        found = views.command(self.files.folder, asked.correlation_id)
         assert found is not None
         return found
 
-    def confirmations(self, asked: requests.Asked) -> list[tuple[str, dict[str, Any]]]:
-        """Distinct ones, by their message ids."""
+    def confirmations(self, asked: CommandReceipt) -> list[tuple[str, dict[str, Any]]]:
+        """Return the distinct confirmations, by their message ids."""
         found = {}
         for message in self.bus.said:
             body = json.loads(message.body)
@@ -272,12 +279,12 @@ class Court:
         return list(found.values())
 
     def audit(self, swarm: str | None = SWARM) -> list[dict[str, Any]]:
-        folder = self.place.orchestrator if swarm is None else self.place.of(swarm)
+        folder = self.files.orchestrator if swarm is None else self.files.swarm_folder(swarm)
         path = Path(folder, "audit.jsonl")
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def violations(self) -> list[str]:
-        """Of the seed's promises, in all that was said; of those about components, which are not there, none."""
+        """Return the violations of the seed's rules, except those about components, which do not exist here."""
         trace = [
             Captured(at_s=0.0, exchange=names.CONTROL, key=one.key, body=one.body, message_id=one.message_id)
             for one in self.bus.said
@@ -285,8 +292,8 @@ class Court:
         return [str(one) for one in check(trace) if one.rule not in ("order", "observed")]
 
 
-def marshal(swarm: str = SWARM) -> str:
-    return controller(swarm)
+def controller_name(swarm: str = SWARM) -> str:
+    return controller_instance(swarm)
 
 
 def _now(clock: ManualClock) -> str:
@@ -296,23 +303,23 @@ def _now(clock: ManualClock) -> str:
 def _no_log(level: str, message: str, fields: Any) -> None: ...
 
 
-Act = Callable[[Court], Awaitable[None]]
+Act = Callable[[FakeCluster], Awaitable[None]]
 
 
-def held(act: Act, folder: Path) -> None:
-    """A court in that folder, for as long as the act takes."""
+def run_in_cluster(act: Act, folder: Path) -> None:
+    """Run a test with a cluster in that folder."""
 
     async def bounded() -> None:
-        court = Court(folder)
-        await court.begin()
+        cluster = FakeCluster(folder)
+        await cluster.begin()
         async with asyncio.timeout(60):
-            await act(court)
+            await act(cluster)
 
     asyncio.run(bounded())
 
 
-async def ready(court: Court) -> None:
-    """A swarm with its plan applied."""
-    court.ask(Signal.CREATE)
-    court.ask(Signal.TEMPLATE, args=PLAN)
-    await court.settle()
+async def ready(cluster: FakeCluster) -> None:
+    """Create a swarm and apply its plan."""
+    cluster.ask(Signal.CREATE)
+    cluster.ask(Signal.TEMPLATE, args=PLAN)
+    await cluster.settle()

@@ -1,4 +1,4 @@
-"""Components that lose nothing, for the storm: as programs, by role. `python -m swarm.storm_bees ROLE`."""
+"""Components that lose nothing, for the random kills, as programs by role: `python -m swarm.storm_bees ROLE`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ folder = os.environ["STORM"]
 bee: Component[Any] = Component(role, prefetch=16)
 
 if role == "numbers":
-    # What it makes next stands in a file. It is called again when what it made was accepted: then the next follows, and
-    # after a death, of which nobody knows what became of the last, the last comes again.
+    # The next number is in a file. The source is called again when its number was accepted: then the next follows.
+    # After a crash, when it is unknown whether the last number was accepted, the last one is made again.
     path = Path(folder, "next")
     made = False
 
@@ -38,7 +38,7 @@ elif role == "pass":
 
     @bee.transform
     async def work(item: Any) -> Any:
-        await asyncio.sleep(chance.random() * 0.4)  # so that whoever kills it finds some under way
+        await asyncio.sleep(chance.random() * 0.4)  # so that a kill finds some items in progress
         return item
 
 elif role == "record":

@@ -1,4 +1,4 @@
-"""What goes up from a swarm: its controller's word, when something changed and every ten seconds, and no more."""
+"""Aggregate status: a controller sends it on a change and every ten seconds, and no more."""
 
 from __future__ import annotations
 
@@ -13,48 +13,51 @@ import pytest
 
 from farro.host.clock import ManualClock
 from farro.swarm import status
-from farro.swarm.bus.port import Message
+from farro.swarm.bus.port import BusMessage
 from farro.swarm.controller import controller as controllers
-from farro.swarm.controller.actions import Ground
+from farro.swarm.controller.actions import ControllerContext
 from farro.swarm.controller.controller import Controller
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Signal
 from farro.worker.runtime import Stopped
-from swarm.fake_cluster import PLAN, SWARM, Court, MemoryBus, Puppets, marshal
-from swarm.hive import now
+from swarm.fake_cluster import PLAN, SWARM, FakeCluster, FakeControllers, MemoryBus, controller_name
+from swarm.swarm_under_test import now
 
 
-def made(folder: Path, bus: MemoryBus, runtime: Puppets) -> Controller:
-    ground = Ground(swarm=SWARM, instance=marshal(), bus_address="", folder=str(folder), cwd="/", env={})
-    return Controller(ground, bus, runtime, log=lambda *_: None, now=now, durable=False)
+def made(folder: Path, bus: MemoryBus, runtime: FakeControllers) -> Controller:
+    context = ControllerContext(
+        swarm=SWARM, instance=controller_name(), bus_address="", folder=str(folder), cwd="/", env={}
+    )
+    return Controller(context, bus, runtime, log=lambda *_: None, now=now, durable=False)
 
 
 def aggregates(bus: MemoryBus) -> list[tuple[str, str | None]]:
-    """Kind and state of each, in order."""
-    told = [json.loads(one.body) for one in bus.said if one.key.startswith("ev.status-")]
-    return [(one["kind"], one.get("state")) for one in told]
+    """Return kind and state of each, in order."""
+    sent = [json.loads(one.body) for one in bus.said if one.key.startswith("ev.status-")]
+    return [(one["kind"], one.get("state")) for one in sent]
 
 
-def test_an_aggregate_is_told_on_change_and_every_ten_seconds(shm: Path) -> None:
-    """At every tenth of a second of five minutes: never more than ten between two, never one without a reason."""
+def test_an_aggregate_is_sent_on_a_change_and_every_ten_seconds(shm: Path) -> None:
+    """At every tenth of a second of five minutes: never more than ten seconds between two, never one without a
+    reason."""
 
     async def act() -> None:
         bus = MemoryBus()
-        controller = made(shm, bus, Puppets(bus, ManualClock()))
-        told: list[float] = []
+        controller = made(shm, bus, FakeControllers(bus, ManualClock()))
+        sent: list[float] = []
         changes = {73.4: SwarmState.READY, 73.5: SwarmState.STARTING, 200.0: SwarmState.RUNNING}
         for tick in range(3000):
             now_s, before = tick / 10, len(bus.said)
             if now_s in changes:
-                controller._kept.change(state=changes[now_s])
-            await controller._say_if_changed(now_s)
+                controller._state.change(state=changes[now_s])
+            await controller._report_changes(now_s)
             if len(bus.said) > before:
-                told.append(now_s)
+                sent.append(now_s)
         beats = [*range(0, 71, 10), 73.4, 73.5, *(83.5 + n for n in range(0, 111, 10)), 200.0, *range(210, 291, 10)]
-        assert told == beats
+        assert sent == beats
         kinds = [kind for kind, _ in aggregates(bus)]
-        deltas = [at for at, kind in zip(told, kinds, strict=True) if kind == "status-delta"]
+        deltas = [at for at, kind in zip(sent, kinds, strict=True) if kind == "status-delta"]
         assert deltas == [0, 73.4, 73.5, 200.0]
         assert [state for kind, state in aggregates(bus) if kind == "status-delta"][1:] == [
             "Ready", "Starting", "Running",
@@ -63,8 +66,8 @@ def test_an_aggregate_is_told_on_change_and_every_ten_seconds(shm: Path) -> None
     asyncio.run(act())
 
 
-class Slow(Puppets):
-    """Whose components end when they are let."""
+class SlowRuntime(FakeControllers):
+    """Its components end only when the test lets them."""
 
     def __init__(self, bus: MemoryBus) -> None:
         super().__init__(bus, ManualClock())
@@ -75,7 +78,7 @@ class Slow(Puppets):
         return super().stop(names, grace_s)
 
 
-def test_the_heart_beats_while_a_turn_waits_for_a_component_to_end(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_go_on_while_a_turn_waits_for_a_component_to_end(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Quiet:
         def __aiter__(self) -> Quiet:
             return self
@@ -94,7 +97,7 @@ def test_the_heart_beats_while_a_turn_waits_for_a_component_to_end(shm: Path, mo
 
     async def act() -> None:
         bus = MemoryBus()
-        runtime = Slow(bus)
+        runtime = SlowRuntime(bus)
         controller = made(shm, bus, runtime)
         waiting = asyncio.Event()
 
@@ -117,36 +120,36 @@ def test_the_heart_beats_while_a_turn_waits_for_a_component_to_end(shm: Path, mo
     asyncio.run(act())
 
 
-def test_an_orchestrator_hears_aggregates_and_no_component(shm: Path) -> None:
-    """Counted at its queue: of a thousand words of components none, of their controller's each; of a component that
-    somebody asks one, and none when it has answered."""
+def test_an_orchestrator_receives_aggregates_and_no_component_status(shm: Path) -> None:
+    """Counted at its queue: of a thousand messages of components none, of the controller all; of a component that a
+    command asks one, and none after it has answered."""
 
     async def act() -> None:
-        court = Court(shm)
-        await court.begin()
+        cluster = FakeCluster(shm)
+        await cluster.begin()
         for signal, args in ((Signal.CREATE, None), (Signal.TEMPLATE, PLAN), (Signal.START, None)):
-            court.ask(signal, args=args)
-        await court.settle()
-        inbox = court.bus.queues[court.queue].messages
+            cluster.ask(signal, args=args)
+        await cluster.settle()
+        inbox = cluster.bus.queues[cluster.queue].messages
 
         async def say(role: str, instance: str, times: int) -> int:
             before = len(inbox)
             for number in range(times):
                 kind = ("status-full", "status-delta")[number % 2]
                 key = names.status_key(kind, role, instance)  # type: ignore[arg-type]
-                await court.bus.publish(names.CONTROL, Message(key=key, body=b"{}", message_id=str(number)))
+                await cluster.bus.publish(names.CONTROL, BusMessage(key=key, body=b"{}", message_id=str(number)))
             return len(inbox) - before
 
         assert await say("generator", "demo-generator", 1000) == 0
-        assert await say(names.CONTROLLER, marshal(), 10) == 10
+        assert await say(names.CONTROLLER, controller_name(), 10) == 10
         inbox.clear()
-        court.puppets.mute = True
-        asked = court.ask(Signal.STATUS, role="generator", instance="demo-generator")
-        await court.settle()
+        cluster.controllers.mute = True
+        asked = cluster.ask(Signal.STATUS, role="generator", instance="demo-generator")
+        await cluster.settle()
         assert await say("generator", "demo-generator", 1) == 1
         inbox.clear()
-        await court.pass_s(60)
-        assert court.ended(asked).result is not None
+        await cluster.pass_s(60)
+        assert cluster.ended(asked).result is not None
         assert await say("generator", "demo-generator", 1000) == 0
 
     asyncio.run(act())

@@ -1,7 +1,7 @@
-"""The AsyncAPI document of the wire: what the classes say, with examples that are messages.
+"""The AsyncAPI document of the wire matches the classes, and its examples are valid messages.
 
-It was validated by hand against the JSON Schema of AsyncAPI 3.0.0 (npm: @asyncapi/specs); what that asks of the parts
-that are used here is asked again below, without a network.
+It was validated by hand against the JSON Schema of AsyncAPI 3.0.0 (npm: @asyncapi/specs); what that requires of the
+parts used here is checked again below, without a network.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ EXAMPLES = [
 ]
 
 
-def test_the_asyncapi_document_is_what_the_classes_say() -> None:
+def test_the_asyncapi_document_matches_the_message_classes() -> None:
     written = Path(ROOT, "schemas", asyncapi.FILE).read_text(encoding="utf-8")
     assert json.loads(written) == DOCUMENT, "run: make schemas"
     assert written.endswith("}\n")
 
 
-def test_every_reference_leads_somewhere_and_every_message_is_used() -> None:
+def test_every_reference_resolves_and_every_message_is_used() -> None:
     assert DOCUMENT["asyncapi"] == "3.0.0"
     used = set()
     for reference in re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(DOCUMENT)):

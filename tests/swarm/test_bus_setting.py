@@ -1,4 +1,4 @@
-"""Which bus a root's swarms have: a folder, or a broker whose password is nowhere but in the environment."""
+"""The bus of a root's swarms: a folder, or a broker whose password is only in the environment."""
 
 from __future__ import annotations
 
@@ -50,64 +50,66 @@ def test_the_password_of_a_broker_is_a_variable(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({"bus": "amqp://a:b@here/"}, "bus: must hold no user and no password"),
         ({"bus": "redis://here"}, 'bus: must be "files"'),
         ({"amqp": {"password": "hunter2"}}, "amqp.password: must be a variable of the environment"),
     ],
 )
-def test_a_wrong_bus_is_told_and_no_password_repeated(tmp_path: Path, settings: dict[str, object], told: str) -> None:
+def test_a_wrong_bus_is_reported_without_its_password(
+    tmp_path: Path, settings: dict[str, object], expected: str
+) -> None:
     with pytest.raises(reader.ConfigError) as caught:
         reader.load(root(tmp_path, **settings))
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "a:b@" not in str(caught.value)
 
 
 @pytest.mark.parametrize("command", [("swarm", "create", "demo"), ("up", "--detach")])
-def test_without_the_password_nothing_is_asked_and_nobody_started(farro: Program, command: tuple[str, ...]) -> None:  # noqa: F811
-    """Else commands lie there, and are carried out long after by whoever has it."""
+def test_without_the_password_nothing_is_requested_or_started(farro: Program, command: tuple[str, ...]) -> None:  # noqa: F811
+    """Else requests would be left there, and carried out long after by an orchestrator that has the password."""
     root(farro.path, bus="amqp://127.0.0.1:1/", amqp={"user": "a", "password": "${FARRO_BROKER}"})
-    told = farro.run(*command, code=2)
-    assert "the variable FARRO_BROKER is not set, and amqp.password needs it" in told.err
+    expected = farro.run(*command, code=2)
+    assert "the variable FARRO_BROKER is not set, and amqp.password needs it" in expected.err
     assert farro.living() == []
     assert not (farro.path / "swarms").exists()
 
 
-def test_who_waits_for_an_orchestrator_without_a_broker_is_told_why(farro: Program) -> None:  # noqa: F811
+def test_a_command_that_waits_for_the_broker_prints_why(farro: Program) -> None:  # noqa: F811
     port = free_port()
     root(farro.path, bus=f"amqp://127.0.0.1:{port}/")
-    told = farro.run("swarm", "create", "demo", "--timeout", "8s", code=1)
-    assert "still waiting; the orchestrator says: " in told.err
-    assert f"127.0.0.1:{port}" in told.err
+    expected = farro.run("swarm", "create", "demo", "--timeout", "8s", code=1)
+    assert "still waiting; the orchestrator says: " in expected.err
+    assert f"127.0.0.1:{port}" in expected.err
     farro.run("down", code=0)
     assert farro.living() == []
 
 
-def test_who_looks_at_a_swarm_that_nothing_is_heard_of_is_told_what_its_orchestrator_says(farro: Program) -> None:  # noqa: F811
+def test_status_of_a_silent_swarm_shows_the_problem_of_its_orchestrator(farro: Program) -> None:  # noqa: F811
     farro.run("swarm", "create", "demo", code=0)
     pid = farro.run("ps", "--json", code=0).json["orchestrator"]["pid"]
-    os.kill(pid, signal.SIGSTOP)  # it is there, and starts nobody
+    os.kill(pid, signal.SIGSTOP)  # it lives, but starts nothing
     try:
         record = json.loads((farro.path / "swarms/components/demo-marshal.json").read_text())
         os.kill(record["pid"], signal.SIGKILL)
         with (farro.path / "swarms/orchestrator/orchestrator.log").open("a") as log:
             log.write(json.dumps({"level": "error", "message": "the broker is away"}) + "\n")
 
-        def told(*command: str) -> bool:
+        def expected(*command: str) -> bool:
             return "farro: the orchestrator says: the broker is away\n" in farro.run(*command, code=0).err
 
         for command in (("swarm", "status", "demo"), ("swarm", "ls"), ("ps",)):
-            eventually(lambda command=command: told(*command), f"{command} does not tell of it")  # type: ignore[misc]
+            eventually(lambda command=command: expected(*command), f"{command} does not tell of it")  # type: ignore[misc]
     finally:
         os.kill(pid, signal.SIGCONT)
     farro.run("swarm", "remove", "demo", code=0)
     farro.run("down", code=0)
 
 
-def test_who_does_not_wait_for_a_component_is_told_where_to_look(farro: Program) -> None:  # noqa: F811
-    """At its swarm: a component has no status of its own."""
+def test_a_config_that_times_out_names_the_status_command(farro: Program) -> None:  # noqa: F811
+    """The status of its swarm: a component has no status command."""
     (farro.path / "demo.json").write_text(
         json.dumps(
             {
@@ -118,7 +120,7 @@ def test_who_does_not_wait_for_a_component_is_told_where_to_look(farro: Program)
         )
     )
     farro.run("swarm", "apply", "demo.json", code=1)
-    told = farro.run("swarm", "config", "a", "demo-a", "x=1", "--timeout", "0.1s", code=1)
-    assert "it goes on: farro swarm status demo\n" in told.err
+    expected = farro.run("swarm", "config", "a", "demo-a", "x=1", "--timeout", "0.1s", code=1)
+    assert "it goes on: farro swarm status demo\n" in expected.err
     farro.run("swarm", "remove", "demo", code=0)
     farro.run("down", code=0)

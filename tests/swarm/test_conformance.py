@@ -1,4 +1,4 @@
-"""The checker of traces: it takes what a good swarm says, and finds each way of saying it wrong."""
+"""The checker of traces: it accepts what a good swarm sends, and finds each mutation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATES = {"template": "Ready", "start": "Running", "stop": "Stopped", "remove": 
 
 
 def pipeline(swarm: str, instances: int, stages: int) -> dict[str, Any]:
-    """generator → s1 → s2 …, written back to front: the order is that of the queues."""
+    """Build generator → s1 → s2 …, listed in reverse: the order must come from the queues."""
     bees: list[dict[str, Any]] = [{"role": "generator", "command": ["g"], "work": {"out": ["q0"]}}]
     for number in range(1, stages):
         work = {"in": [f"q{number - 1}"], "out": [f"q{number}"]}
@@ -33,7 +33,7 @@ def pipeline(swarm: str, instances: int, stages: int) -> dict[str, Any]:
 
 @dataclass
 class Wire:
-    """Says what a swarm says that keeps every rule, a millisecond after the other."""
+    """Write the messages of a swarm that keeps every rule, a millisecond apart."""
 
     swarm: str = "demo"
     seed: int = 0
@@ -101,13 +101,13 @@ class Wire:
 
 @dataclass(frozen=True)
 class Story:
-    """Which commands a swarm gets, and how."""
+    """The commands that a swarm gets."""
 
     instances: int
     stages: int
     commands: tuple[str, ...]
-    again: frozenset[int]  # which of them come twice
-    resent: frozenset[int]  # whose confirmation is sent twice
+    again: frozenset[int]  # commands that are sent twice
+    resent: frozenset[int]  # commands whose confirmation is sent twice
     fail: frozenset[int]
     swarm: str = "demo"
 
@@ -115,7 +115,7 @@ class Story:
         wire = Wire(self.swarm)
         wanted = pipeline(self.swarm, self.instances, self.stages)
         read = plan.load(Document(wanted, "plan"))
-        stages = order.order(read).stages
+        stages = order.start_order(read).stages
         members = [[one for one in read.members() if one.bee in stage] for stage in stages]
         wire.status("swarm-controller", f"{self.swarm}-marshal", kind="status-full", up=True)
         wire.confirm("swarm-create", wire.uuid(), wire.uuid(), "Creating", None)
@@ -187,7 +187,7 @@ def test_two_good_swarms_beside_each_other_are_good(one: Story, other: Story) ->
 
 @settings(max_examples=30)
 @given(stories, st.randoms())
-def test_the_order_of_arrival_is_no_violation(story: Story, chance: Any) -> None:
+def test_the_order_of_arrival_does_not_matter(story: Story, chance: Any) -> None:
     trace = story.tell().trace
     chance.shuffle(trace)
     assert conformance.check(trace) == []
@@ -201,7 +201,7 @@ def where(trace: list[Captured], fits: Callable[[Captured], bool]) -> list[int]:
 
 
 def changed(one: Captured, **fields: Any) -> Captured:
-    """With other fields in its body; None takes one away."""
+    """Change fields of the body; None removes one."""
     body = {**json.loads(one.body), **fields}
     return replace(one, body=json.dumps({name: value for name, value in body.items() if value is not None}).encode())
 
@@ -327,7 +327,7 @@ def test_every_mutation_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("command", ["start", "stop"])
 def test_another_order_of_enabling_is_found(command: str) -> None:
-    """Two asks of different stages, with their times exchanged."""
+    """Two signals of different stages, with their times exchanged."""
     trace = GOOD.tell().trace
     wanted = command == "start"
     asks = where(trace, lambda one: _is(one, "sig.config-update") and json.loads(one.body).get("origin") is not None)
@@ -343,14 +343,14 @@ def test_another_order_of_enabling_is_found(command: str) -> None:
                 assert "order" in {each.rule for each in conformance.check(broken)}
 
 
-def test_a_start_that_nobody_saw_is_found() -> None:
+def test_a_start_without_an_observed_effect_is_found() -> None:
     trace = [
         one for one in GOOD.tell().trace if not (_is(one, "ev.status-delta.s2") and b'"enabled": true' in one.body)
     ]
     assert "observed" in {one.rule for one in conformance.check(trace)}
 
 
-def test_a_command_without_its_end_is_no_fault_of_a_trace_that_goes_on() -> None:
+def test_an_open_command_is_no_violation_in_an_incomplete_trace() -> None:
     trace = GOOD.tell().trace
     cut = where(trace, lambda one: _is(one, "ev.ready.swarm-start"))[0]
     assert conformance.check(trace[:cut], complete=False) == []

@@ -10,11 +10,11 @@ import uuid
 from typing import Any
 
 from farro.swarm import plan
-from farro.swarm.controller.hang_detection import Attention
-from farro.swarm.status import Seen
+from farro.swarm.controller.restarts import HangDetector
+from farro.swarm.status import Observation
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Signal
-from swarm.hive import PIPELINE, SWARM, Hive, Play, bee
+from swarm.swarm_under_test import PIPELINE, SWARM, Play, SwarmUnderTest, bee
 
 STATUS = "ev.status-delta.generator.demo-generator"
 
@@ -22,96 +22,96 @@ STATUS = "ev.status-delta.generator.demo-generator"
 def test_the_sequences_of_the_seed(play: Play) -> None:
     """7.1 to 7.5: template, start, a single component, stop, remove, in the order of the queues."""
 
-    async def act(hive: Hive) -> None:
-        async with hive.controller() as controller:
-            ready = await hive.ask(Signal.TEMPLATE, PIPELINE)
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller() as controller:
+            ready = await demo.ask(Signal.TEMPLATE, PIPELINE)
             assert (ready["result"], ready["state"], ready["scope"]) == ("success", "Ready", {"swarmId": SWARM})
-            assert len(hive.runtime.list()) == 4
-            assert hive.sink.read_text() == ""  # nothing works before it is started
-            before = len(hive.heard)
-            started = await hive.ask(Signal.START)
+            assert len(demo.runtime.list()) == 4
+            assert demo.sink.read_text() == ""  # nothing works before the start
+            before = len(demo.heard)
+            started = await demo.ask(Signal.START)
             assert (started["result"], started["state"]) == ("success", "Running")
             on: list[str] = []
-            # By when they were said: what two senders say may reach two listeners in different orders.
-            told = [body for _, body, _ in hive.heard[before:] if body.get("event") == "status" and body["enabled"]]
-            for body in sorted(told, key=lambda body: str(body["timestamp"])):
+            # By the times they state: messages of two senders may reach two listeners in different orders.
+            report = [body for _, body, _ in demo.heard[before:] if body.get("event") == "status" and body["enabled"]]
+            for body in sorted(report, key=lambda body: str(body["timestamp"])):
                 if body["role"] not in (names.CONTROLLER, *on):
                     on.append(body["role"])
             assert on == ["generator", "processor", "sink"]
-            while len(hive.sink.read_text().splitlines()) < 5:
+            while len(demo.sink.read_text().splitlines()) < 5:
                 await asyncio.sleep(0.05)
-            off = await hive.ask(Signal.CONFIG, {"enabled": False}, role="generator", instance="demo-generator")
+            off = await demo.ask(Signal.CONFIG, {"enabled": False}, role="generator", instance="demo-generator")
             assert (off["result"], off["scope"]["instance"]) == ("success", "demo-generator")
-            off = await hive.ask(Signal.STOP)
+            off = await demo.ask(Signal.STOP)
             assert (off["result"], off["state"]) == ("success", "Stopped")
-            assert len([seen for seen in hive.runtime.list() if seen.alive]) == 4  # stop is not remove
-            gone = await hive.ask(Signal.REMOVE)
+            assert len([seen for seen in demo.runtime.list() if seen.alive]) == 4  # stop is not remove
+            gone = await demo.ask(Signal.REMOVE)
             assert (gone["result"], gone["state"]) == ("success", "Removed")
-            assert hive.runtime.list() == []
+            assert demo.runtime.list() == []
             while not controller.removed:
                 await asyncio.sleep(0.01)
 
     play(act)
 
 
-def test_a_failure_is_told_once_and_deletes_nothing(play: Play) -> None:
+def test_a_failure_is_confirmed_once_and_deletes_nothing(play: Play) -> None:
     """7.6: a component that never comes up."""
     swarm = {
         "id": SWARM,
         "bees": [bee("generator", gives="raw"), {**bee("dies"), "restart": "never"}],
     }
 
-    async def act(hive: Hive) -> None:
-        async with hive.controller():
-            error = await hive.ask(Signal.TEMPLATE, swarm)
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            error = await demo.ask(Signal.TEMPLATE, swarm)
             assert (error["result"], error["code"], error["phase"]) == ("error", "COMPONENT_FAILED", "template")
             assert error["message"].startswith("demo-dies ended")
-            assert [seen.name for seen in hive.runtime.list() if seen.alive] == ["demo-generator"]
-            refused = await hive.ask(Signal.TEMPLATE, {"id": SWARM, "bees": [{"role": "a.b"}]})
+            assert [seen.name for seen in demo.runtime.list() if seen.alive] == ["demo-generator"]
+            refused = await demo.ask(Signal.TEMPLATE, {"id": SWARM, "bees": [{"role": "a.b"}]})
             assert refused["code"] == "BAD_PLAN"
             assert "bees[0].role" in refused["message"]
-            again = await hive.ask(Signal.TEMPLATE, {"id": SWARM, "bees": [bee("generator", gives="raw")]})
+            again = await demo.ask(Signal.TEMPLATE, {"id": SWARM, "bees": [bee("generator", gives="raw")]})
             assert again["state"] == "Ready"
 
     play(act)
 
 
-def test_a_controller_that_dies_is_followed_by_one_that_adopts(play: Play) -> None:
-    async def act(hive: Hive) -> None:
-        async with hive.controller():
-            assert (await hive.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
-        pids = {seen.name: seen.pid for seen in hive.runtime.list()}
-        start = await hive.send(Signal.START, key=(key := str(uuid.uuid4())))  # while nobody listens
-        async with hive.controller():
-            assert (await hive.confirmed(start))["state"] == "Running"
-            assert {seen.name: seen.pid for seen in hive.runtime.list()} == pids  # adopted, not started again
-            again = await hive.send(Signal.START, key=key)  # a retry of the same command
-            assert (await hive.confirmed(again))["state"] == "Running"
-            await hive.until(lambda name, body: name == f"ev.duplicate.swarm-start.{SWARM}")
+def test_a_new_controller_adopts_the_components_of_a_dead_one(play: Play) -> None:
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            assert (await demo.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
+        pids = {seen.name: seen.pid for seen in demo.runtime.list()}
+        start = await demo.send(Signal.START, key=(key := str(uuid.uuid4())))  # while no controller listens
+        async with demo.controller():
+            assert (await demo.confirmed(start))["state"] == "Running"
+            assert {seen.name: seen.pid for seen in demo.runtime.list()} == pids  # adopted, not started again
+            again = await demo.send(Signal.START, key=key)  # a retry of the same command
+            assert (await demo.confirmed(again))["state"] == "Running"
+            await demo.until(lambda name, body: name == f"ev.duplicate.swarm-start.{SWARM}")
             victim = pids["demo-processor-1"]
             assert victim is not None
             os.kill(victim, signal.SIGKILL)
-            await hive.until(
+            await demo.until(
                 lambda name, body: name == "ev.status-delta.processor.demo-processor-1" and body["enabled"],
-                after=len(hive.heard),
+                after=len(demo.heard),
             )
-            assert {seen.pid for seen in hive.runtime.list() if seen.name == "demo-processor-1"} != {victim}
-            assert [len(hive.confirmations(one)) for one in (start, again)] == [1, 1]
+            assert {seen.pid for seen in demo.runtime.list() if seen.name == "demo-processor-1"} != {victim}
+            assert [len(demo.confirmations(one)) for one in (start, again)] == [1, 1]
 
     play(act)
 
 
-def test_a_component_that_hangs_is_ended_and_started_again(play: Play) -> None:
-    """It lives, and neither says anything nor answers. One that shall never be started again is left as it is."""
+def test_a_hanging_component_is_killed_and_restarted(play: Play) -> None:
+    """It lives, but neither reports nor answers. One with `restart: never` is left alone."""
     bees = [bee("generator", gives="raw"), bee("sink", takes="raw", restart="never")]
     swarm = {"id": SWARM, "bees": bees, "timeouts": {"silent": 5}}
 
-    async def act(hive: Hive) -> None:
-        async with hive.controller():
-            assert (await hive.ask(Signal.TEMPLATE, swarm))["state"] == "Ready"
-            assert (await hive.ask(Signal.START))["state"] == "Running"
-            pids = {seen.name: seen.pid or 0 for seen in hive.runtime.list()}
-            before = len(hive.heard)
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            assert (await demo.ask(Signal.TEMPLATE, swarm))["state"] == "Ready"
+            assert (await demo.ask(Signal.START))["state"] == "Running"
+            pids = {seen.name: seen.pid or 0 for seen in demo.runtime.list()}
+            before = len(demo.heard)
             for pid in pids.values():
                 os.kill(pid, signal.SIGSTOP)
 
@@ -119,32 +119,32 @@ def test_a_component_that_hangs_is_ended_and_started_again(play: Play) -> None:
                 lines = body.get("data", {}).get("components", []) if key.endswith(".demo-marshal") else []
                 return any(one["instance"] == "demo-generator" and one["starts"] == 2 for one in lines)
 
-            told = await hive.until(started_again, after=before)
-            (line,) = [one for one in told["data"]["components"] if one["instance"] == "demo-generator"]
+            report = await demo.until(started_again, after=before)
+            (line,) = [one for one in report["data"]["components"] if one["instance"] == "demo-generator"]
             assert line["lastEnd"]["how"].startswith("by force: it said nothing for ")
-            assert any(one["reason"].startswith("ended by force: it said") for one in told["data"]["errors"])
-            await hive.until(lambda key, body: key == STATUS and body["enabled"], after=before)
-            living = {seen.name: seen.pid for seen in hive.runtime.list() if seen.alive}
+            assert any(one["reason"].startswith("ended by force: it said") for one in report["data"]["errors"])
+            await demo.until(lambda key, body: key == STATUS and body["enabled"], after=before)
+            living = {seen.name: seen.pid for seen in demo.runtime.list() if seen.alive}
             assert living["demo-generator"] != pids["demo-generator"]
             assert living["demo-sink"] == pids["demo-sink"]
-            trail = [json.loads(one) for one in (hive.folder / "swarm/audit.jsonl").read_text().splitlines()]
-            assert [one["instance"] for one in trail if one["what"] == "hung"] == ["demo-generator"]
+            audit = [json.loads(one) for one in (demo.folder / "swarm/audit.jsonl").read_text().splitlines()]
+            assert [one["instance"] for one in audit if one["what"] == "hung"] == ["demo-generator"]
 
     play(act)
 
 
-def test_what_a_controller_slept_through_is_nobody_elses_silence() -> None:
-    """A machine that stood still, a controller that was stopped: silence counts from when it is there again."""
+def test_time_without_an_observing_controller_is_no_silence() -> None:
+    """After a suspended machine or a stopped controller, silence counts from the time that the controller is back."""
     limits, one = plan.Timeouts(silent=60), plan.Bee(role="sink")
-    attention = Attention()
-    began_s = attention.since_s
-    seen = Seen(launched=True, alive=True, launched_s=began_s, word_s=began_s)
+    detector = HangDetector()
+    began_s = detector.since_s
+    seen = Observation(launched=True, alive=True, launched_s=began_s, reported_s=began_s)
 
     def judged(second: float, what: plan.Bee = one) -> tuple[float, bool]:
-        attention.turn(began_s + second, limits)
+        detector.turn(began_s + second, limits)
         return (
-            round(seen.silence_s(began_s + second, attention.since_s)),
-            attention.hangs(seen, what, limits, began_s + second),
+            round(seen.silence_s(began_s + second, detector.since_s)),
+            detector.hangs(seen, what, limits, began_s + second),
         )
 
     for second in range(0, 60, 5):

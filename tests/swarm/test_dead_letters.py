@@ -1,4 +1,4 @@
-"""Dead letters: looked at, sent again, dropped; on each bus, and as a command."""
+"""Dead letters: shown, resent and dropped, on each bus and from the command line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from farro.documents import Document
 from farro.errors import InputError
 from farro.swarm import dead_letters, logs, plan
-from farro.swarm.bus.open import opened
-from farro.swarm.bus.port import Bus, Message
-from farro.swarm.controller import queues
+from farro.swarm.bus import open_bus
+from farro.swarm.bus.port import Bus, BusMessage
+from farro.swarm.controller import apply_plan
 from farro.swarm.wire import names
 from flows.program import Program
 from servers import RabbitServer
 from support import eventually
-from swarm.hive import SWARM
+from swarm.swarm_under_test import SWARM
 
 BEES: dict[str, Any] = {
     "id": SWARM,
@@ -34,27 +34,27 @@ Act = Callable[[Bus], Awaitable[None]]
 
 @pytest.fixture(params=["files", "amqp"])
 def on_bus(request: pytest.FixtureRequest, shm: Path) -> Callable[[Act], None]:
-    """Runs on each bus, with the queues of the plan."""
+    """Run on each bus, with the queues of the plan."""
     server: RabbitServer | None = request.getfixturevalue("rabbit_server") if request.param == "amqp" else None
 
     async def run(act: Act) -> None:
-        bus = await opened(f"files:{shm}" if server is None else server.url, durable=False)
+        bus = await open_bus(f"files:{shm}" if server is None else server.url, durable=False)
         try:
             async with asyncio.timeout(60):
-                await queues.declare(bus, PLAN)
+                await apply_plan.declare_queues(bus, PLAN)
                 await act(bus)
         finally:
-            await queues.drop(bus, PLAN)
+            await apply_plan.delete_queues(bus, PLAN)
             await bus.close()
 
     return lambda act: asyncio.run(run(act))
 
 
 async def dead(bus: Bus, queue: str, *items: Any) -> None:
-    """Items that a component gave up."""
+    """Make dead letters."""
     for number, item in enumerate(items):
         body = item if isinstance(item, bytes) else json.dumps(item).encode()
-        own = Message(key=queue, body=body, message_id=f"{queue}-{number}")
+        own = BusMessage(key=queue, body=body, message_id=f"{queue}-{number}")
         await bus.publish(names.work_exchange(SWARM), own)
     consumer = await bus.consume(names.work_queue(SWARM, queue), prefetch=len(items))
     given = aiter(consumer)
@@ -65,7 +65,7 @@ async def dead(bus: Bus, queue: str, *items: Any) -> None:
 
 
 async def counted(bus: Bus, queue: str, wanted: int, *, work: int = 0) -> None:
-    """A broker counts a moment later than it confirms."""
+    """Wait for the counts: a broker counts a moment later than it confirms."""
     whole = names.work_queue(SWARM, queue)
     while True:
         letters, ready = await bus.depth(names.dead_letters(whole)), await bus.depth(whole)
@@ -76,7 +76,7 @@ async def counted(bus: Bus, queue: str, wanted: int, *, work: int = 0) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_looking_at_dead_letters_changes_nothing(on_bus: Callable[[Act], None]) -> None:
+def test_showing_dead_letters_changes_nothing(on_bus: Callable[[Act], None]) -> None:
     async def act(bus: Bus) -> None:
         await dead(bus, "raw", {"n": 1}, b"no json", {"n": 3})
         for _ in range(3):
@@ -89,16 +89,16 @@ def test_looking_at_dead_letters_changes_nothing(on_bus: Callable[[Act], None]) 
     on_bus(act)
 
 
-def test_they_are_sent_again_or_dropped_all_or_some(on_bus: Callable[[Act], None]) -> None:
+def test_dead_letters_are_resent_or_dropped_all_or_some(on_bus: Callable[[Act], None]) -> None:
     async def act(bus: Bus) -> None:
         await dead(bus, "raw", *({"n": number} for number in range(5)))
-        (some,) = await dead_letters.settle(bus, SWARM, ["raw"], "resend", only={"raw-1", "raw-3"})
+        (some,) = await dead_letters.resolve(bus, SWARM, ["raw"], "resend", only={"raw-1", "raw-3"})
         assert [letter.message_id for letter in some.letters] == ["raw-1", "raw-3"]
         await counted(bus, "raw", 3, work=2)
-        (dropped,) = await dead_letters.settle(bus, SWARM, ["raw"], "drop", only={"raw-0"})
+        (dropped,) = await dead_letters.resolve(bus, SWARM, ["raw"], "drop", only={"raw-0"})
         assert len(dropped.letters) == 1
         await counted(bus, "raw", 2, work=2)
-        (rest,) = await dead_letters.settle(bus, SWARM, ["raw"], "resend")
+        (rest,) = await dead_letters.resolve(bus, SWARM, ["raw"], "resend")
         assert [letter.message_id for letter in rest.letters] == ["raw-2", "raw-4"]
         await counted(bus, "raw", 0, work=4)
         consumer = await bus.consume(names.work_queue(SWARM, "raw"), prefetch=9)
@@ -108,9 +108,9 @@ def test_they_are_sent_again_or_dropped_all_or_some(on_bus: Callable[[Act], None
             (f"raw-{number}", {"n": number}) for number in (1, 3, 2, 4)
         ]
         await consumer.close()
-        await queues.drop(bus, PLAN)
+        await apply_plan.delete_queues(bus, PLAN)
         with pytest.raises(InputError, match="would be lost"):
-            await dead_letters.settle(bus, SWARM, ["raw"], "resend")
+            await dead_letters.resolve(bus, SWARM, ["raw"], "resend")
 
     on_bus(act)
 
@@ -123,19 +123,19 @@ def test_a_queue_is_known_by_each_of_its_names() -> None:
         dead_letters.queues(PLAN, "row")
 
 
-def test_a_log_is_read_on_also_when_it_was_set_aside(tmp_path: Path) -> None:
+def test_a_log_is_followed_across_its_rotation(tmp_path: Path) -> None:
     log = tmp_path / "one.log"
-    reading = logs.Reading.at_end(str(log), 2)
-    assert reading.run_once() == ()  # nobody has written yet
+    reading = logs.LogReader.at_end(str(log), 2)
+    assert reading.run_once() == ()  # nothing is written yet
     log.write_bytes(b"a\nb\nc\nhal")
-    reading = logs.Reading.at_end(str(log), 2)
+    reading = logs.LogReader.at_end(str(log), 2)
     assert (reading.run_once(), reading.rest()) == (["c"], "hal")
     with log.open("ab") as more:
         more.write(b"f\n")
     assert (reading.run_once(), reading.rest()) == (["half"], "")
     log.write_bytes(b"new\n")  # truncated, while its component writes
     assert reading.run_once() == ["new"]
-    log.rename(tmp_path / "one.log.1")  # set aside at a start
+    log.rename(tmp_path / "one.log.1")  # rotated at a start
     log.write_bytes(b"newer, and longer than before\n")
     assert reading.run_once() == ["newer, and longer than before"]
 
@@ -165,8 +165,8 @@ def farro(tmp_path: Path) -> Iterator[Program]:
     assert left.code == 0, left.err
 
 
-def test_a_person_sees_dead_letters_sends_them_again_and_reads_the_logs(farro: Program) -> None:
-    """Healthy components, and nothing gets done: that is told first, with what to do."""
+def test_dead_letters_and_logs_from_the_command_line(farro: Program) -> None:
+    """The components are healthy but process nothing: the status shows that first, with what to do."""
     (farro.path / "mill.py").write_text(MILL)
     bees = [{"role": "mill", "command": ["python", "mill.py"], "work": {"in": "sacks"}}]
     (farro.path / "demo.json").write_text(json.dumps({"id": "demo", "bees": bees}))
@@ -174,10 +174,10 @@ def test_a_person_sees_dead_letters_sends_them_again_and_reads_the_logs(farro: P
     farro.run("swarm", "start", "demo", code=0)
 
     async def sent() -> None:
-        bus = await opened(f"files:{farro.path}/bus")
+        bus = await open_bus(f"files:{farro.path}/bus")
         for number in range(3):
             body = json.dumps({"stones": number}).encode()
-            await bus.publish("ph.demo.hive", Message(key="sacks", body=body, message_id=f"sack-{number}"))
+            await bus.publish("ph.demo.hive", BusMessage(key="sacks", body=body, message_id=f"sack-{number}"))
         await bus.close()
 
     asyncio.run(sent())
@@ -212,14 +212,14 @@ def test_a_person_sees_dead_letters_sends_them_again_and_reads_the_logs(farro: P
     eventually(
         lambda: farro.run("swarm", "dead", "demo", "--json", code=0).json["queues"][0]["count"] == 3, "it is lost"
     )
-    told = farro.run("swarm", "dead", "demo", "sacks", "--drop", "--json", code=0).json["queues"]
-    assert (told[0]["done"], sorted(told[0]["letters"])) == ("drop", ["sack-0", "sack-1", "sack-2"])
+    shown = farro.run("swarm", "dead", "demo", "sacks", "--drop", "--json", code=0).json["queues"]
+    assert (shown[0]["done"], sorted(shown[0]["letters"])) == ("drop", ["sack-0", "sack-1", "sack-2"])
     assert farro.run("swarm", "dead", "demo", code=0).out == "no dead letters in sacks\n"
     assert farro.run("swarm", "dead", "demo", "--drop", "--id", "nobody").code == 2
     assert farro.run("swarm", "dead", "demo", "--drop", "--resend").code == 2
     assert farro.run("swarm", "dead", "nobody").code == 2
-    trail = (farro.path / "swarms/demo/audit.jsonl").read_text()
-    assert ('"letters-dropped"' in trail, '"letters-sent-again"' in trail) == (True, True)
+    audit = (farro.path / "swarms/demo/audit.jsonl").read_text()
+    assert ('"letters-dropped"' in audit, '"letters-sent-again"' in audit) == (True, True)
 
     farro.run("swarm", "config", "mill", "demo-mill", "--disable", code=0)
     eventually(

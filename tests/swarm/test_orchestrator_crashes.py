@@ -8,66 +8,67 @@ from pathlib import Path
 import pytest
 
 from crash import seams
-from farro.swarm import requests
+from farro.swarm import views
+from farro.swarm.requests import CommandReceipt
 from farro.swarm.wire.names import Signal
 from stage import Crash
 from support import torture
-from swarm.fake_cluster import PLAN, SWARM, Court
+from swarm.fake_cluster import PLAN, SWARM, FakeCluster
 
 KEY = "6b1f1c0e-3f0b-4a53-9d5e-0a8f7a8b3c11"
 ABOUT = {"role": "generator", "instance": "demo-generator"}
 
 
-async def _asked(court: Court) -> list[requests.Asked]:
-    """A whole life, asked for in two parts: the second when a swarm works."""
+async def _asked(cluster: FakeCluster) -> list[CommandReceipt]:
+    """Request a whole lifecycle in two parts, the second when the swarm works."""
     first = [
-        court.ask(Signal.CREATE),
-        court.ask(Signal.TEMPLATE, args=PLAN),
-        court.ask(Signal.START, idempotency_key=KEY),
+        cluster.ask(Signal.CREATE),
+        cluster.ask(Signal.TEMPLATE, args=PLAN),
+        cluster.ask(Signal.START, idempotency_key=KEY),
     ]
-    return [*first, court.ask(Signal.START, idempotency_key=KEY)]
+    return [*first, cluster.ask(Signal.START, idempotency_key=KEY)]
 
 
-def _more(court: Court) -> list[requests.Asked]:
-    config = court.ask(Signal.CONFIG, SWARM, args={"enabled": False}, **ABOUT)
-    return [config, court.ask(Signal.STOP), court.ask(Signal.REMOVE)]
+def _more(cluster: FakeCluster) -> list[CommandReceipt]:
+    config = cluster.ask(Signal.CONFIG, SWARM, args={"enabled": False}, **ABOUT)
+    return [config, cluster.ask(Signal.STOP), cluster.ask(Signal.REMOVE)]
 
 
-async def _life(court: Court, seam: seams.Seam) -> bool:
-    """One life of an orchestrator, which ends when all is done, or when it is killed; whether it was not."""
+async def _life(cluster: FakeCluster, seam: seams.Seam) -> bool:
+    """Run an orchestrator until all is done or it is killed. Return whether it was not killed."""
     try:
         with seams.placed(seam):
-            await court.begin()
-            await court.settle()
+            await cluster.begin()
+            await cluster.settle()
     except Crash:
         return False
     return True
 
 
-async def _play(folder: Path, seam: seams.Seam, part: int) -> Court:
-    """The seam is in place during one part; the lives after it are undisturbed."""
-    court = Court(folder)
-    asked = await _asked(court)
+async def _play(folder: Path, seam: seams.Seam, part: int) -> FakeCluster:
+    """The seam is in place during one part; the orchestrators after it are undisturbed."""
+    cluster = FakeCluster(folder)
+    asked = await _asked(cluster)
     if part == 1:
-        await _life(court, seam)
-        await _life(court, seams.Open())
+        await _life(cluster, seam)
+        await _life(cluster, seams.Open())
     else:
-        await _life(court, seams.Open())
-        asked += _more(court)
-        await _life(court, seam)
-        await _life(court, seams.Open())
+        await _life(cluster, seams.Open())
+        asked += _more(cluster)
+        await _life(cluster, seam)
+        await _life(cluster, seams.Open())
     if part == 1:
-        asked += _more(court)
-        await _life(court, seams.Open())
+        asked += _more(cluster)
+        await _life(cluster, seams.Open())
     for one in asked:
-        (found,) = court.confirmations(one)
+        (found,) = cluster.confirmations(one)
         assert found[0].startswith("ev.ready."), found
-        assert court.ended(one).result == "success"
-    assert requests.look(court.place.folder, SWARM, court.clock).state == "Removed"
-    assert court.puppets.list() == []
-    assert court.place.wished() == []
-    assert court.violations() == []
-    return court
+        assert cluster.ended(one).result == "success"
+    assert views.swarm(cluster.files.folder, SWARM, cluster.clock).state == "Removed"
+    assert cluster.controllers.list() == []
+    assert cluster.files.pending_requests() == []
+    assert cluster.violations() == []
+    return cluster
 
 
 def _calls(folder: Path, part: int) -> int:
@@ -92,12 +93,12 @@ def test_an_orchestrator_killed_between_any_two_steps_confirms_once(shm: Path, p
         assert kill.dead
 
 
-def test_wishes_are_carried_out_in_their_order_by_whoever_comes(shm: Path) -> None:
+def test_requests_are_carried_out_in_order_by_the_next_orchestrator(shm: Path) -> None:
     async def act() -> None:
-        court = Court(shm)
-        asked = await _asked(court)  # nobody lives yet
-        assert len(court.place.wished()) == 4
-        assert await _life(court, seams.Open())
-        assert [court.ended(one).state for one in asked] == ["Creating", "Ready", "Running", "Running"]
+        cluster = FakeCluster(shm)
+        asked = await _asked(cluster)  # no orchestrator runs yet
+        assert len(cluster.files.pending_requests()) == 4
+        assert await _life(cluster, seams.Open())
+        assert [cluster.ended(one).state for one in asked] == ["Creating", "Ready", "Running", "Running"]
 
     asyncio.run(act())

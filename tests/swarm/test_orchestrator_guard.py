@@ -1,4 +1,4 @@
-"""An orchestrator under its controllers' care: launched again when it died, left alone when it was stopped."""
+"""Controllers guard their orchestrator: restarted when it died, left alone when it was stopped."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from pathlib import Path
 import pytest
 
 from farro.host.clock import ManualClock
-from farro.swarm import orchestrator_process, requests
-from farro.swarm.controller.orchestrator_guard import LOOK_S, Guard
+from farro.swarm import processes
 from farro.swarm.files import ORCHESTRATOR
-from farro.worker.runtime import Component
-from swarm.fake_cluster import MemoryBus, Puppets
+from farro.swarm.processes import GUARD_S, OrchestratorGuard
+from farro.worker.runtime import ProcessSpec
+from swarm.fake_cluster import FakeControllers, MemoryBus
 
 
 class Play:
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock()
-        self.runtime = Puppets(MemoryBus(), self.clock)
-        self.wanted: Component = orchestrator_process.component(str(folder), ("farro",), {})
+        self.runtime = FakeControllers(MemoryBus(), self.clock)
+        self.wanted: ProcessSpec = processes.orchestrator_spec(str(folder), ("farro",), {})
         self.logged: list[str] = []
         log: Callable[..., None] = lambda level, message, fields: self.logged.append(message)  # noqa: E731
-        self.guard = Guard(self.runtime, self.wanted, f"{folder}/swarms", self.clock, log)
+        self.guard = OrchestratorGuard(self.runtime, self.wanted, f"{folder}/swarms", self.clock, log)
 
     def look(self, times: int = 1) -> None:
         for _ in range(times):
-            self.clock.advance(LOOK_S)
-            self.guard.look()
+            self.clock.advance(GUARD_S)
+            self.guard.run_once()
 
 
 @pytest.fixture
 def play(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     made = Play(shm)
-    monkeypatch.setattr(requests, "running", lambda place: bool(made.runtime.alive.get(ORCHESTRATOR)))
+    monkeypatch.setattr(processes, "orchestrator_runs", lambda files: bool(made.runtime.alive.get(ORCHESTRATOR)))
     return made
 
 
@@ -43,10 +43,10 @@ def test_an_orchestrator_that_died_is_launched_again(play: Play) -> None:
     assert play.runtime.launched == [ORCHESTRATOR]
     play.runtime.alive[ORCHESTRATOR] = False
     play.look()
-    assert play.runtime.launched == [ORCHESTRATOR]  # perhaps somebody just stops it
+    assert play.runtime.launched == [ORCHESTRATOR]  # a command may be stopping it just now
     play.look()
     assert play.runtime.launched == [ORCHESTRATOR] * 2
-    assert play.logged == ["the orchestrator died, and was launched again"]
+    assert play.logged == ["the orchestrator died and was started again"]
 
 
 def test_an_orchestrator_that_was_stopped_stays_so(play: Play) -> None:
@@ -57,7 +57,7 @@ def test_an_orchestrator_that_was_stopped_stays_so(play: Play) -> None:
     assert play.runtime.launched == [ORCHESTRATOR]
 
 
-def test_one_that_dies_again_and_again_is_launched_more_and_more_rarely(play: Play) -> None:
+def test_an_orchestrator_that_keeps_dying_is_restarted_less_and_less_often(play: Play) -> None:
     play.runtime.launch(play.wanted)
     for _ in range(720):  # an hour
         play.runtime.alive[ORCHESTRATOR] = False

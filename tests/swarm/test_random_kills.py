@@ -1,8 +1,8 @@
-"""Orchestrator, controller, components and broker killed and stopped at random, while commands come and items flow.
+"""Orchestrator, controller, components and broker are killed and stopped at random, while commands come and items flow.
 
-Each command has one end and one distinct confirmation, nothing is deleted, the swarm becomes what was asked for last,
-and no item that the bus accepted is lost. A quarter of a minute here; a minute with FARRO_TORTURE. STORM_SEED plays the
-same dice again.
+Each command has one end and one distinct confirmation, nothing is deleted, the swarm gets the state of the last
+command, and no item that the bus accepted is lost. A quarter of a minute here; a minute with FARRO_TORTURE. STORM_SEED
+repeats the same random choices.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import pytest
 
 from farro.errors import FarroError
 from farro.host.clock import SystemClock
-from farro.swarm import files, orchestrator_process, requests
-from farro.swarm.bus.open import opened
+from farro.swarm import files, processes, requests, views
+from farro.swarm.bus import open_bus
 from farro.swarm.bus.port import Binding
 from farro.swarm.controller.actions import environment
 from farro.swarm.wire import names
@@ -40,7 +40,7 @@ from support import ROOT, torture, write_figure
 PATIENCE_S = 150.0
 SWARM = "storm"
 LISTENER = "storm-listener"
-CONTROLLER = files.controller(SWARM)
+CONTROLLER = files.controller_instance(SWARM)
 COMPONENTS = ("storm-numbers", "storm-pass-1", "storm-pass-2", "storm-record")
 
 
@@ -63,40 +63,41 @@ class Storm:
         self.root = root
         self.broker = broker
         self.dice = random.Random(seed)
-        self.place = str(root / files.FOLDER)
-        self.runtime = ProcessRuntime(f"{self.place}/{files.COMPONENTS}", SystemClock())
+        self.folder = str(root / files.FOLDER)
+        self.runtime = ProcessRuntime(f"{self.folder}/{files.COMPONENTS}", SystemClock())
         self.address = f"files:{root}/bus" if broker is None else broker.url
         self.asked: list[str] = []
         self.did: Counter[str] = Counter()
-        self._starting: threading.Thread | None = None  # the broker, again
-        self._resume: list[tuple[float, str, int]] = []  # when, whom, and the number that it had
+        self._starting: threading.Thread | None = None  # starts the broker again
+        self._resume: list[tuple[float, str, int]] = []  # when, whom, and its pid
         env = {**environment(), "STORM": str(root / "items"), "PYTHONPATH": f"{ROOT}/tests:{ROOT}/src"}
         program = [sys.executable, "-m", "farro"]
-        self.orchestrator = orchestrator_process.component(str(root), program, env)
+        self.orchestrator = processes.orchestrator_spec(str(root), program, env)
 
     # --- commands ---
 
     def ask(self, what: Signal, args: dict[str, Any] | None = None, **more: Any) -> str:
-        asked = requests.ask(self.place, what, SWARM, args=args, durable=False, **more)
+        request = requests.CommandRequest(signal=what, swarm=SWARM, args=args, **more)
+        asked = requests.submit(self.folder, request, durable=False)
         self.asked.append(asked.correlation_id)
         return asked.correlation_id
 
-    def done(self, correlation: str) -> requests.Ended:
-        """Its end; whoever should carry it out is kept alive meanwhile."""
+    def done(self, correlation: str) -> views.CommandView:
+        """Wait for the end of a command, and keep the orchestrator running meanwhile."""
         until_s = time.monotonic() + PATIENCE_S
-        while (end := requests.wait(self.place, correlation, 1.0)) is None:
+        while (end := requests.wait(self.folder, correlation, 1.0)) is None:
             self.tend()
-            assert time.monotonic() < until_s, f"{correlation} has no end: {self.told()}"
+            assert time.monotonic() < until_s, f"{correlation} has no end: {self.shown()}"
         return end
 
     def good(self, correlation: str) -> None:
         end = self.done(correlation)
-        assert end.result == "success", (end, self.told())
+        assert end.result == "success", (end, self.shown())
 
     def tend(self) -> None:
-        """As whoever runs `farro up` does."""
-        with contextlib.suppress(FarroError):  # it was killed as it came up: again at the next look
-            orchestrator_process.ensure(self.runtime, self.orchestrator, SystemClock())
+        """Start the orchestrator as `farro up` does."""
+        with contextlib.suppress(FarroError):  # it was killed while it came up: tried again at the next look
+            processes.ensure_orchestrator(self.runtime, self.orchestrator, SystemClock())
 
     # --- the storm ---
 
@@ -135,7 +136,7 @@ class Storm:
         if self.dice.random() < 0.5:
             self.broker.kill()
             self.did["kill broker"] += 1
-            self._starting = threading.Thread(target=self.broker.start)  # others die meanwhile
+            self._starting = threading.Thread(target=self.broker.start)  # others are killed meanwhile
             self._starting.start()
         else:
             os.killpg(self.broker.process.pid, signal.SIGSTOP)
@@ -159,7 +160,7 @@ class Storm:
     def command(self) -> None:
         key = str(uuid.uuid4())
         what = self.dice.choice((Signal.STOP, Signal.START, Signal.CONFIG))
-        with contextlib.suppress(FarroError):  # not in this state: told at once, and nothing was asked
+        with contextlib.suppress(FarroError):  # not allowed in this state: refused at once, and nothing was requested
             if what is Signal.CONFIG:
                 args = {"rate": self.dice.randint(50, 150)}
                 self.ask(what, args, role="numbers", instance="storm-numbers", idempotency_key=key)
@@ -171,11 +172,11 @@ class Storm:
 
     # --- looking ---
 
-    def told(self) -> str:
+    def shown(self) -> str:
         lines = [f"did {dict(self.did)}"]
         with contextlib.suppress(FarroError):
-            lines.append(str(requests.look(self.place, SWARM)))
-        for view in requests.commands(self.place, SWARM)[-6:]:
+            lines.append(str(views.swarm(self.folder, SWARM)))
+        for view in views.commands(self.folder, SWARM)[-6:]:
             lines.append(f"{view.signal} {view.result} {view.code} {view.message}")
         for log in sorted(self.root.glob(f"{files.FOLDER}/**/*.log")):
             lines.append(f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-12:]))
@@ -185,11 +186,11 @@ class Storm:
         until_s = time.monotonic() + PATIENCE_S
         while not holds():
             self.tend()
-            assert time.monotonic() < until_s, f"not {what}: {self.told()}"
+            assert time.monotonic() < until_s, f"not {what}: {self.shown()}"
             time.sleep(0.2)
 
     def running(self) -> bool:
-        view = requests.look(self.place, SWARM)
+        view = views.swarm(self.folder, SWARM)
         return view.state == "Running" and all(one.enabled for one in view.components) and len(view.components) == 4
 
     def arrived(self) -> Counter[int]:
@@ -202,8 +203,8 @@ class Storm:
         return int(path.read_text()) if path.exists() else 0
 
     async def heard(self) -> tuple[dict[str, set[str]], dict[str, int | None]]:
-        """Message ids of the confirmations of each signal; and how full each work queue is."""
-        bus = await opened(self.address, durable=False)
+        """Return the message ids of the confirmations of each signal, and the depth of each work queue."""
+        bus = await open_bus(self.address, durable=False)
         try:
             found: dict[str, set[str]] = {}
             consumer = await bus.consume(LISTENER, prefetch=1000)
@@ -223,7 +224,7 @@ class Storm:
             await bus.close()
 
     async def listen(self) -> None:
-        bus = await opened(self.address, durable=False)
+        bus = await open_bus(self.address, durable=False)
         keys = [f"ev.{outcome}.{what}.#" for outcome in ("ready", "error") for what in Signal]
         await bus.declare(LISTENER, [Binding(names.CONTROL, key) for key in keys])
         await bus.close()
@@ -253,7 +254,7 @@ def storm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storm]:
             broker.stop()
 
 
-def test_nothing_is_lost_whoever_dies(storm: Storm) -> None:
+def test_nothing_is_lost_under_random_kills(storm: Storm) -> None:
     asyncio.run(storm.listen())
     storm.tend()
     for what, args in ((Signal.CREATE, None), (Signal.TEMPLATE, {"plan": PLAN}), (Signal.START, None)):
@@ -263,7 +264,7 @@ def test_nothing_is_lost_whoever_dies(storm: Storm) -> None:
 
     storm.tend()
     for correlation in storm.asked:
-        storm.done(correlation)  # each has an end; which, is the storm's
+        storm.done(correlation)  # each has an end; which one depends on the kills
     storm.good(storm.ask(Signal.START))
     storm.until("running", storm.running)
     assert {seen.name for seen in storm.runtime.list() if seen.alive} >= {*COMPONENTS, CONTROLLER}
@@ -272,17 +273,17 @@ def test_nothing_is_lost_whoever_dies(storm: Storm) -> None:
     storm.until("working", lambda: storm.accepted() > before + 20)
     storm.good(storm.ask(Signal.CONFIG, {"enabled": False}, role="numbers", instance="storm-numbers"))
     made = storm.accepted()
-    with contextlib.suppress(AssertionError):  # what is missing is told below
+    with contextlib.suppress(AssertionError):  # what is missing is reported below
         storm.until("through", lambda: all(number in storm.arrived() for number in range(made)))
     confirmations, depths = asyncio.run(storm.heard())
     arrived = storm.arrived()
     lost = [number for number in range(made) if number not in arrived]
     twice = sum(count - 1 for count in arrived.values())
-    assert not lost, (len(lost), lost[:20], made, depths, storm.told())
+    assert not lost, (len(lost), lost[:20], made, depths, storm.shown())
     assert all(depth is not None for depth in depths.values())  # nothing is deleted
-    told = {correlation: len(confirmations.get(correlation, ())) for correlation in storm.asked}
-    wrong = {correlation: count for correlation, count in told.items() if count != 1}
-    assert not wrong, (wrong, storm.told())
+    shown = {correlation: len(confirmations.get(correlation, ())) for correlation in storm.asked}
+    wrong = {correlation: count for correlation, count in shown.items() if count != 1}
+    assert not wrong, (wrong, storm.shown())
     dead = sum(depth or 0 for queue, depth in depths.items() if queue.endswith("dlq"))
     kind = "files" if storm.broker is None else "amqp"
     strikes = sum(number for what, number in storm.did.items() if what.startswith(("kill", "stop ")))

@@ -1,4 +1,4 @@
-"""Reconciling and aggregating: a controller's decisions, played against components that do as they like."""
+"""Reconciling and aggregating: a controller's decisions, tried against components of random behaviour."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farro.swarm import order, plan, status
-from farro.swarm.reconcile import Do, Target, Verdict, Wanted, reconcile
-from farro.swarm.status import Seen
+from farro.swarm.reconcile import CommandGoal, ComponentAction, ReconcileDecision, Target, reconcile
+from farro.swarm.status import Observation
 
 MUTE = "demo-mod was not healthy 20 s after its launch: it never said anything"
 TIMES = plan.Timeouts(provision=20, ready=60, start=10, start_total=40, stop=8)
@@ -23,7 +23,7 @@ def chain(*roles: str, instances: int = 1) -> plan.SwarmPlan:
             role=role,
             command=("x",),
             instances=instances,
-            work=plan.Work(inputs=(f"q{n}",) if n else (), outputs=(f"q{n + 1}",)),
+            work=plan.BeeQueues(inputs=(f"q{n}",) if n else (), outputs=(f"q{n + 1}",)),
         )
         for n, role in enumerate(roles)
     )
@@ -31,7 +31,7 @@ def chain(*roles: str, instances: int = 1) -> plan.SwarmPlan:
 
 
 @dataclass
-class Habit:
+class Behaviour:
     """How a component behaves: seconds until it answers, or never."""
 
     healthy_after_s: float | None = 1.0
@@ -42,25 +42,25 @@ class Habit:
 
 @dataclass
 class World:
-    """Components, a clock, and a controller that does nothing but what it is told."""
+    """Components, a clock, and a controller that does only what was decided."""
 
     swarm: plan.SwarmPlan
-    habits: dict[str, Habit] = field(default_factory=dict)
+    habits: dict[str, Behaviour] = field(default_factory=dict)
     now_s: float = 0.0
-    seen: dict[str, Seen] = field(default_factory=dict)
-    wishes: dict[str, tuple[bool, float]] = field(default_factory=dict)
-    done: list[Do] = field(default_factory=list)
-    watch: Callable[[Do], None] = lambda one: None
+    seen: dict[str, Observation] = field(default_factory=dict)
+    asked: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    done: list[ComponentAction] = field(default_factory=list)
+    observer: Callable[[ComponentAction], None] = lambda one: None
 
-    def drive(self, target: Target, most_s: float = 200.0) -> Verdict:
-        wanted = Wanted(plan=self.swarm, order=order.order(self.swarm), target=target, begun_s=self.now_s)
-        self.seen = {name: replace(one, asked_s=None) for name, one in self.seen.items()}  # a new command asks anew
+    def drive(self, target: Target, most_s: float = 200.0) -> ReconcileDecision:
+        wanted = CommandGoal(plan=self.swarm, order=order.start_order(self.swarm), target=target, begun_s=self.now_s)
+        self.seen = {name: replace(one, asked_s=None) for name, one in self.seen.items()}  # a new command asks again
         end_s = self.now_s + most_s
         while True:
             self._live()
             verdict = reconcile(wanted, self.seen, self.now_s)
             for one in verdict.do:
-                self.watch(one)
+                self.observer(one)
                 self._do(one)
                 self.done.append(one)
             if verdict.done or verdict.failed or self.now_s > end_s:
@@ -68,26 +68,28 @@ class World:
             assert verdict.next_s is not None
             self.now_s += 1.0
 
-    def _do(self, one: Do) -> None:
-        found = self.seen.get(one.instance, Seen())
+    def _do(self, one: ComponentAction) -> None:
+        found = self.seen.get(one.instance, Observation())
         match one.what:
             case "launch":
                 assert not found.launched
-                found = Seen(launched=True, alive=True, launched_s=self.now_s, starts=found.starts + 1, enabled=False)
+                found = Observation(
+                    launched=True, alive=True, launched_s=self.now_s, starts=found.starts + 1, enabled=False
+                )
             case "enable" | "disable":
-                self.wishes[one.instance] = (one.what == "enable", self.now_s)
+                self.asked[one.instance] = (one.what == "enable", self.now_s)
                 found = replace(found, asked_s=self.now_s)
             case "force":
                 found = replace(found, alive=False, forced=True, enabled=False)
             case "deprovision":
                 found = replace(found, launched=False, alive=False)
             case "poll":
-                pass  # its health endpoint says what its status would
+                pass  # its health endpoint answers like its status
         self.seen[one.instance] = found
 
     def _live(self) -> None:
         for name, found in self.seen.items():
-            habit = self.habits.get(name, Habit())
+            habit = self.habits.get(name, Behaviour())
             if not found.launched or not found.alive:
                 continue
             if habit.dies_at_s is not None and self.now_s >= habit.dies_at_s:
@@ -95,15 +97,15 @@ class World:
                 continue
             up = habit.healthy_after_s is not None and self.now_s - (found.launched_s or 0) >= habit.healthy_after_s
             if up:
-                found = replace(found, healthy=True, word_s=self.now_s)
-                wish = self.wishes.get(name)
-                after_s = habit.enables_after_s if wish and wish[0] else habit.disables_after_s
-                if wish is not None and after_s is not None and self.now_s - wish[1] >= after_s:
-                    found = replace(found, enabled=wish[0])
+                found = replace(found, healthy=True, reported_s=self.now_s)
+                asked_for = self.asked.get(name)
+                after_s = habit.enables_after_s if asked_for and asked_for[0] else habit.disables_after_s
+                if asked_for is not None and after_s is not None and self.now_s - asked_for[1] >= after_s:
+                    found = replace(found, enabled=asked_for[0])
             self.seen[name] = found
 
 
-def names(done: list[Do], what: str) -> list[str]:
+def names(done: list[ComponentAction], what: str) -> list[str]:
     return [one.instance for one in done if one.what == what]
 
 
@@ -123,27 +125,32 @@ def test_a_swarm_is_provisioned_started_stopped_and_removed_in_order() -> None:
 
 
 def test_nothing_is_enabled_before_what_it_reads_from() -> None:
-    world = World(chain("gen", "mod", "sink", instances=2), habits={"demo-gen-2": Habit(enables_after_s=7)})
+    world = World(chain("gen", "mod", "sink", instances=2), habits={"demo-gen-2": Behaviour(enables_after_s=7)})
 
-    def watch(one: Do) -> None:
+    def observer(one: ComponentAction) -> None:
         if one.what == "enable" and "gen" not in one.instance:
             before = "gen" if "mod" in one.instance else "mod"
             assert all(world.seen[f"demo-{before}-{number}"].enabled for number in (1, 2)), one
 
     assert world.drive(Target.PROVISIONED).done
-    world.watch = watch
+    world.observer = observer
     assert world.drive(Target.ENABLED).done
 
 
 @pytest.mark.parametrize(
-    ("habit", "target", "code", "told"),
+    ("habit", "target", "code", "expected"),
     [
-        (Habit(healthy_after_s=None), Target.PROVISIONED, "PROVISION_TIMEOUT", MUTE),
-        (Habit(enables_after_s=None), Target.ENABLED, "START_TIMEOUT", "demo-mod was not enabled 10 s after it was"),
-        (Habit(dies_at_s=1), Target.PROVISIONED, "COMPONENT_FAILED", "demo-mod exited with 1"),
+        (Behaviour(healthy_after_s=None), Target.PROVISIONED, "PROVISION_TIMEOUT", MUTE),
+        (
+            Behaviour(enables_after_s=None),
+            Target.ENABLED,
+            "START_TIMEOUT",
+            "demo-mod was not enabled 10 s after it was",
+        ),
+        (Behaviour(dies_at_s=1), Target.PROVISIONED, "COMPONENT_FAILED", "demo-mod exited with 1"),
     ],
 )
-def test_a_failure_removes_nothing(habit: Habit, target: Target, code: str, told: str) -> None:
+def test_a_failure_removes_nothing(habit: Behaviour, target: Target, code: str, expected: str) -> None:
     world = World(chain("gen", "mod", "sink"), habits={"demo-mod": habit})
     verdict = world.drive(Target.PROVISIONED)
     if target is Target.ENABLED:
@@ -151,20 +158,20 @@ def test_a_failure_removes_nothing(habit: Habit, target: Target, code: str, told
         verdict = world.drive(target)
     assert verdict.code == code
     assert verdict.failed is not None
-    assert verdict.failed.startswith(told)
+    assert verdict.failed.startswith(expected)
     assert not {one.what for one in world.done} & {"deprovision", "force", "disable"}
     assert all(one.launched for one in world.seen.values())
 
 
-def test_the_whole_swarm_has_its_time_too() -> None:
-    world = World(chain(*"abcdefgh"), habits={f"demo-{role}": Habit(enables_after_s=9) for role in "abcdefgh"})
+def test_the_whole_swarm_has_a_time_limit() -> None:
+    world = World(chain(*"abcdefgh"), habits={f"demo-{role}": Behaviour(enables_after_s=9) for role in "abcdefgh"})
     assert world.drive(Target.PROVISIONED).done
     verdict = world.drive(Target.ENABLED)
     assert (verdict.code, verdict.failed) == ("START_TIMEOUT", "demo-e was not enabled when the swarm's 40 s were over")
 
 
-def test_who_does_not_stop_is_ended_by_force_and_stops_nobody_else() -> None:
-    world = World(chain("gen", "mod", "sink"), habits={"demo-mod": Habit(disables_after_s=None)})
+def test_a_component_that_does_not_stop_is_killed_and_delays_no_other() -> None:
+    world = World(chain("gen", "mod", "sink"), habits={"demo-mod": Behaviour(disables_after_s=None)})
     assert world.drive(Target.PROVISIONED).done
     assert world.drive(Target.ENABLED).done
     verdict = world.drive(Target.DISABLED)
@@ -174,14 +181,14 @@ def test_who_does_not_stop_is_ended_by_force_and_stops_nobody_else() -> None:
     assert world.drive(Target.GONE).done
 
 
-def test_a_component_that_says_nothing_is_asked_over_http() -> None:
-    world = World(chain("gen"), habits={"demo-gen": Habit(healthy_after_s=5)})
+def test_a_silent_component_is_polled_over_http() -> None:
+    world = World(chain("gen"), habits={"demo-gen": Behaviour(healthy_after_s=5)})
     assert world.drive(Target.PROVISIONED).done
     assert names(world.done, "poll")
 
 
 habits = st.builds(
-    Habit,
+    Behaviour,
     healthy_after_s=st.none() | st.floats(0, 30),
     enables_after_s=st.none() | st.floats(0, 15),
     disables_after_s=st.none() | st.floats(0, 15),
@@ -191,7 +198,7 @@ habits = st.builds(
 
 @settings(max_examples=25)
 @given(st.lists(habits, min_size=3, max_size=3), st.lists(st.sampled_from(list(Target)[:3]), min_size=1, max_size=4))
-def test_every_command_ends_and_none_deletes_unasked(behaviour: list[Habit], targets: list[Target]) -> None:
+def test_every_command_ends_and_only_remove_deletes(behaviour: list[Behaviour], targets: list[Target]) -> None:
     world = World(chain("gen", "mod", "sink"))
     world.habits = dict(zip(["demo-gen", "demo-mod", "demo-sink"], behaviour, strict=True))
     for target in targets:
@@ -210,18 +217,18 @@ def test_every_command_ends_and_none_deletes_unasked(behaviour: list[Habit], tar
 # --- the aggregate ---
 
 
-def test_an_aggregate_is_as_old_as_the_oldest_word_in_it() -> None:
+def test_an_aggregate_is_as_old_as_its_oldest_report() -> None:
     seen = {
-        "a": Seen(launched=True, alive=True, word_s=95.0, healthy=True, enabled=True),
-        "b": Seen(launched=True, alive=True, word_s=80.0, healthy=True, enabled=False),
+        "a": Observation(launched=True, alive=True, reported_s=95.0, healthy=True, enabled=True),
+        "b": Observation(launched=True, alive=True, reported_s=80.0, healthy=True, enabled=False),
     }
-    told = status.aggregate(["a", "b"], seen, now_s=100.0)
-    assert (told.health, told.reason) == ("Healthy", None)
-    assert (told.watermark_s, told.max_staleness_s) == (80.0, 20.0)
-    assert (told.desired, told.healthy, told.running, told.enabled) == (2, 2, 1, 1)
+    expected = status.aggregate(["a", "b"], seen, now_s=100.0)
+    assert (expected.health, expected.reason) == ("Healthy", None)
+    assert (expected.watermark_s, expected.max_staleness_s) == (80.0, 20.0)
+    assert (expected.desired, expected.healthy, expected.running, expected.enabled) == (2, 2, 1, 1)
     later = status.aggregate(["a", "b"], seen, now_s=111.0)
     assert (later.health, later.reason) == ("Unknown", "b said nothing for 31 s")
-    assert (later.healthy, later.running) == (1, 1)  # an old word counts for nothing
+    assert (later.healthy, later.running) == (1, 1)  # an old report does not count
     third = status.aggregate(["a", "b", "c"], seen, now_s=100.0)
     assert (third.health, third.reason, third.watermark_s) == ("Unknown", "c never said anything", None)
     seen["b"] = replace(seen["b"], healthy=False)

@@ -37,7 +37,7 @@ def test_a_name_is_one_word_of_a_key(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a.b", "*", "#", "a*", "A", "ü", "-a", "a-", "a" * 64, "a b", "a\n", "../x"])
-def test_wildcards_dots_and_the_like_are_no_names(text: str) -> None:
+def test_wildcards_and_dots_are_not_valid_in_names(text: str) -> None:
     for make in (names.work_exchange, lambda name: names.work_queue("demo", name), names.controller_up_key):
         with pytest.raises(BadName):
             make(text)
@@ -71,7 +71,7 @@ def test_keys_and_queues_are_those_of_the_seed() -> None:
 
 
 @given(st.sampled_from(list(Signal)), words, words, words, st.sampled_from(["ready", "error", "duplicate", "warning"]))
-def test_a_key_that_was_made_is_read_as_what_it_was_made_of(
+def test_a_routing_key_is_parsed_as_it_was_built(
     signal: Signal, swarm: str, role: str, instance: str, outcome: Any
 ) -> None:
     scope = Scope(role=role, instance=instance) if signal.of_component else Scope(swarm=swarm)
@@ -88,7 +88,7 @@ def test_a_key_that_was_made_is_read_as_what_it_was_made_of(
     ["", "sig", "sig.swarm-create.demo", "sig.swarm-start", "sig.swarm-start.a.b", "sig.config-update.a", "sig.no.demo",
      "ev.ready.swarm-start.*", "ev.ready.swarm-start.#", "ev.status-full.a", "ev.maybe.swarm-start.demo", "x.y.z"],
 )  # fmt: skip
-def test_a_key_of_nobody_is_refused(key: str) -> None:
+def test_an_unknown_routing_key_is_refused(key: str) -> None:
     with pytest.raises(BadName):
         names.read_key(key)
 
@@ -110,12 +110,12 @@ def test_a_key_of_nobody_is_refused(key: str) -> None:
         ("*", "a.b", False),
     ],
 )
-def test_a_binding_fits_as_amqp_says(binding: str, key: str, fits: bool) -> None:
+def test_a_binding_matches_as_amqp_specifies(binding: str, key: str, fits: bool) -> None:
     assert names.matches(binding, key) is fits
 
 
 @given(st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=6), st.lists(st.sampled_from(["a", "b"]), max_size=6))
-def test_a_binding_fits_as_a_pattern_of_words_does(binding: list[str], key: list[str]) -> None:
+def test_a_binding_matches_like_a_pattern_of_words(binding: list[str], key: list[str]) -> None:
     pattern = "".join({"*": r"(?:\.[^.]+)", "#": r"(?:\.[^.]+)*"}.get(word, rf"(?:\.{word})") for word in binding)
     if binding and key:
         expected = re.fullmatch(pattern, "".join(f".{word}" for word in key)) is not None
@@ -153,30 +153,30 @@ def bee(role: str = "a", **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         ({"id": "De.mo"}, "id: "),
         ({"bees": []}, "bees: "),
         ({"bees": [{"role": "a"}]}, "bees[0]: needs either command or image"),
         ({"bees": [bee(image="y")]}, "bees[0]: needs either"),
         ({"bees": [{"role": "a", "command": []}]}, "bees[0].command: "),
-        ({"bees": [bee("swarm-controller")]}, "bees[0].role: swarm-controller is the swarm's own"),
+        ({"bees": [bee("swarm-controller")]}, "bees[0].role: swarm-controller is reserved"),
         ({"bees": [bee(work={"in": ["a.b"]})]}, "bees[0].work.in[0]: "),
         ({"bees": [bee(work={"out": ["#"]})]}, "bees[0].work.out[0]: "),
         ({"bees": [bee(work={"inputs": ["q"]})]}, "bees[0].work.inputs: is not a known"),
         ({"bees": [bee(work={"in": ["hive"]})]}, "bees[0].work.in[0]: hive is"),
         ({"bees": [bee(work={"in": ["q", "q"]})]}, "bees[0].work.in[1]: q is in the list"),
         ({"bees": [bee(instances=0)]}, "bees[0].instances: "),
-        ({"bees": [bee(instances=600)] * 2}, "bees: have 1200 instances together"),
+        ({"bees": [bee(instances=600)] * 2}, "bees: have 1200 instances in all"),
         ({"bees": [bee("a" * 60)]}, "longer than the 63 characters"),
         ({"bees": [bee(instances=2), bee("a-1")]}, "makes demo-a-1, as"),
         ({"swarm": 1}, "swarm: is not a known field"),
     ],
 )  # fmt: skip
-def test_a_plan_that_cannot_be_says_where(data: dict[str, Any], told: str) -> None:
+def test_an_invalid_plan_names_the_position(data: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadDocument, match=r"swarm\.yaml") as caught:
         load(**data)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 # --- order ---
@@ -189,7 +189,7 @@ def plans(draw: st.DrawFn) -> plan.SwarmPlan:
         plan.Bee(
             role=f"r{number}",
             command=("x",),
-            work=plan.Work(
+            work=plan.BeeQueues(
                 inputs=tuple(draw(st.lists(st.sampled_from(queues), unique=True, max_size=2))),
                 outputs=tuple(draw(st.lists(st.sampled_from(queues), unique=True, max_size=2))),
             ),
@@ -200,7 +200,7 @@ def plans(draw: st.DrawFn) -> plan.SwarmPlan:
 
 
 def reaches(swarm: plan.SwarmPlan) -> dict[int, set[int]]:
-    """Who comes after whom, by brute force."""
+    """Return for each bee those after it, by brute force."""
     bees = swarm.bees
     numbers = range(len(bees))
     after = {a: {b for b in numbers if set(bees[a].work.outputs) & set(bees[b].work.inputs)} for a in numbers}
@@ -211,8 +211,8 @@ def reaches(swarm: plan.SwarmPlan) -> dict[int, set[int]]:
 
 
 @given(plans())
-def test_who_writes_comes_before_who_reads_unless_work_flows_in_a_circle(swarm: plan.SwarmPlan) -> None:
-    found, after = order.order(swarm), reaches(swarm)
+def test_writers_come_before_readers_except_in_a_cycle(swarm: plan.SwarmPlan) -> None:
+    found, after = order.start_order(swarm), reaches(swarm)
     assert sorted(found.bees) == list(range(len(swarm.bees)))
     stage = {bee: number for number, bees in enumerate(found.stages) for bee in bees}
     for a, readers in after.items():
@@ -220,29 +220,29 @@ def test_who_writes_comes_before_who_reads_unless_work_flows_in_a_circle(swarm: 
             assert stage[a] < stage[b] or a in after[b]
     circles = {frozenset({a} | {b for b in after[a] if a in after[b]}) for a in after if a in after[a]}
     assert len(found.warnings) == len(circles)
-    assert all(list(bees) == sorted(bees) for bees in found.stages)  # ties as the plan has them
-    assert order.order(swarm) == found
+    assert all(list(bees) == sorted(bees) for bees in found.stages)  # ties in the plan's order
+    assert order.start_order(swarm) == found
 
 
-def test_a_circle_is_told_with_its_way() -> None:
+def test_the_warning_of_a_cycle_names_its_path() -> None:
     bees = [
         {"role": "a", "command": ["x"], "work": {"in": "back", "out": "on"}},
         {"role": "b", "command": ["x"], "work": {"in": "on", "out": ["back", "end"]}},
         {"role": "c", "command": ["x"], "work": {"in": "end"}},
     ]
-    found = order.order(load(bees=bees))
+    found = order.start_order(load(bees=bees))
     assert found.stages == ((0, 1), (2,))
     assert found.warnings == (
         "work flows in a circle (a → b → a); they are started in the order of the plan, and stopped in reverse",
     )
 
 
-def test_a_chain_may_be_longer_than_python_recurses() -> None:
+def test_a_chain_may_be_longer_than_the_recursion_limit() -> None:
     bees = tuple(
-        plan.Bee(role=f"r{n}", command=("x",), work=plan.Work(inputs=(f"q{n}",), outputs=(f"q{n + 1}",)))
+        plan.Bee(role=f"r{n}", command=("x",), work=plan.BeeQueues(inputs=(f"q{n}",), outputs=(f"q{n + 1}",)))
         for n in reversed(range(200))
     )
-    assert order.order(plan.SwarmPlan(id="demo", bees=bees)).bees == tuple(reversed(range(200)))
+    assert order.start_order(plan.SwarmPlan(id="demo", bees=bees)).bees == tuple(reversed(range(200)))
 
 
 # --- messages ---
@@ -252,7 +252,7 @@ def signal(**changes: Any) -> dict[str, Any]:
     return {"correlationId": UUID, "idempotencyKey": UUID, "signal": "swarm-start", "swarmId": "demo", **changes}
 
 
-def test_a_signal_is_read_and_written_as_the_seed_has_it() -> None:
+def test_a_signal_is_encoded_and_decoded_as_in_the_seed() -> None:
     body = json.dumps(signal(role=None, instance=None, args=None, later="more")).encode()
     found = messages.read_signal(body, Signal.START, Scope(swarm="demo"))
     assert (found.correlation_id, found.swarm_id, found.role, found.args) == (UUID, "demo", None, None)
@@ -262,16 +262,16 @@ def test_a_signal_is_read_and_written_as_the_seed_has_it() -> None:
         args={"enabled": False, "someKey": {"other_key": None}},
     )  # fmt: skip
     again = messages.read_signal(messages.encode(config), Signal.CONFIG, Scope(role="a", instance="b"))
-    assert again == config  # the caller's own names are left alone
+    assert again == config  # the caller's own names are unchanged
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
-        (b"", "it is no JSON"),
-        (b"[" * 100_000, "it is no JSON"),
+        (b"", "it is not valid JSON"),
+        (b"[" * 100_000, "it is not valid JSON"),
         (b"[]", "must be an object"),
-        (b'{"correlationId": NaN}', "it is no JSON"),
+        (b'{"correlationId": NaN}', "it is not valid JSON"),
         (b" " * (messages.MAX_BYTES + 1), "bytes; a message may have"),
         (json.dumps(signal(correlationId="x")).encode(), "correlationId "),
         (json.dumps({"signal": "swarm-start"}).encode(), "correlationId is required; idempotencyKey is required"),
@@ -281,10 +281,10 @@ def test_a_signal_is_read_and_written_as_the_seed_has_it() -> None:
         (json.dumps(signal(role="a")).encode(), "by its role and its instance together"),
     ],
 )
-def test_a_forged_or_broken_signal_is_told_and_none(body: bytes, told: str) -> None:
+def test_a_forged_or_broken_signal_is_refused_with_the_reason(body: bytes, expected: str) -> None:
     with pytest.raises(InputError) as caught:
         messages.read_signal(body, Signal.START, Scope(swarm="demo"))
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 json_data = st.recursive(
@@ -296,31 +296,31 @@ json_data = st.recursive(
 
 @given(st.binary(max_size=200) | json_data.map(lambda data: json.dumps(data).encode()))
 def test_no_body_breaks_the_reader(body: bytes) -> None:
-    for shape in (messages.ControlSignal, messages.Ready, messages.Error, messages.Status):
+    for shape in (messages.ControlSignal, messages.Ready, messages.Error, messages.StatusReport):
         with pytest.raises(InputError):
             messages.decode(shape, body)
 
 
 def examples() -> list[Any]:
     scope = messages.scope_body(Scope(swarm="demo"))
-    told = {"ts": NOW, "correlation_id": UUID, "idempotency_key": UUID, "signal": "swarm-start", "scope": scope}
+    common = {"ts": NOW, "correlation_id": UUID, "idempotency_key": UUID, "signal": "swarm-start", "scope": scope}
     return [
         messages.ControlSignal(correlation_id=UUID, idempotency_key=UUID, signal="swarm-stop", swarm_id="demo"),
-        messages.Ready(**told, state=str(SwarmState.RUNNING), notes="quick"),
-        messages.Error(**told, phase="start", code="START_TIMEOUT", message="late", retryable=True, details={"a": 1}),
-        messages.Duplicate(**told, original_correlation_id=UUID),
+        messages.Ready(**common, state=str(SwarmState.RUNNING), notes="quick"),
+        messages.Error(**common, phase="start", code="START_TIMEOUT", message="late", retryable=True, details={"a": 1}),
+        messages.Duplicate(**common, original_correlation_id=UUID),
         messages.Warning(ts=NOW, signal="swarm-template", scope=scope, message="in a circle"),
-        messages.Status(
+        messages.StatusReport(
             kind="status-full", message_id=UUID, timestamp=NOW, role="swarm-controller", instance="demo-marshal",
             swarm_id="demo", enabled=True, state="Running", watermark=NOW, max_staleness_sec=0.5,
             totals=messages.Totals(desired=1, healthy=1, running=1, enabled=1),
-            queues=messages.Queues(inputs=("ph.demo.raw",)), data={"tps": 3},
+            queues=messages.StatusQueues(inputs=("ph.demo.raw",)), data={"tps": 3},
         ),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("message", examples(), ids=lambda message: type(message).__name__)
-def test_every_message_keeps_its_schema_and_comes_back_as_it_was(message: Any) -> None:
+def test_every_message_fits_its_schema_and_round_trips(message: Any) -> None:
     body = messages.encode(message)
     schema = messages.schema(type(message))
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -329,7 +329,7 @@ def test_every_message_keeps_its_schema_and_comes_back_as_it_was(message: Any) -
     assert not re.search(r'"[a-z]+_[a-z]+"\s*:', body.decode())
 
 
-def test_a_confirmation_is_the_seeds_own() -> None:
+def test_a_confirmation_has_the_form_of_the_seed() -> None:
     ready = json.loads(messages.encode(examples()[1]))
     assert ready == {
         "ts": NOW,
@@ -348,7 +348,7 @@ def test_a_confirmation_is_the_seeds_own() -> None:
 # --- lifecycles ---
 
 
-def test_every_state_can_be_reached_and_a_failure_is_never_the_end() -> None:
+def test_every_state_is_reachable_and_a_failure_is_never_final() -> None:
     for table, first in ((lifecycle.SWARM, SwarmState.NEW), (lifecycle.COMPONENT, ComponentState.NEW)):
         seen, todo = {first}, [first]
         while todo:
@@ -361,21 +361,19 @@ def test_every_state_can_be_reached_and_a_failure_is_never_the_end() -> None:
 
 
 @given(st.sampled_from(list(SwarmState)), st.sampled_from(list(SwarmState)))
-def test_what_is_not_in_the_table_is_refused(before: SwarmState, after: SwarmState) -> None:
+def test_a_transition_that_is_not_in_the_table_is_refused(before: SwarmState, after: SwarmState) -> None:
     if after is before or after in lifecycle.SWARM[before]:
         assert lifecycle.step(before, after) is after
     else:
-        with pytest.raises(IllegalTransition, match=f"a swarm that is {before} does not become {after}"):
+        with pytest.raises(IllegalTransition, match=f"a swarm that is {before} cannot become {after}"):
             lifecycle.step(before, after)
 
 
-def test_a_command_that_makes_no_sense_is_answered_with_those_that_do() -> None:
+def test_a_refused_command_names_the_allowed_ones() -> None:
     lifecycle.check_allowed(Signal.START, SwarmState.READY, "demo")
-    with pytest.raises(
-        IllegalTransition, match="swarm demo is Running, and swarm-remove is not for such a one; stop it"
-    ):
+    with pytest.raises(IllegalTransition, match="swarm demo is Running, and swarm-remove is not allowed then; stop it"):
         lifecycle.check_allowed(Signal.REMOVE, SwarmState.RUNNING, "demo")
-    with pytest.raises(IllegalTransition, match="what can be asked of it is swarm-create"):
+    with pytest.raises(IllegalTransition, match="allowed are swarm-create"):
         lifecycle.check_allowed(Signal.START, SwarmState.NEW, "demo")
     for signal_, states in lifecycle.ALLOWED.items():
         assert states, signal_

@@ -62,16 +62,16 @@ def kill(*victims: int) -> None:
         eventually(lambda pid=pid: gone(pid), f"{pid} lives")  # type: ignore[misc]
 
 
-def test_a_life_in_the_background(farro: Program) -> None:
+def test_up_and_down_in_the_background(farro: Program) -> None:
     """Up; a worker is killed in the middle of a job; the orchestrator is killed; up again; down."""
     assert farro.run("ps", code=0).out == "nothing runs here; `farro up` starts what a root needs\n"
     (farro.path / ".gitignore").write_text(root._IGNORED_BEFORE[0])  # a root of an older farro
-    told = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
-    assert [(one["name"], one["what"]) for one in told] == [(name, "started") for name in ALL]
+    shown = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
+    assert [(one["name"], one["what"]) for one in shown] == [(name, "started") for name in ALL]
     assert "\n/swarms/\n" in (farro.path / ".gitignore").read_text()
     lines = ps(farro)
     assert list(lines) == ALL
-    for one in told:
+    for one in shown:
         line = lines[one["name"]]
         assert (line["pid"], line["state"], line["enabled"]) == (one["pid"], "Running", True)
         assert (line["restarts"], line["swarm"], Path(line["log"]).exists()) == (0, "farro", True)
@@ -91,7 +91,7 @@ def test_a_life_in_the_background(farro: Program) -> None:
 
     farro.run("swarm", "config", "worker", "farro-worker-2", "--disable", code=0)
     off = farro.run("up", "--detach", "--no-web", code=0)
-    assert "farro-worker-2 disabled" in off.out  # what somebody said of one alone holds
+    assert "farro-worker-2 disabled" in off.out  # a component that was disabled alone stays so
     farro.run("swarm", "config", "worker", "farro-worker-2", "--enable", code=0)
 
     assert "go on as it said then" not in off.err
@@ -116,7 +116,7 @@ def test_a_life_in_the_background(farro: Program) -> None:
 
 
 def test_everything_that_farro_makes_in_a_root_is_its_own(farro: Program) -> None:
-    """Else a job that may write there steers it: no sandbox would keep it from that."""
+    """Else a job that may write there could control it, whatever its sandbox."""
     farro.run("up", "--detach", "--workers", "1", code=0)
     job = farro.enqueue(shell("echo hi"))
     eventually(lambda: farro.status(job) == "succeeded", "nobody works")
@@ -126,8 +126,8 @@ def test_everything_that_farro_makes_in_a_root_is_its_own(farro: Program) -> Non
     assert [name for name in sorted(made) if not paths.is_own(name)] == []
 
 
-class Front:
-    """`farro up` in the foreground, and what it says."""
+class ForegroundUp:
+    """`farro up` in the foreground, and its output."""
 
     def __init__(self, farro: Program, *options: str) -> None:
         self._said = farro.path / "front.txt"
@@ -146,9 +146,9 @@ class Front:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_the_end_of_the_foreground_is_the_end_of_everything(farro: Program, number: signal.Signals) -> None:
-    front = Front(farro, "--no-web", "--workers", "1")
-    job = farro.enqueue(shell("echo hi $FARRO_BUS"))  # the broker's password is not for jobs
+def test_ending_the_foreground_command_ends_everything(farro: Program, number: signal.Signals) -> None:
+    front = ForegroundUp(farro, "--no-web", "--workers", "1")
+    job = farro.enqueue(shell("echo hi $FARRO_BUS"))  # jobs must not see the broker's password
     eventually(lambda: farro.status(job) == "succeeded", "nobody works")
     assert farro.run("logs", job, code=0).out == "hi\n"
     kill(pids(farro)["farro-watchdog"])
@@ -163,7 +163,7 @@ def test_the_end_of_the_foreground_is_the_end_of_everything(farro: Program, numb
 
 
 def test_a_second_ctrl_c_does_not_wait(farro: Program) -> None:
-    front = Front(farro, "--no-web", "--workers", "1")
+    front = ForegroundUp(farro, "--no-web", "--workers", "1")
     worker = pids(farro)["farro-worker"]
     os.kill(worker, signal.SIGSTOP)  # it will not end by itself
     front.process.send_signal(signal.SIGINT)
@@ -174,13 +174,13 @@ def test_a_second_ctrl_c_does_not_wait(farro: Program) -> None:
     assert [line["state"] for line in ps(farro).values()] == ["Stopped"] * 3
 
 
-def test_down_at_once_waits_for_nobody_and_up_goes_on(farro: Program) -> None:
+def test_down_with_kill_does_not_wait_and_up_resumes(farro: Program) -> None:
     farro.run("up", "--detach", "--no-web", "--workers", "1", code=0)
     worker = pids(farro)["farro-worker"]
     os.kill(worker, signal.SIGSTOP)
-    told = farro.run("down", "--kill", "--json", code=0).json["components"]
-    assert {one["what"] for one in told} == {"killed"}
-    assert {one["name"] for one in told} == {"farro-manager", "farro-watchdog", "farro-worker"}
+    shown = farro.run("down", "--kill", "--json", code=0).json["components"]
+    assert {one["what"] for one in shown} == {"killed"}
+    assert {one["name"] for one in shown} == {"farro-manager", "farro-watchdog", "farro-worker"}
     assert farro.living() == []
     shown = farro.run("ps", code=0)
     assert [line["state"] for line in ps(farro).values()] == ["Stopped"] * 3, shown.out
@@ -193,7 +193,7 @@ def test_down_at_once_waits_for_nobody_and_up_goes_on(farro: Program) -> None:
     assert {one["what"] for one in again} == {"started"}
 
 
-def test_a_root_whose_jobs_lie_in_redis_and_whose_signals_go_over_rabbitmq(
+def test_a_root_with_jobs_in_redis_and_signals_over_rabbitmq(
     farro: Program, tmp_path: Path, redis_server: RedisServer, rabbit_server: RabbitServer
 ) -> None:
     there = {"store": redis_server.url, "redis": {"name": f"up-{tmp_path.name}"[:60]}}
@@ -213,8 +213,8 @@ def test_a_root_whose_jobs_lie_in_redis_and_whose_signals_go_over_rabbitmq(
     assert farro.living() == []
 
 
-def test_a_front_that_is_killed_leaves_what_the_next_one_adopts(farro: Program) -> None:
-    front = Front(farro, "--no-web", "--workers", "1")
+def test_the_next_up_adopts_the_components_of_a_killed_one(farro: Program) -> None:
+    front = ForegroundUp(farro, "--no-web", "--workers", "1")
     before = pids(farro)
     front.process.send_signal(signal.SIGKILL)
     front.ended()
@@ -243,7 +243,7 @@ bee.run()
 """
 
 
-def test_a_plan_of_ones_own_with_limits_and_restarts(farro: Program) -> None:
+def test_a_custom_plan_with_limits_and_restarts(farro: Program) -> None:
     python = sys.executable
 
     def brief(role: str, code: int, restart: str) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def test_a_plan_of_ones_own_with_limits_and_restarts(farro: Program) -> None:
     assert lines["farro-fails"]["failure"] == f"ended with exit code 3, and restarts never; {said}"
     assert "and restarts never; " in lines["farro-hog"]["failure"]
     shown = farro.run("ps", code=0).out.splitlines()
-    assert shown[3].split()[:3] == ["farro-fails", "fails", "Failed"]  # and not the whole story in a column
+    assert shown[3].split()[:3] == ["farro-fails", "fails", "Failed"]  # the failure is not in a column
     assert f"farro-fails failed: it {lines['farro-fails']['failure']}" in shown
     assert (lines["farro-once"]["failure"], lines["farro-once"]["restarts"]) == (None, 0)
 

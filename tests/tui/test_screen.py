@@ -14,7 +14,7 @@ import pytest
 from farro.errors import StorageTrouble
 from farro.jobs.states import Status
 from farro.store.port import Store
-from farro.swarm.files import Desired, Place
+from farro.swarm.files import DesiredState, SwarmFiles
 from farro.swarm.lifecycle import SwarmState
 from farro.tui import texts
 from farro.tui.queries import Filter
@@ -403,13 +403,13 @@ def ask_a_person(farro: Program) -> str:
 
 
 def test_swarms_are_shown_and_stopped_after_a_yes(farro: Program, top: Top) -> None:
-    place = Place(str(farro.path / "swarms"))
+    place = SwarmFiles(str(farro.path / "swarms"))
     place.make()
     place.make_swarm("mill")
-    place.keep_plan("mill", {"id": "mill", "bees": [{"role": "grinder", "command": ["true"], "instances": 2}]})
+    place.write_plan("mill", {"id": "mill", "bees": [{"role": "grinder", "command": ["true"], "instances": 2}]})
     now = "2026-11-16T09:00:00.000Z"
-    place.keep(
-        Desired(
+    place.write_desired(
+        DesiredState(
             swarm="mill", state=SwarmState.RUNNING, controller="mill-c", created_at=now, changed_at=now, enabled=True
         )
     )
@@ -427,21 +427,21 @@ def test_swarms_are_shown_and_stopped_after_a_yes(farro: Program, top: Top) -> N
         await screen.until("swarm-stop of mill is asked for")
 
     top.look(look, (100, 24))
-    (wish,) = [told for _, told in place.wished() if told is not None]
+    (wish,) = [told for _, told in place.pending_requests() if told is not None]
     assert (wish.signal, wish.swarm_id, wish.origin) == ("swarm-stop", "mill", "top-tester")
 
 
 def test_long_names_are_whole_where_there_is_room_and_keep_their_ends_where_there_is_none(
     farro: Program, top: Top
 ) -> None:
-    place = Place(str(farro.path / "swarms"))
+    place = SwarmFiles(str(farro.path / "swarms"))
     place.make()
     place.make_swarm("quality-department")
     bees = [{"role": "moderator-of-comments", "command": ["true"], "instances": 2}]
-    place.keep_plan("quality-department", {"id": "quality-department", "bees": bees})
+    place.write_plan("quality-department", {"id": "quality-department", "bees": bees})
     now, whole = "2026-11-16T09:00:00.000Z", "quality-department-moderator-of-comments-2"
     told = {"controller": "c", "created_at": now, "changed_at": now, "enabled": True}
-    place.keep(Desired(swarm="quality-department", state=SwarmState.RUNNING, **told))  # type: ignore[arg-type]
+    place.write_desired(DesiredState(swarm="quality-department", state=SwarmState.RUNNING, **told))  # type: ignore[arg-type]
     job = farro.enqueue(shell("true"))
 
     async def narrow(screen: Screen) -> None:

@@ -20,7 +20,7 @@ from farro.jobs.transitions import Move
 from farro.queue import time_travel as past
 from farro.roles.workflow import RouteCode
 from farro.store.port import Store, Submission
-from farro.swarm.files import Desired, Place
+from farro.swarm.files import DesiredState, SwarmFiles
 from farro.swarm.lifecycle import SwarmState
 from http_stage import REPORT, Front, Hands, submission
 from support import eventually
@@ -322,13 +322,15 @@ def test_what_is_asked_of_a_swarm_is_written_down_for_the_orchestrator(front: Fr
 
 
 def test_a_swarms_plan_comes_with_what_was_configured_since(front: Front) -> None:
-    place = Place(f"{front.root}/swarms")
+    place = SwarmFiles(f"{front.root}/swarms")
     place.make()
     place.make_swarm("demo")
     at = "2026-01-01T00:00:00.000Z"
-    place.keep(Desired(swarm="demo", state=SwarmState.RUNNING, controller="demo-marshal", created_at=at, changed_at=at))
+    place.write_desired(
+        DesiredState(swarm="demo", state=SwarmState.RUNNING, controller="demo-marshal", created_at=at, changed_at=at)
+    )
     plan = {"id": "demo", "bees": [{"role": "sink", "command": ["true"], "config": {"limit": 1}}]}
-    place.keep_plan("demo", plan)
+    place.write_plan("demo", plan)
     assert front.get("/api/swarms/demo/plan").json == {"plan": plan, "configured": {}}
     kept = front.root / "swarms/demo/controller.json"
     kept.write_text(json.dumps({"configured": {"demo-sink-1": {"limit": 5}}}))

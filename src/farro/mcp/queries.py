@@ -26,8 +26,7 @@ from farro.queue import stats as statistics
 from farro.queue import workers as working
 from farro.queue.listing import JobQuery
 from farro.queue.options import NO_OPTIONS
-from farro.swarm import files as swarm_place
-from farro.swarm import requests
+from farro.swarm import service as swarms
 
 _FILES = 200  # file names of a job in one answer
 _ATTEMPTS = 20
@@ -293,9 +292,8 @@ def check_plan(context: ToolContext, args: arguments.PlanArguments) -> Answer:
 
 
 def list_swarms(context: ToolContext, args: arguments.NoArguments) -> Answer:
-    return {
-        "swarms": [asdict(view) for view in requests.list_(f"{context.root}/{swarm_place.FOLDER}", clock=context.clock)]
-    }
+    found = swarms.swarms(swarms.folder(context.root), clock=context.clock)
+    return {"swarms": [asdict(view) for view in found]}
 
 
 def examine(context: ToolContext, args: arguments.NoArguments) -> Answer:

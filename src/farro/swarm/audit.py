@@ -1,9 +1,7 @@
-"""The audit trail of one swarm, audit.jsonl: every action and event about it, a line each, with its correlation id.
+"""The audit log of one swarm, audit.jsonl: a line for each action and event, with its correlation id.
 
-Who notes what lives in the orchestrator and the controller; both append to the same file.
-
-One lock orders the writers, as of the audit log of jobs (observe.audit_file). A file of 8 MiB is set aside, and four
-are kept. A line that cannot be written is told in the log, and stops nothing: commands go on where a disk is full.
+The orchestrator and the controller append to the same file; a lock orders them. A file of 8 MiB is rotated, and four
+are kept. A line that cannot be written is reported in the log and stops nothing: commands go on when the disk is full.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from farro.log.structured import Log, redacted
 
 NAME = "audit.jsonl"
 LIMIT = 8 << 20  # bytes of one file
-KEEP = 4  # files, the current one among them
+KEEP = 4  # files, including the current one
 
 
-class Trail:
-    """`folder` is the swarm's; `who` is the one that notes."""
+class SwarmAudit:
+    """Append to the audit log in a swarm's folder. `who` names the writing process."""
 
     def __init__(self, folder: str, who: str, now: Callable[[], str], log: Log) -> None:
         self._path = f"{folder}/{NAME}"
@@ -33,8 +31,8 @@ class Trail:
         self._log = log
 
     def note(self, what: str, correlation_id: str | None = None, **fields: object) -> None:
-        told = {"ts": self._now(), "by": self._who, "what": what, "correlationId": correlation_id, **fields}
-        line = json.dumps({name: value for name, value in told.items() if value is not None}, default=str)
+        entry = {"ts": self._now(), "by": self._who, "what": what, "correlationId": correlation_id, **fields}
+        line = json.dumps({name: value for name, value in entry.items() if value is not None}, default=str)
         try:
             with leases.exclusively(self._lock):
                 self._append(redacted(line).encode() + b"\n")

@@ -1,7 +1,4 @@
-"""The states of a swarm and of a component, and the only tables of how they follow each other (seed 003 §5).
-
-What makes a swarm go from one to the next is decided in reconcile and in the services.
-"""
+"""The states of a swarm and of a component, and the tables of their transitions (seed 003 §5)."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from farro.swarm.wire.names import Signal
 
 
 class SwarmState(StrEnum):
-    """As the orchestrator sees it."""
+    """The state of a swarm, as the orchestrator sees it."""
 
     NEW = "New"
-    CREATING = "Creating"  # its controller is launched, or up and without a plan
+    CREATING = "Creating"  # its controller is being launched, or has no plan yet
     READY = "Ready"  # the plan is applied, everything healthy and disabled
     STARTING = "Starting"
     RUNNING = "Running"
-    FAILED = "Failed"  # something did not work, and everything was kept
+    FAILED = "Failed"  # a command failed, and everything was kept
     STOPPING = "Stopping"
     STOPPED = "Stopped"
     REMOVING = "Removing"
@@ -28,7 +25,7 @@ class SwarmState(StrEnum):
 
 
 class ComponentState(StrEnum):
-    """As the controller sees it."""
+    """The state of a component, as its controller sees it."""
 
     NEW = "New"
     PROVISIONING = "Provisioning"
@@ -50,7 +47,7 @@ SWARM: Mapping[SwarmState, frozenset[SwarmState]] = {
     S.RUNNING: frozenset({S.STOPPING, S.FAILED, S.STARTING}),
     S.STOPPING: frozenset({S.STOPPED, S.FAILED, S.REMOVING}),
     S.STOPPED: frozenset({S.STARTING, S.READY, S.REMOVING, S.FAILED, S.STOPPING}),
-    # A failure keeps everything, and any of the commands may be given again.
+    # After a failure everything is kept, and every command may be repeated.
     S.FAILED: frozenset({S.CREATING, S.READY, S.STARTING, S.STOPPING, S.REMOVING, S.RUNNING, S.STOPPED}),
     S.REMOVING: frozenset({S.REMOVED, S.FAILED}),
     S.REMOVED: frozenset({S.CREATING}),
@@ -67,7 +64,7 @@ COMPONENT: Mapping[ComponentState, frozenset[ComponentState]] = {
     C.FAILED: frozenset({C.PROVISIONING, C.HEALTHY, C.STARTING, C.RUNNING, C.STOPPING}),
 }
 
-# In which state a command makes sense. One that has had its effect already is confirmed again, not refused.
+# The states in which a command is allowed. One that has already had its effect is confirmed again, not refused.
 ALLOWED: Mapping[Signal, frozenset[SwarmState]] = {
     Signal.CREATE: frozenset({S.NEW, S.REMOVED, S.FAILED}),
     Signal.TEMPLATE: frozenset({S.CREATING, S.READY, S.STOPPED, S.FAILED}),
@@ -80,25 +77,25 @@ ALLOWED: Mapping[Signal, frozenset[SwarmState]] = {
 
 
 def step(before: SwarmState, after: SwarmState) -> SwarmState:
-    """`after`, when it may follow. The same state again is no step."""
+    """Return `after` if that transition is allowed. Staying in the same state is always allowed."""
     if after is not before and after not in SWARM[before]:
-        raise IllegalTransition(f"a swarm that is {before} does not become {after}")
+        raise IllegalTransition(f"a swarm that is {before} cannot become {after}")
     return after
 
 
 def component_step(before: ComponentState, after: ComponentState) -> ComponentState:
     if after is not before and after not in COMPONENT[before]:
-        raise IllegalTransition(f"a component that is {before} does not become {after}")
+        raise IllegalTransition(f"a component that is {before} cannot become {after}")
     return after
 
 
 def check_allowed(signal: Signal, state: SwarmState, swarm: str) -> None:
-    """IllegalTransition says what would be allowed instead."""
+    """Raise IllegalTransition with the allowed commands if `signal` is not allowed in that state."""
     if state in ALLOWED[signal]:
         return
     instead = [str(other) for other in ALLOWED if state in ALLOWED[other] and not other.of_component]
     first = "stop it first; " if signal is Signal.REMOVE and state in ALLOWED[Signal.STOP] else ""
     raise IllegalTransition(
-        f"swarm {swarm} is {state}, and {signal} is not for such a one; {first}"
-        + (f"what can be asked of it is {', '.join(instead)}" if instead else "create it first")
+        f"swarm {swarm} is {state}, and {signal} is not allowed then; {first}"
+        + (f"allowed are {', '.join(instead)}" if instead else "create it first")
     )

@@ -1,7 +1,4 @@
-"""The logs of a swarm's components: which there are, how each ends, and what is written while somebody looks on.
-
-Who writes them, and when one is set aside, lives in runtimes.process.
-"""
+"""Read the logs of a swarm's components: list them, read their ends, and follow them."""
 
 from __future__ import annotations
 
@@ -13,17 +10,17 @@ from collections.abc import Sequence
 from farro.errors import InputError
 from farro.host import fs
 from farro.lazy_dataclass import dataclass
-from farro.swarm.files import Place
+from farro.swarm.files import SwarmFiles
 
 _LAST, _LINES = 4096, 8
 _SUFFIX = ".log"
-_BLOCK = 1 << 20  # bytes that one look takes of a log
-_TAIL = 16 << 20  # … and that are searched for its last lines
+_BLOCK = 1 << 20  # bytes that one read takes of a log
+_TAIL = 16 << 20  # bytes that are searched for its last lines
 _LONGEST = 1 << 16  # bytes of one line
 
 
-def last_words(path: str, lines: int = _LINES) -> str:
-    """The end of a log; nothing where there is none."""
+def last_lines(path: str, lines: int = _LINES) -> str:
+    """Return the end of a log; empty if there is none."""
     try:
         fd = fs.open_read(path)
     except OSError:
@@ -36,54 +33,54 @@ def last_words(path: str, lines: int = _LINES) -> str:
 
 
 def last_line(path: str) -> tuple[str, str | None]:
-    """The end of a log: what it says, and its level where it is a line as farro's own services write them."""
-    line = last_words(path, lines=1)
+    """Return the message and the level of the last line, if farro's own services wrote it; else the line and None."""
+    line = last_lines(path, lines=1)
     with contextlib.suppress(ValueError):
-        told = json.loads(line)
-        if isinstance(told, dict) and isinstance(told.get("message"), str):
-            return told["message"], str(told.get("level"))
+        entry = json.loads(line)
+        if isinstance(entry, dict) and isinstance(entry.get("message"), str):
+            return entry["message"], str(entry.get("level"))
     return line, None
 
 
-def logs(place: Place, swarm: str, instance: str | None = None) -> dict[str, str]:
-    """The log of each component, in the order of the plan, then of others: its controller, and those of plans before.
-    InputError: that one has none."""
-    folder = f"{place.of(swarm)}/logs"
+def logs(files: SwarmFiles, swarm: str, instance: str | None = None) -> dict[str, str]:
+    """Return the log of each component in the order of the plan, then the others: the controller's and those of earlier
+    plans. Raises InputError if `instance` has none."""
+    folder = f"{files.swarm_folder(swarm)}/logs"
     try:
-        there = {name.removesuffix(_SUFFIX) for name in fs.listdir(folder) if name.endswith(_SUFFIX)}
+        found_ = {name.removesuffix(_SUFFIX) for name in fs.listdir(folder) if name.endswith(_SUFFIX)}
     except FileNotFoundError:
-        there = set()
-    plan = place.plan(swarm)
+        found_ = set()
+    plan = files.plan(swarm)
     members = [] if plan is None else [member.instance for member in plan.members()]
-    ordered = [name for name in members if name in there] + sorted(there.difference(members))
+    ordered = [name for name in members if name in found_] + sorted(found_.difference(members))
     if instance is None:
         return {name: f"{folder}/{name}{_SUFFIX}" for name in ordered}
-    if instance not in there:
+    if instance not in found_:
         known = f"there is {', '.join(ordered)}" if ordered else "none of its components was ever started"
         raise InputError(f"{instance[:100]} has no log in swarm {swarm}; {known}")
     return {instance: f"{folder}/{instance}{_SUFFIX}"}
 
 
 @dataclass
-class Reading:
-    """One log, read on where it was. Begun anew where it is another file, or shorter than it was: it was set aside."""
+class LogReader:
+    """Follow one log. Reading starts over when the file was rotated: it is another file, or shorter than before."""
 
     path: str
     offset: int = 0
     _file: int | None = None
-    _rest: bytes = b""  # of a line that is not written to its end
+    _rest: bytes = b""  # an incomplete last line
 
     @classmethod
-    def at_end(cls, path: str, lines: int) -> Reading:
-        """So that its last lines come first."""
-        from farro.queue.logs import tail_offset  # here: `farro up` needs none of what that needs
+    def at_end(cls, path: str, lines: int) -> LogReader:
+        """Start so that the last lines come first."""
+        from farro.queue.logs import tail_offset  # here: `farro up` does not need what it imports
 
         with contextlib.suppress(FileNotFoundError):
             return cls(path, tail_offset(path, lines, _TAIL)[0])
         return cls(path)
 
     def run_once(self) -> Sequence[str]:
-        """The lines that came since the last look; more may be there when some are."""
+        """Return the lines since the last call; after a non-empty answer there may be more."""
         try:
             fd = fs.open_read(self.path)
         except OSError:
@@ -103,5 +100,5 @@ class Reading:
         return [line.decode("utf-8", "replace") for line in lines]
 
     def rest(self) -> str:
-        """What stands behind the last end of a line."""
+        """Return the incomplete last line."""
         return self._rest.decode("utf-8", "replace")

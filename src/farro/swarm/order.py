@@ -1,10 +1,8 @@
-"""In which order components are enabled: as the work flows. A → B where A writes a queue that B reads (seed 003 §6).
+"""The order in which components are enabled: as the work flows, A before B where A writes a queue that B reads.
 
-When each may be enabled is decided in reconcile; this only knows who comes before whom.
-
-Producers come first, then what reads from them; disabling goes the other way round. Of those that do not depend on
-each other, the plan's own order holds. Where work flows in a circle there is no first: those of the circle keep the
-plan's order among themselves, and whoever asked is told.
+Writers come first, then their readers (seed 003 §6); disabling goes the other way round. Components that do not depend
+on each other keep the plan's order. In a cycle there is no first component: its members keep the plan's order too, and
+the caller gets a warning.
 """
 
 from __future__ import annotations
@@ -16,31 +14,31 @@ from farro.swarm.plan import Bee, SwarmPlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    stages: tuple[tuple[int, ...], ...]  # places of bees in the plan: each stage needs those before it
+class StartOrder:
+    stages: tuple[tuple[int, ...], ...]  # positions of bees in the plan; each stage depends on those before it
     warnings: tuple[str, ...] = ()
 
     @property
     def bees(self) -> tuple[int, ...]:
-        """In the order of enabling."""
+        """All bees in the order of enabling."""
         return tuple(bee for stage in self.stages for bee in stage)
 
 
-def order(plan: SwarmPlan) -> Order:
+def start_order(plan: SwarmPlan) -> StartOrder:
     after = _readers(plan.bees)
-    circles = _circles(len(plan.bees), after)
-    home = {bee: number for number, circle in enumerate(circles) for bee in circle}
-    before: dict[int, set[int]] = {number: set() for number in range(len(circles))}
+    cycles = _cycles(len(plan.bees), after)
+    cycle_of = {bee: number for number, cycle in enumerate(cycles) for bee in cycle}
+    before: dict[int, set[int]] = {number: set() for number in range(len(cycles))}
     for bee, readers in after.items():
         for reader in readers:
-            if home[bee] != home[reader]:
-                before[home[reader]].add(home[bee])
-    warnings = [_warning(plan, circle, after) for circle in circles if _flows_back(circle, after)]
-    return Order(stages=tuple(_stages(circles, before)), warnings=tuple(warnings))
+            if cycle_of[bee] != cycle_of[reader]:
+                before[cycle_of[reader]].add(cycle_of[bee])
+    warnings = [_warning(plan, cycle, after) for cycle in cycles if _is_cyclic(cycle, after)]
+    return StartOrder(stages=tuple(_stages(cycles, before)), warnings=tuple(warnings))
 
 
 def _readers(bees: Sequence[Bee]) -> dict[int, tuple[int, ...]]:
-    """Who reads what each of them writes, in the plan's order."""
+    """Return for each bee those that read what it writes, in the plan's order."""
     reads: dict[str, list[int]] = {}
     for index, bee in enumerate(bees):
         for queue in bee.work.inputs:
@@ -51,21 +49,23 @@ def _readers(bees: Sequence[Bee]) -> dict[int, tuple[int, ...]]:
     }
 
 
-def _stages(circles: Sequence[tuple[int, ...]], before: Mapping[int, set[int]]) -> list[tuple[int, ...]]:
-    """Each as early as it can be; within a stage as the plan has them."""
+def _stages(cycles: Sequence[tuple[int, ...]], before: Mapping[int, set[int]]) -> list[tuple[int, ...]]:
+    """Put each bee into the earliest possible stage; within a stage the plan's order holds."""
     left, done, stages = set(before), set[int](), []
     while left:
         ready = {number for number in left if before[number] <= done}
-        assert ready, "circles are one node each, so something is always first"
-        stages.append(tuple(sorted(bee for number in ready for bee in circles[number])))
+        assert ready, "each cycle is one node, so there is always a first one"
+        stages.append(tuple(sorted(bee for number in ready for bee in cycles[number])))
         left -= ready
         done |= ready
     return stages
 
 
-def _circles(count: int, after: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The bees, those together that reach each other (Tarjan's components, with a stack of our own: a chain may be
-    longer than Python recurses), sorted by their first place in the plan."""
+def _cycles(count: int, after: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Group the bees that reach each other, sorted by their first position in the plan.
+
+    Tarjan's algorithm with an explicit stack: a chain of bees may be longer than Python's recursion limit.
+    """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     path: list[int] = []
@@ -100,17 +100,17 @@ def _circles(count: int, after: Mapping[int, tuple[int, ...]]) -> list[tuple[int
     return sorted(found)
 
 
-def _flows_back(circle: tuple[int, ...], after: Mapping[int, tuple[int, ...]]) -> bool:
-    return len(circle) > 1 or circle[0] in after[circle[0]]
+def _is_cyclic(cycle: tuple[int, ...], after: Mapping[int, tuple[int, ...]]) -> bool:
+    return len(cycle) > 1 or cycle[0] in after[cycle[0]]
 
 
-def _warning(plan: SwarmPlan, circle: tuple[int, ...], after: Mapping[int, tuple[int, ...]]) -> str:
-    way = [circle[0]]
-    while (following := _next_in(circle, after[way[-1]], way)) is not None:
-        way.append(following)
-    names = " → ".join(plan.bees[bee].role for bee in (*way, circle[0]))
+def _warning(plan: SwarmPlan, cycle: tuple[int, ...], after: Mapping[int, tuple[int, ...]]) -> str:
+    path_ = [cycle[0]]
+    while (reader_ := _next_in(cycle, after[path_[-1]], path_)) is not None:
+        path_.append(reader_)
+    names = " → ".join(plan.bees[bee].role for bee in (*path_, cycle[0]))
     return f"work flows in a circle ({names}); they are started in the order of the plan, and stopped in reverse"
 
 
-def _next_in(circle: tuple[int, ...], readers: Sequence[int], way: Sequence[int]) -> int | None:
-    return next((reader for reader in readers if reader in circle and reader not in way), None)
+def _next_in(cycle: tuple[int, ...], readers: Sequence[int], path_: Sequence[int]) -> int | None:
+    return next((reader for reader in readers if reader in cycle and reader not in path_), None)

@@ -1,13 +1,11 @@
-"""A swarm plan: which components, how many of each, what they run, and which queues they read and write.
+"""A swarm plan: its components, how many of each, what they run, and which queues they read and write.
 
-Names live in names; the order that follows from the queues lives in ordering.
-
-    id: demo
-    bees:
-      - role: generator
-        command: [python, -m, demo.generator]
-        work: {out: [items]}
-      - {role: processor, command: [python, -m, demo.processor], work: {in: [items]}, instances: 2}
+id: demo
+bees:
+  - role: generator
+    command: [python, -m, demo.generator]
+    work: {out: [items]}
+  - {role: processor, command: [python, -m, demo.processor], work: {in: [items]}, instances: 2}
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from farro.swarm.wire.names import CONTROLLER, NAME_PATTERN
 MAX_BEES = 200
 MAX_INSTANCES = 1000  # of a whole swarm
 
-Name = Annotated[str, Matching(NAME_PATTERN, "small letters, digits and -")]
+Name = Annotated[str, Matching(NAME_PATTERN, "lower-case letters, digits and -")]
 Text = Annotated[str, Argument()]
 FilledText = Annotated[str, Argument(filled=True)]
 VariableName = Annotated[str, Matching(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "a variable's name")]
@@ -33,15 +31,15 @@ Seconds = Annotated[float, Bounds(more_than=0, at_most=86_400)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """Suffixes of queues: `items` is the queue ph.<swarm>.items."""
+class BeeQueues:
+    """The queues of a bee, as suffixes: `items` is the queue ph.<swarm>.items."""
 
     inputs: tuple[Name, ...] = ()
     outputs: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class BeeLimits:
     memory_bytes: Annotated[int, Bounds(at_least=1 << 20)] | None = None
     cpu_s: Annotated[int, Bounds(at_least=1)] | None = None
 
@@ -51,39 +49,38 @@ class Bee:
     """One kind of component."""
 
     role: Name
-    image: FilledText | None = None  # of runtimes with containers
+    image: FilledText | None = None  # for runtimes with containers
     command: Annotated[tuple[FilledText, ...], Size(at_least=1)] | None = None
-    work: Work = field(default_factory=Work)
+    work: BeeQueues = field(default_factory=BeeQueues)
     env: dict[VariableName, Text] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     instances: Annotated[int, Bounds(at_least=1, at_most=MAX_INSTANCES)] = 1
     restart: Literal["always", "on-failure", "never"] = "on-failure"
-    limits: Limits = field(default_factory=Limits)
+    limits: BeeLimits = field(default_factory=BeeLimits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeouts:
-    """Seed 003 §8, in seconds; `silent` is farro's own."""
+    """Time limits in seconds (seed 003 §8); `silent` is farro's own."""
 
     provision: Seconds = 120.0  # of one component
     ready: Seconds = 300.0  # of the swarm
     start: Seconds = 60.0  # of one component
     start_total: Seconds = 180.0
-    stop: Seconds = 30.0  # of one component: then it is ended by force, and told as degraded
-    silent: Annotated[float, Bounds(at_least=5, at_most=86_400)] = 120.0  # of one component that lives: then it hangs
+    stop: Seconds = 30.0  # of one component: then it is ended by force and reported as degraded
+    silent: Annotated[float, Bounds(at_least=5, at_most=86_400)] = 120.0  # of a living component: then it hangs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwarmPlan:
-    """Invariant: instance names are unique; no queue is both written and read by the same bee alone unless it says so
-    in both lists, which is a cycle and warned of."""
+    """Invariant: instance names are unique."""
 
     id: Name
     bees: Annotated[tuple[Bee, ...], Size(at_least=1, at_most=MAX_BEES)]
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     def members(self) -> Iterator[Member]:
-        """Every component, in the order of the plan."""
+        """Yield every component, in the order of the plan."""
         for position, bee in enumerate(self.bees):
             for number in range(bee.instances):
                 yield Member(role=bee.role, instance=instance(self.id, bee, number, self.bees), bee=position)
@@ -95,11 +92,11 @@ class Member:
 
     role: str
     instance: str
-    bee: int  # its place in the plan
+    bee: int  # the position of its bee in the plan
 
 
 def instance(swarm: str, bee: Bee, number: int, bees: tuple[Bee, ...]) -> str:
-    """`<swarm>-<role>` where it is the only one, else with its number: the same for the same plan, for ever."""
+    """Return `<swarm>-<role>` for the only instance of a role, else with a number. It is stable for the same plan."""
     alone = bee.instances == 1 and sum(1 for other in bees if other.role == bee.role) == 1
     if alone:
         return f"{swarm}-{bee.role}"
@@ -112,13 +109,13 @@ def instance(swarm: str, bee: Bee, number: int, bees: tuple[Bee, ...]) -> str:
 
 
 def runs(plan: SwarmPlan) -> dict[str, Bee]:
-    """What each instance runs, apart from what does not change a process: how many there are, and when it restarts."""
+    """Return what each instance runs, without what does not affect its process: number of instances, restart policy."""
     same = [replace(bee, instances=1, restart="always") for bee in plan.bees]
     return {member.instance: same[member.bee] for member in plan.members()}
 
 
 def load(document: Document) -> SwarmPlan:
-    """The plan in a document, or all of its problems with their places."""
+    """Read the plan in a document, or raise all of its problems with their positions."""
     data = without_schema(document.data) if isinstance(document.data, dict) else document.data
     checked = shapes.check(SwarmPlan, _renamed(data))
     faults = list(checked.faults)
@@ -130,12 +127,12 @@ def load(document: Document) -> SwarmPlan:
     raise refusal(document.source, problems)
 
 
-_WRITTEN = {"inputs": "in", "outputs": "out"}  # `in` cannot be a field of a class
+_WRITTEN = {"inputs": "in", "outputs": "out"}  # `in` is a keyword of Python
 _READ = {written: name for name, written in _WRITTEN.items()}
 
 
 def _renamed(data: Any) -> Any:
-    """`work: {in, out}` as the class has it; a queue may be written alone, without a list."""
+    """Rename `work: {in, out}` to the fields of the class; a single queue need not be a list."""
     if not isinstance(data, dict) or not isinstance(data.get("bees"), list):
         return data
     return {**data, "bees": [_bee(bee) for bee in data["bees"]]}
@@ -160,17 +157,19 @@ def _as_written(path: tuple[Any, ...]) -> tuple[Any, ...]:
 def _contradictions(plan: SwarmPlan) -> Iterator[Fault]:
     total = sum(bee.instances for bee in plan.bees)
     if total > MAX_INSTANCES:
-        yield Fault(("bees",), f"have {total} instances together; a swarm may have {MAX_INSTANCES}")
+        yield Fault(("bees",), f"have {total} instances in all; a swarm may have {MAX_INSTANCES}")
     for index, bee in enumerate(plan.bees):
         at = ("bees", index)
         if bee.role == CONTROLLER:
-            yield Fault((*at, "role"), f"{CONTROLLER} is the swarm's own controller; call the component otherwise")
+            yield Fault((*at, "role"), f"{CONTROLLER} is reserved for the swarm's controller; use another name")
         if (bee.image is None) == (bee.command is None):
-            yield Fault(at, "needs either command or image: what shall be started")
+            yield Fault(at, "needs either command or image: what to start")
         for which, queues in (("inputs", bee.work.inputs), ("outputs", bee.work.outputs)):
             for place, queue in enumerate(queues):
                 if queue == "hive":
-                    yield Fault((*at, "work", which, place), "hive is the swarm's exchange; call the queue otherwise")
+                    yield Fault(
+                        (*at, "work", which, place), "hive is the swarm's exchange; use another name for the queue"
+                    )
                 if queue in queues[:place]:
                     yield Fault((*at, "work", which, place), f"{queue} is in the list already")
     if total <= MAX_INSTANCES:
@@ -178,14 +177,14 @@ def _contradictions(plan: SwarmPlan) -> Iterator[Fault]:
 
 
 def _names(plan: SwarmPlan) -> Iterator[Fault]:
-    """A name is made of the swarm's and the role's: it may become too long, or the same as another's."""
+    """Find instance names (swarm and role) that are too long or occur twice."""
     seen: dict[str, str] = {}
     for member in plan.members():
         at = ("bees", member.bee, "role")
         if len(member.instance) > 63:
-            yield Fault(at, f"makes {member.instance}, which is longer than the 63 characters of an instance's name")
+            yield Fault(at, f"makes {member.instance}, which is longer than the 63 characters of an instance name")
             return
         if member.instance in seen:
-            yield Fault(at, f"makes {member.instance}, as {seen[member.instance]} does; call one of them otherwise")
+            yield Fault(at, f"makes {member.instance}, as {seen[member.instance]} does; rename one of them")
             return
         seen[member.instance] = member.role

@@ -1,112 +1,104 @@
-"""What anyone may ask of swarms: commands, which the orchestrator carries out, and looking at what became of them.
+"""Request commands of swarms, and wait for their end. The orchestrator carries the commands out.
 
-Nobody here speaks on the bus. A command is written down (`ask`), the orchestrator takes it, and whoever waits for its
-end reads the orchestrator's ledger (`wait`). `place` is the folder swarms/ of a root.
+A command is written to a file (`submit`); the orchestrator takes it into its ledger; `wait` reads that ledger. Nothing
+here uses the bus. `folder` is the folder swarms/ of a root.
 
-- What can be seen to be wrong at once is refused at once, and nothing is written. What depends on commands that are
-  still on their way is decided by the orchestrator, in their order.
-- The same idempotency key again is the same command: it gets the end of the first, and nothing is done. With other
-  arguments it is refused: whoever asks would take the end of something else for his own.
-  [test_a_key_that_is_used_again_for_something_else_is_refused]
+- A request that is visibly wrong is refused at once, and nothing is written. What depends on commands still in progress
+  is decided by the orchestrator, which checks again in the order of the commands.
+- The same idempotency key again is the same command: it gets the outcome of the first, and nothing runs. With other
+  arguments the key is refused: the caller would mistake the outcome of another command for its own.
+  [test_an_idempotency_key_reused_with_other_arguments_is_refused]
 """
 
 from __future__ import annotations
 
-import contextlib
+import difflib
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from farro.errors import InputError
-from farro.host import fs, leases
+from farro.documents import Document
+from farro.errors import IllegalTransition, InputError
+from farro.host import fs
 from farro.host.clock import Clock, SystemClock
 from farro.jobs.times import timestamp
-from farro.swarm import checks, ledger, timeouts
-from farro.swarm.files import Place, check_swarm
-from farro.swarm.ledger import Entry
+from farro.lazy_dataclass import dataclass
+from farro.swarm import ledger, lifecycle, reconcile, views
+from farro.swarm import plan as plans
+from farro.swarm.files import SwarmFiles, check_swarm, controller_instance
+from farro.swarm.ledger import LedgerEntry
 from farro.swarm.lifecycle import SwarmState
-from farro.swarm.views import Asked as Asked
-from farro.swarm.views import CommandView as CommandView
-from farro.swarm.views import ComponentView as ComponentView
-from farro.swarm.views import Ended as Ended
-from farro.swarm.views import SwarmView as SwarmView
-from farro.swarm.views import command_view, swarm_view, waiting_view
+from farro.swarm.plan import SwarmPlan
+from farro.swarm.views import CommandView
 from farro.swarm.wire import names
 from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Scope, Signal
 
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
-def ask(
-    place: str,
-    signal: Signal | str,
-    swarm: str | None,
-    *,
-    args: Mapping[str, Any] | None = None,
-    role: str | None = None,
-    instance: str | None = None,
-    idempotency_key: str | None = None,
-    origin: str | None = None,
-    durable: bool = True,
-    clock: Clock | None = None,
-) -> Asked:
-    """Write a command down. `swarm` may be None for a component's: the one that has it is looked up. InputError and
-    Refused: nothing was written."""
-    files, clock = Place(place, durable=durable), clock or SystemClock()
-    signal = Signal(signal)
-    if signal.of_component and swarm is None:
-        swarm = checks.swarm_of(files, str(role), str(instance))
-    scope = Scope(swarm=swarm, role=role, instance=instance)
-    if swarm is None:
-        raise InputError(f"{signal} needs the name of a swarm")
-    check_swarm(swarm)
-    own = Scope(role=role, instance=instance) if signal.of_component else Scope(swarm=swarm)
-    watch = {"successTopic": names.event_key("ready", signal, own), "errorTopic": names.event_key("error", signal, own)}
-    if signal is Signal.STATUS:
-        watch = {"successTopic": names.status_key("status-full", str(role), str(instance))}
-    told = ControlSignal(
-        correlation_id=str(uuid.uuid4()),
-        idempotency_key=_key(idempotency_key),
-        signal=signal.value,
-        swarm_id=swarm,
-        role=scope.role,
-        instance=scope.instance,
-        args=None if args is None else dict(args),
-        timestamp=timestamp(clock.now()),
-        origin=origin,
-    )
-    _check_key(files, told)
-    if known(files, told) is None:
-        _check(files, signal, told)
-    wanted = checks.plan_of(told) if signal is Signal.TEMPLATE else files.plan(swarm)
-    files.wish(told, int(clock.now().timestamp() * 1e9))
-    return Asked(
-        correlation_id=told.correlation_id,
-        idempotency_key=told.idempotency_key,
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandRequest:
+    """A command that a caller wants. `swarm` may be None for a command of a component: its swarm is looked up."""
+
+    signal: Signal | str
+    swarm: str | None
+    args: Mapping[str, Any] | None = None
+    role: str | None = None
+    instance: str | None = None
+    idempotency_key: str | None = None  # a UUID; None makes a new one
+    origin: str | None = None  # who asked, for the audit log
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandReceipt:
+    """A command that was written. `watch` holds the routing keys of its confirmations."""
+
+    correlation_id: str
+    idempotency_key: str
+    watch: dict[str, str]
+    timeout_ms: int
+
+
+def submit(folder: str, request: CommandRequest, *, durable: bool = True, clock: Clock | None = None) -> CommandReceipt:
+    """Write a command. When this raises InputError or Refused, nothing was written."""
+    files, clock = SwarmFiles(folder, durable=durable), clock or SystemClock()
+    signal = _control_signal(files, request, clock)
+    kind, swarm = Signal(signal.signal), str(signal.swarm_id)
+    watch = _confirmation_keys(kind, signal)
+    _check_key(files, signal)
+    if known(files, signal) is None:
+        _check(files, kind, signal)
+    plan = plan_of(signal) if kind is Signal.TEMPLATE else files.plan(swarm)
+    files.add_request(signal, int(clock.now().timestamp() * 1e9))
+    return CommandReceipt(
+        correlation_id=signal.correlation_id,
+        idempotency_key=signal.idempotency_key,
         watch=watch,
-        timeout_ms=int(timeouts.limit_s(signal, wanted) * 1000),
+        timeout_ms=int(reconcile.limit_s(kind, plan) * 1000),
     )
 
 
-def wait(place: str, correlation_id: str, timeout_s: float | None = None, clock: Clock | None = None) -> Ended | None:
-    """The end of that command, when it has one; None when the time is over first."""
+def wait(
+    folder: str, correlation_id: str, timeout_s: float | None = None, clock: Clock | None = None
+) -> CommandView | None:
+    """Wait until a command has ended and return it; None if the time is over first."""
     clock = clock or SystemClock()
     until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-    path, read = Place(place).ledger, None
+    path, read = SwarmFiles(folder).ledger, None
     while True:
         now = _version(path)
         if now != read:
-            read, found = now, command(place, correlation_id)
+            read, found = now, views.command(folder, correlation_id)
             if found is not None and found.result is not None:
                 return found
         if until_s is not None and clock.monotonic_s() >= until_s:
             return None
-        clock.sleep(LOOK_S)
+        clock.sleep(POLL_S)
 
 
 def _version(path: str) -> tuple[int, ...]:
-    """Changes with the file."""
+    """Return a value that changes with the file."""
     try:
         status = fs.lstat(path)
     except FileNotFoundError:
@@ -114,83 +106,35 @@ def _version(path: str) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def command(place: str, correlation_id: str) -> CommandView | None:
-    """None: the orchestrator has not taken it yet, or has forgotten it."""
-    for entry in reversed(list(ledger.read(Place(place).ledger).values())):
-        if correlation_id in entry.correlations:
-            return command_view(entry)
-    return None
+def _control_signal(files: SwarmFiles, request: CommandRequest, clock: Clock) -> ControlSignal:
+    signal, swarm = Signal(request.signal), request.swarm
+    if signal.of_component and swarm is None:
+        swarm = swarm_of(files, str(request.role), str(request.instance))
+    scope = Scope(swarm=swarm, role=request.role, instance=request.instance)
+    if swarm is None:
+        raise InputError(f"{signal} needs the name of a swarm")
+    check_swarm(swarm)
+    return ControlSignal(
+        correlation_id=str(uuid.uuid4()),
+        idempotency_key=_key(request.idempotency_key),
+        signal=signal.value,
+        swarm_id=swarm,
+        role=scope.role,
+        instance=scope.instance,
+        args=None if request.args is None else dict(request.args),
+        timestamp=timestamp(clock.now()),
+        origin=request.origin,
+    )
 
 
-def commands(place: str, swarm: str) -> list[CommandView]:
-    """Of one swarm and its components, the oldest first; those that nobody has taken yet at the end."""
-    files = Place(place)
-    entries = ledger.read(files.ledger).values()
-    views = [command_view(entry) for entry in entries if entry.swarm == swarm]
-    taken = {correlation for entry in entries for correlation in entry.correlations}
-    for _, told in files.wished():
-        if told is not None and told.swarm_id == swarm and told.correlation_id not in taken:
-            views.append(waiting_view(told))
-    return views
-
-
-def look(place: str, swarm: str, clock: Clock | None = None) -> SwarmView:
-    """InputError: there is no such swarm."""
-    files, clock = Place(place), clock or SystemClock()
-    desired = checks.desired(files, swarm)
-    alive = leases.is_held(f"{files.of(swarm)}/.lease")
-    return swarm_view(desired, files.plan(swarm), files.status(swarm) or {}, alive=alive, now=clock.now())
-
-
-def list_(place: str, *, removed: bool = False, clock: Clock | None = None) -> list[SwarmView]:
-    """By name; those that were removed only when they are asked for."""
-    files = Place(place)
-    views = []
-    for name in files.swarms():
-        with contextlib.suppress(InputError):  # its folder is there, and nobody has asked for it: no swarm
-            views.append(look(place, name, clock))
-    return [view for view in views if removed or view.state != SwarmState.REMOVED]
-
-
-def running(place: str) -> bool:
-    """Whether an orchestrator lives here."""
-    return leases.is_held(Place(place).lease)
-
-
-def known(files: Place, told: ControlSignal) -> Entry | None:
-    """The command of that idempotency key, when it was asked for before."""
-    for entry in ledger.read(files.ledger).values():
-        same = (entry.key, entry.signal, entry.scope.words) == (told.idempotency_key, told.signal, told.scope.words)
-        if same:
-            return entry
-    return None
-
-
-def _check_key(files: Place, told: ControlSignal) -> None:
-    """What bears that key already, in the ledger or on its way there, must be the same."""
-    before = known(files, told)
-    prints = [] if before is None or before.asked is None else [before.asked]
-    own = (told.idempotency_key, told.signal, told.scope.words)
-    for _, waiting in files.wished():
-        if waiting is not None and (waiting.idempotency_key, waiting.signal, waiting.scope.words) == own:
-            prints.append(ledger.fingerprint(waiting.args))
-    if any(one != ledger.fingerprint(told.args) for one in prints):
-        raise InputError(
-            f"the idempotency key {told.idempotency_key} was used for {told.signal} of {told.scope.words} with other "
-            f"arguments; take a new key for a new command"
-        )
-
-
-def _check(files: Place, signal: Signal, told: ControlSignal) -> None:
-    swarm = str(told.swarm_id)
-    if signal is Signal.TEMPLATE:
-        checks.check_plan(files, swarm, checks.plan_of(told))
-    busy = [other for other in commands(files.folder, swarm) if other.result is None]
-    desired = files.desired(swarm)
-    if not busy:
-        checks.check_state(files, signal, swarm, SwarmState.NEW if desired is None else desired.state)
-    if signal.of_component and not busy and (signal is Signal.CONFIG or told.role != names.CONTROLLER):
-        checks.check_member(files, swarm, str(told.role), str(told.instance))
+def _confirmation_keys(kind: Signal, signal: ControlSignal) -> dict[str, str]:
+    if kind is Signal.STATUS:
+        return {"successTopic": names.status_key("status-full", str(signal.role), str(signal.instance))}
+    scope = Scope(role=signal.role, instance=signal.instance) if kind.of_component else Scope(swarm=signal.swarm_id)
+    return {
+        "successTopic": names.event_key("ready", kind, scope),
+        "errorTopic": names.event_key("error", kind, scope),
+    }
 
 
 def _key(given: str | None) -> str:
@@ -199,4 +143,149 @@ def _key(given: str | None) -> str:
     try:
         return str(uuid.UUID(given))
     except ValueError:
-        raise InputError(f"the idempotency key {ascii(given)[:64]} is no UUID") from None
+        raise InputError(f"the idempotency key {ascii(given)[:64]} is not a UUID") from None
+
+
+# --- idempotency ---
+
+
+def known(files: SwarmFiles, signal: ControlSignal) -> LedgerEntry | None:
+    """Return the earlier command with the same idempotency key, if there is one."""
+    for entry in ledger.read(files.ledger).values():
+        own = (signal.idempotency_key, signal.signal, signal.scope.words)
+        if (entry.key, entry.signal, entry.scope.words) == own:
+            return entry
+    return None
+
+
+def _check_key(files: SwarmFiles, signal: ControlSignal) -> None:
+    """Refuse a key that a command in the ledger, or on its way there, has with other arguments."""
+    before = known(files, signal)
+    prints = [] if before is None or before.asked is None else [before.asked]
+    own = (signal.idempotency_key, signal.signal, signal.scope.words)
+    for _, waiting in files.pending_requests():
+        if waiting is not None and (waiting.idempotency_key, waiting.signal, waiting.scope.words) == own:
+            prints.append(ledger.fingerprint(waiting.args))
+    if any(one != ledger.fingerprint(signal.args) for one in prints):
+        raise InputError(
+            f"the idempotency key {signal.idempotency_key} was used for {signal.signal} of {signal.scope.words} with "
+            f"other arguments; use a new key for a new command"
+        )
+
+
+# --- checks ---
+
+
+def _check(files: SwarmFiles, kind: Signal, signal: ControlSignal) -> None:
+    swarm = str(signal.swarm_id)
+    if kind is Signal.TEMPLATE:
+        check_plan(files, swarm, plan_of(signal))
+    if any(other.result is None for other in views.commands(files.folder, swarm)):
+        return  # a command in progress may change what is allowed: the orchestrator decides
+    desired = files.desired(swarm)
+    check_state(files, kind, swarm, SwarmState.NEW if desired is None else desired.state)
+    if kind.of_component and (kind is Signal.CONFIG or signal.role != names.CONTROLLER):
+        check_member(files, swarm, str(signal.role), str(signal.instance))
+
+
+def check_state(files: SwarmFiles, signal: Signal, swarm: str, state: SwarmState) -> None:
+    """Raise IllegalTransition if that command is not allowed for a swarm in that state."""
+    if state in (SwarmState.NEW, SwarmState.REMOVED) and signal is not Signal.CREATE:
+        raise IllegalTransition(views.unknown_swarm(files, swarm))
+    if signal is Signal.CREATE and state not in lifecycle.ALLOWED[signal]:
+        raise IllegalTransition(
+            f"swarm {swarm} exists already and is {state}; see it with `farro swarm status {swarm}`, give it another "
+            f"plan with `farro swarm apply`, or remove it first"
+        )
+    lifecycle.check_allowed(signal, state, swarm)
+
+
+def check_plan(files: SwarmFiles, swarm: str, plan: SwarmPlan) -> None:
+    """Raise InputError if the plan is another swarm's, or a component's name is used in another swarm of the root."""
+    if plan.id != swarm:
+        raise InputError(f"the plan is of swarm {plan.id}, not of {swarm}")
+    own = {member.instance for member in plan.members()}
+    for other in {*files.swarms(), swarm}:
+        if other != swarm and not views.is_there(files, other):
+            continue
+        others = files.plan(other) if other != swarm else None
+        taken = {controller_instance(other)} | ({member.instance for member in others.members()} if others else set())
+        if both := sorted(own & taken):
+            raise InputError(f"{both[0]} would be a component of {swarm} and is one of swarm {other}: rename a role")
+
+
+def check_member(files: SwarmFiles, swarm: str, role: str, instance: str) -> None:
+    """Raise InputError if the swarm's plan has no such component."""
+    plan = files.plan(swarm)
+    members = [] if plan is None else list(plan.members())
+    if not any((one.role, one.instance) == (role, instance) for one in members):
+        there = ", ".join(f"{one.role} {one.instance}" for one in members[:20]) or "none yet"
+        raise InputError(f"swarm {swarm} has no component {role} {instance}; it has {there}")
+
+
+def plan_of(signal: ControlSignal) -> SwarmPlan:
+    args = signal.args or {}
+    return read_plan(args.get("plan", args))
+
+
+def read_plan(data: Any) -> SwarmPlan:
+    return plans.load(Document(data, "plan"))
+
+
+def swarm_of(files: SwarmFiles, role: str, instance: str) -> str:
+    """Return the swarm of a component. Raises InputError if no swarm has it."""
+    Scope(role=role, instance=instance)  # raises BadName
+    if role == names.CONTROLLER:
+        for name in files.swarms():
+            if controller_instance(name) == instance:
+                return name
+    there: dict[str, str] = {}
+    for name in files.swarms():
+        plan = files.plan(name)
+        for one in () if plan is None else plan.members():
+            if (one.role, one.instance) == (role, instance):
+                return name
+            there[one.instance] = one.role
+    if instance in there:
+        raise InputError(f"{instance} is not a {role}: its role is {there[instance]}")
+    similar = difflib.get_close_matches(instance, there, n=1)
+    hint = f"did you mean {there[similar[0]]} {similar[0]}? " if similar else ""
+    raise InputError(f"no swarm here has a component {role} {instance}; {hint}`farro ps` lists them")
+
+
+# --- applying a plan ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanChanges:
+    """What a new plan changes."""
+
+    lines: list[str]  # for people
+    steps: list[Signal]  # the commands that apply it, in order; empty if the swarm is already as the plan says
+
+
+def plan_changes(folder: str, plan: SwarmPlan) -> PlanChanges:
+    """Compare the last requested plan of a swarm with `plan`."""
+    files = SwarmFiles(folder)
+    desired = files.desired(plan.id)
+    missing = desired is None or desired.state is SwarmState.REMOVED
+    before = None if missing else files.plan(plan.id)
+    lines = [f"+ swarm {plan.id}"] if missing else []
+    lines += _component_changes(before, plan)
+    if before is not None and before != plan and not lines:
+        lines.append(f"~ swarm {plan.id}: timeouts, or the order of its parts")
+    if missing or desired is None or not desired.there:
+        return PlanChanges(lines=lines or [f"+ swarm {plan.id}"], steps=[Signal.CREATE, Signal.TEMPLATE])
+    if before == plan and desired.state is not SwarmState.FAILED:
+        return PlanChanges(lines=[], steps=[])
+    if desired.state in (SwarmState.RUNNING, SwarmState.STARTING):
+        return PlanChanges(lines=lines, steps=[Signal.STOP, Signal.TEMPLATE, Signal.START])
+    return PlanChanges(lines=lines or [f"~ swarm {plan.id}: again, it failed"], steps=[Signal.TEMPLATE])
+
+
+def _component_changes(before: SwarmPlan | None, plan: SwarmPlan) -> list[str]:
+    old = {} if before is None else plans.runs(before)
+    new = plans.runs(plan)
+    lines = [f"- {name}" for name in old if name not in new]
+    lines += [f"+ {name}" for name in new if name not in old]
+    return lines + [f"~ {name}: restarted" for name in new if name in old and old[name] != new[name]]

@@ -1,48 +1,75 @@
-"""The adapters of a root's swarms: their files, the bus that carries what they say, and what starts their components.
+"""What other slices use of swarms: queries, commands, and the adapters that a root's settings choose.
 
-What a swarm does lives in services.swarms; the adapters of jobs are chosen in app.
+The web, the terminal UI and the MCP server import this module only. Buses and the process runtime are imported when
+they are used.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from farro.config.settings import Settings
 from farro.host.clock import SystemClock
+from farro.swarm.files import COMPONENTS, FOLDER, SwarmFiles
+from farro.swarm.files import check_swarm as check_swarm
+from farro.swarm.requests import CommandReceipt as CommandReceipt
+from farro.swarm.requests import CommandRequest as CommandRequest
+from farro.swarm.requests import submit as submit
+from farro.swarm.requests import wait as wait
+from farro.swarm.views import CommandView as CommandView
+from farro.swarm.views import ComponentView as ComponentView
+from farro.swarm.views import SwarmView as SwarmView
+from farro.swarm.views import command as command
+from farro.swarm.views import commands as commands
+from farro.swarm.views import orchestrator_runs as orchestrator_runs
+from farro.swarm.views import swarm as swarm
+from farro.swarm.views import swarms as swarms
+from farro.swarm.wire.names import NAME_PATTERN as NAME_PATTERN
+from farro.swarm.wire.names import Signal as Signal
 
 if TYPE_CHECKING:
     from farro.swarm.bus.port import Bus
-    from farro.swarm.files import Place
+    from farro.swarm.processes import StartedOrchestrator
     from farro.worker.runtime import Runtime
 
 
-def place(root: str, settings: Settings) -> Place:
-    """The files of a root's swarms."""
-    from farro.swarm.files import FOLDER, Place
+def folder(root: str) -> str:
+    """Return the folder of a root's swarms, which most functions here take."""
+    return f"{root}/{FOLDER}"
 
-    return Place(f"{root}/{FOLDER}", durable=settings.durability == "power")
+
+def files(root: str, settings: Settings) -> SwarmFiles:
+    return SwarmFiles(folder(root), durable=settings.durability == "power")
 
 
 def runtime(root: str) -> Runtime:
-    """What starts the orchestrator, the controllers and the components of swarms."""
-    from farro.swarm.files import COMPONENTS, FOLDER
+    """Return the runtime that starts the orchestrator, the controllers and the components."""
     from farro.worker.process_runtime import ProcessRuntime
 
-    return ProcessRuntime(f"{root}/{FOLDER}/{COMPONENTS}", SystemClock())
+    return ProcessRuntime(f"{folder(root)}/{COMPONENTS}", SystemClock())
+
+
+def ensure_orchestrator(root: str, program: Sequence[str]) -> StartedOrchestrator | None:
+    """Start the orchestrator of a root unless one runs. `program` is the command that starts farro here."""
+    from farro.swarm import processes
+
+    spec = processes.orchestrator_spec(root, program, dict(os.environ))
+    return processes.ensure_orchestrator(runtime(root), spec, SystemClock())
+
+
+# --- the bus ---
 
 
 def check_bus(root: str, settings: Settings) -> None:
-    """InputError where an orchestrator that is started here would not know how to get to its bus: then nothing is
-    asked of it. One that runs knows by itself."""
-    from farro.swarm import requests
-
-    if not requests.running(place(root, settings).folder):
+    """Raise InputError if an orchestrator started here could not find its bus. A running one already has it."""
+    if not orchestrator_runs(folder(root)):
         bus_address(root, settings)
 
 
 def bus_address(root: str, settings: Settings) -> str:
-    """What carries what swarms say, with the password: for the bus and the environment, never for a message."""
+    """Return the address of the bus with its password: for the bus and environments, never for messages."""
     if settings.bus == "files":
         return f"files:{root}/bus"
     if settings.bus.startswith("files:"):
@@ -57,7 +84,7 @@ def bus_address(root: str, settings: Settings) -> str:
 
 
 async def open_bus(root: str, settings: Settings) -> Bus:
-    from farro.swarm.bus.open import opened
+    from farro.swarm import bus
 
     durable = settings.durability == "power"
-    return await opened(bus_address(root, settings), durable=durable, quorum=settings.amqp.quorum)
+    return await bus.open_bus(bus_address(root, settings), durable=durable, quorum=settings.amqp.quorum)

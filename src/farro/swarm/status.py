@@ -1,9 +1,9 @@
-"""What is known of a swarm's components, and what that comes to for the swarm (seed 003 §4, §10).
+"""What is known of a swarm's components, and the aggregate status of the swarm (seed 003 §4, §10).
 
-Messages live in messages; what is done about it lives in reconcile. Times are seconds of the observer's own clock.
+Times are seconds of the observer's monotonic clock.
 
-A component's word holds for `ttl_s`; after that its health is asked for over HTTP before anything is said of it. An
-aggregate is as old as the oldest word in it: that is its watermark, and how long ago that was, its staleness.
+A component's report is valid for `ttl_s`; after that its health endpoint is polled before it is judged. An aggregate is
+as old as its oldest report: that report's time is the watermark, its age the staleness.
 """
 
 from __future__ import annotations
@@ -21,39 +21,38 @@ Health = Literal["Healthy", "Degraded", "Unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class Observation:
     """All that is known of one component."""
 
-    launched: bool = False  # the runtime has it
-    alive: bool = False  # … and it lives
+    launched: bool = False  # the runtime has a record of it
+    alive: bool = False  # its process runs
     launched_s: float | None = None
-    word_s: float | None = None  # when it, or its health endpoint, last said anything
+    reported_s: float | None = None  # its last status message or answered health poll
     healthy: bool | None = None
     enabled: bool | None = None
-    asked_s: float | None = None  # when it was last asked to be enabled or disabled otherwise than it is
-    starts: int = 0  # how often it was launched in a row: one that lived for long is no longer one that dies
-    launches: int = 0  # … and in all since it was last stopped; the runtime counts, no controller's end forgets it
-    failure: str | None = None  # why nobody tries any more
+    asked_s: float | None = None  # when it was last asked to switch between enabled and disabled
+    starts: int = 0  # launches in a row; starts over after it lived for long
+    launches: int = 0  # all launches since it was last stopped, counted by the runtime
+    failure: str | None = None  # why it is not started again
     forced: bool = False  # it was ended by force
     ended_s: float | None = None  # when it was found dead
-    exit_code: int | None = None  # of one that is dead; None: nobody saw it
-    end: str | None = None  # how it last ended, for people: also of one that was started again
+    exit_code: int | None = None  # of a dead one; None if no process observed it
+    end: str | None = None  # how it last ended, for people; kept after a restart
     end_s: float | None = None  # when that was seen
-    end_words: str | None = None  # the last line of its log then
-    hung: str | None = None  # it was ended because it said nothing: for how long
-    finished: str | None = None  # it ended well and is not started again: why not
+    end_log: str | None = None  # the last line of its log then
+    hung: str | None = None  # for how long it reported nothing, if it was ended for that
+    finished: str | None = None  # why it is not started again after it ended well
 
     def fresh(self, now_s: float, ttl_s: float = TTL_S) -> bool:
-        return self.word_s is not None and now_s - self.word_s <= ttl_s
+        return self.reported_s is not None and now_s - self.reported_s <= ttl_s
 
-    def silence_s(self, now_s: float, attentive_s: float) -> float:
-        """How long it had the chance to say something, and did not. `attentive_s`: since when whoever judges it was
-        there all the time: what is said to one that sleeps is not heard."""
-        began_s = self.launched_s if self.word_s is None else self.word_s
-        return now_s - max(attentive_s, attentive_s if began_s is None else began_s)
+    def silence_s(self, now_s: float, observing_since_s: float) -> float:
+        """Return how long the component could have reported and did not. Time without an observer does not count."""
+        began_s = self.launched_s if self.reported_s is None else self.reported_s
+        return now_s - max(observing_since_s, observing_since_s if began_s is None else began_s)
 
-    def state(self, now_s: float, ttl_s: float = TTL_S) -> ComponentState:
-        """As the aggregate tells it."""
+    def state(self) -> ComponentState:
+        """Return the state that the aggregate reports."""
         if self.failure is not None:
             return ComponentState.FAILED
         if self.finished is not None:
@@ -71,11 +70,11 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregate:
-    """What a controller says of its swarm."""
+    """What a controller reports of its swarm."""
 
     health: Health
     reason: str | None  # why it is not Healthy
-    watermark_s: float | None  # None: somebody never said anything
+    watermark_s: float | None  # None if a component never reported
     max_staleness_s: float | None
     desired: int
     healthy: int
@@ -83,14 +82,12 @@ class Aggregate:
     enabled: int
 
 
-def aggregate(members: Iterable[str], seen: Mapping[str, Seen], now_s: float, ttl_s: float = TTL_S) -> Aggregate:
-    """Of the components that shall be there; others are not looked at."""
-    wanted = list(members)
-    known = [(name, seen.get(name, Seen())) for name in wanted]
-    words = [one.word_s for _, one in known]
-    told = [word for word in words if word is not None]
-    watermark_s = min(told) if told and len(told) == len(words) else None
-    states = [(name, one, one.state(now_s, ttl_s)) for name, one in known]
+def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: float, ttl_s: float = TTL_S) -> Aggregate:
+    """Aggregate the components of the plan; others do not count."""
+    known = [(name, seen.get(name, Observation())) for name in members]
+    reported = [one.reported_s for _, one in known if one.reported_s is not None]
+    watermark_s = min(reported) if reported and len(reported) == len(known) else None
+    states = [(name, one, one.state()) for name, one in known]
     fresh = [(one, state) for _, one, state in states if one.fresh(now_s, ttl_s)]
     health, reason = _health(states, now_s, ttl_s)
     return Aggregate(
@@ -98,29 +95,31 @@ def aggregate(members: Iterable[str], seen: Mapping[str, Seen], now_s: float, tt
         reason=reason,
         watermark_s=watermark_s,
         max_staleness_s=None if watermark_s is None else max(0.0, now_s - watermark_s),
-        desired=len(wanted),
+        desired=len(known),
         healthy=sum(1 for _, state in fresh if state in (ComponentState.HEALTHY, ComponentState.RUNNING)),
         running=sum(1 for _, state in fresh if state is ComponentState.RUNNING),
         enabled=sum(1 for one, _ in fresh if one.enabled),
     )
 
 
-def _health(states: list[tuple[str, Seen, ComponentState]], now_s: float, ttl_s: float) -> tuple[Health, str | None]:
-    """Degraded: something is known to be wrong. Unknown: nothing is, but not everything was heard of."""
+def _health(
+    states: list[tuple[str, Observation, ComponentState]], now_s: float, ttl_s: float
+) -> tuple[Health, str | None]:
+    """Return Degraded if something is known to be wrong, Unknown if a component did not report, else Healthy."""
     wrong = [(name, one) for name, one, state in states if state is ComponentState.FAILED or one.forced]
     if wrong:
         name, one = wrong[0]
         why = one.failure or ("was ended by force" if one.forced else "says that it is not healthy")
-        return "Degraded", _told(name, why, len(wrong))
+        return "Degraded", _reason(name, why, len(wrong))
     silent = [(name, one) for name, one, _ in states if one.finished is None and not one.fresh(now_s, ttl_s)]
     if silent:
         name, one = silent[0]
-        why = "never said anything" if one.word_s is None else f"said nothing for {now_s - one.word_s:.0f} s"
-        if one.word_s is None and one.end is not None:
+        why = "never said anything" if one.reported_s is None else f"said nothing for {now_s - one.reported_s:.0f} s"
+        if one.reported_s is None and one.end is not None:
             why = f"ended {one.end}; it was started {one.launches} times, and said nothing since"
-        return "Unknown", _told(name, why, len(silent))
+        return "Unknown", _reason(name, why, len(silent))
     return "Healthy", None
 
 
-def _told(name: str, why: str, count: int) -> str:
+def _reason(name: str, why: str, count: int) -> str:
     return f"{name} {why}" + (f", and {count - 1} more" if count > 1 else "")

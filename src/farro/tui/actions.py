@@ -16,7 +16,7 @@ from farro.queue import jobs, retry
 from farro.queue.admission import Gate
 from farro.queue.tree import FINISHED
 from farro.store.port import Store
-from farro.swarm import files, requests
+from farro.swarm import service as swarms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,8 +79,8 @@ def _refuse(hands: ActionContext, job_id: str, note: str | None) -> str:
 
 def _swarm(signal: str) -> Callable[[ActionContext, str, str | None], str]:
     def do(hands: ActionContext, swarm: str, note: str | None) -> str:
-        place = f"{hands.store.root}/{files.FOLDER}"
-        requests.ask(place, signal, swarm, origin=hands.by, clock=hands.clock)
+        request = swarms.CommandRequest(signal=signal, swarm=swarm, origin=hands.by)
+        swarms.submit(swarms.folder(hands.store.root), request, clock=hands.clock)
         told = hands.rouse()
         return f"{signal} of {swarm} is asked for" + (f"; {told}" if told else "")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -57,10 +56,9 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
 def _rouse(root: str) -> str | None:
     """Make sure that an orchestrator runs, which carries out swarm commands."""
     from farro.cli.background import program
-    from farro.swarm import orchestrator_process, service
+    from farro.swarm import service as swarms
 
-    wanted = orchestrator_process.component(root, program(), dict(os.environ))
-    started = orchestrator_process.ensure(service.runtime(root), wanted, SystemClock())
+    started = swarms.ensure_orchestrator(root, program())
     return None if started is None else f"an orchestrator was started for it (pid {started.pid})"
 
 

@@ -24,8 +24,8 @@ from farro.queue.listing import JobQuery
 from farro.queue.watch import RunningJob
 from farro.queue.workers import WorkerLine
 from farro.store.port import AgentView, JobView, QueuePause, Store
-from farro.swarm import files, requests
-from farro.swarm.requests import SwarmView
+from farro.swarm import service as swarms
+from farro.swarm.service import SwarmView
 from farro.tui import texts
 
 PAGE = 200  # jobs listed at first; scrolling loads more
@@ -181,11 +181,11 @@ class Queries:
         return workers.listed(self.store.agents(), everyone=True)
 
     def swarms(self) -> list[SwarmView]:
-        return requests.list_(self.place, clock=self.clock)
+        return swarms.swarms(self.place, clock=self.clock)
 
     @property
     def place(self) -> str:
-        return f"{self.store.root}/{files.FOLDER}"
+        return swarms.folder(self.store.root)
 
     def attention(self) -> NeedsPerson:
         told = alerts.alerts(self.store, self.store.root, self.settings, now=self.clock.now())

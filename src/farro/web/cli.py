@@ -27,10 +27,9 @@ from farro.config.settings import Settings
 from farro.doctor import report
 from farro.doctor.report import Examination
 from farro.errors import FarroError, NotPermitted, StorageTrouble
-from farro.host.clock import SystemClock
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
-from farro.swarm import orchestrator_process, service
+from farro.swarm import service as swarms
 from farro.web import access_keys
 
 FINISHED = 2_000  # finished jobs that doctor opens: a page waits for it
@@ -147,8 +146,7 @@ def sign_in_link(path: str, url: str | None = None) -> str | None:
 
 def _orchestrate(path: str) -> None:
     """Somebody must carry out what is asked of swarms."""
-    wanted = orchestrator_process.component(path, program(), dict(os.environ))
-    orchestrator_process.ensure(service.runtime(path), wanted, SystemClock())
+    swarms.ensure_orchestrator(path, program())
 
 
 def _examined(app: App, path: str, store_url: str | None) -> Examination:

@@ -14,7 +14,7 @@ from farro.documents.json_schema import schema
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass
 from farro.plans.model import ID_PATTERN
-from farro.swarm.wire.names import NAME_PATTERN
+from farro.swarm.service import NAME_PATTERN
 from farro.web.answers import Failure
 from farro.web.endpoints import Endpoint, Nothing
 from farro.web.output import FollowQuery, SaidQuery

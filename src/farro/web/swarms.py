@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 
 from farro.errors import FarroError, InputError
 from farro.lazy_dataclass import dataclass, field
-from farro.swarm import requests as swarms
-from farro.swarm.files import FOLDER, Place, check_swarm
-from farro.swarm.wire.names import Signal
+from farro.swarm import service as swarms
+from farro.swarm.service import CommandRequest, Signal
 from farro.web.endpoints import Asked, Endpoint, get, post
 from farro.web.errors import Wrong
 from farro.web.state import House
@@ -94,13 +93,13 @@ class AskedTold:
 
 
 def _place(house: House) -> str:
-    return f"{house.root}/{FOLDER}"
+    return swarms.folder(house.root)
 
 
 def listed(house: House, asked: Asked) -> Any:
     place = _place(house)
-    found = [asdict(view) for view in swarms.list_(place, clock=house.clock)]
-    return {"swarms": found, "orchestrator": swarms.running(place)}
+    found = [asdict(view) for view in swarms.swarms(place, clock=house.clock)]
+    return {"swarms": found, "orchestrator": swarms.orchestrator_runs(place)}
 
 
 def shown(house: House, asked: Asked) -> Any:
@@ -108,9 +107,9 @@ def shown(house: House, asked: Asked) -> Any:
 
 
 def _there(house: House, swarm: str) -> swarms.SwarmView:
-    check_swarm(swarm)
+    swarms.check_swarm(swarm)
     try:
-        return swarms.look(_place(house), swarm, house.clock)
+        return swarms.swarm(_place(house), swarm, house.clock)
     except InputError as error:
         raise Wrong(404, "unknown_swarm", str(error)) from error
 
@@ -122,8 +121,8 @@ def commands(house: House, asked: Asked) -> Any:
 
 def plan(house: House, asked: Asked) -> Any:
     shown(house, asked)
-    place, swarm = Place(_place(house)), asked.path["swarm"]
-    return {"plan": place.plan_data(swarm), "configured": place.configured(swarm)}
+    files, swarm = swarms.files(house.root, house.settings), asked.path["swarm"]
+    return {"plan": files.plan_data(swarm), "configured": files.config_updates(swarm)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,17 +181,16 @@ def _asked(
 ) -> dict[str, Any]:
     if swarm is not None and signal is not Signal.CREATE:
         _there(house, swarm)
-    told = swarms.ask(
-        _place(house),
-        signal,
-        swarm,
+    request = CommandRequest(
+        signal=signal,
+        swarm=swarm,
         args=args,
         role=None if component is None else component["role"],
         instance=None if component is None else component["instance"],
         idempotency_key=key,
         origin=house.person,
-        durable=house.settings.durability == "power",
     )
+    told = swarms.submit(_place(house), request, durable=house.settings.durability == "power")
     try:
         house.orchestrate()
     except FarroError as error:  # it is written down, and waits for one

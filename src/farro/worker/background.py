@@ -16,7 +16,7 @@ from farro.host import fs
 from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass
 from farro.roles.names import RUNNER
-from farro.worker.runtime import STOP_S, Component, Runtime, Seen, Stopped
+from farro.worker.runtime import STOP_S, ProcessSpec, Runtime, Seen, Stopped
 
 FOLDER = "jobs/.components"
 SETTLED_S = 3.0  # one that has lived so long, without a word in its log, has started
@@ -47,7 +47,7 @@ def components(
     runner: str | None,
     roles: Sequence[str] = (RUNNER,),
     store: str | None = None,
-) -> list[Component]:
+) -> list[ProcessSpec]:
     """What a root needs: a manager (routing, stale jobs, schedules), a watchdog, and workers of each of `roles`.
     `program` is how farro is started here; `store`: another than the config's."""
     where = ["--root", root, *([] if store is None else ["--store", store])]
@@ -58,7 +58,7 @@ def components(
         work = ["worker", "--role", role, "--workers", str(slots), *rest]
         commands |= {f"{name}-{number}": work for number in range(1, workers + 1)}
     return [
-        Component(
+        ProcessSpec(
             name=name,
             argv=(*program, *command, *where),
             env=env,
@@ -69,7 +69,7 @@ def components(
     ]
 
 
-def start(runtime: Runtime, wanted: Sequence[Component], clock: Clock) -> list[Started]:
+def start(runtime: Runtime, wanted: Sequence[ProcessSpec], clock: Clock) -> list[Started]:
     """Launch what does not run yet, and wait until each of those says that it is ready, or has ended."""
     if wanted:
         with contextlib.suppress(FileExistsError):

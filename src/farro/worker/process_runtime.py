@@ -24,7 +24,7 @@ from farro.errors import AlreadyRunning, BadName, InputError
 from farro.host import cgroup_limits, fs, leases, process_identity, process_limits, process_table, process_tree
 from farro.host.clock import Clock
 from farro.jobs.times import timestamp
-from farro.worker.runtime import NAME, STOP_S, Component, Seen, Stopped
+from farro.worker.runtime import NAME, STOP_S, ProcessSpec, Seen, Stopped
 
 MARK = "FARRO_COMPONENT"
 _LOCK, _TIDYING = ".lock", ".tidying"
@@ -41,7 +41,7 @@ class ProcessRuntime:
         self._clock = clock
         self._children: dict[int, tuple[str, str]] = {}  # pid → name and mark
 
-    def launch(self, component: Component) -> Seen:
+    def launch(self, component: ProcessSpec) -> Seen:
         if NAME.fullmatch(component.name) is None:
             raise BadName(f"{component.name!r} is no name for a component: small letters, digits and dashes")
         if not component.argv:
@@ -150,7 +150,7 @@ class ProcessRuntime:
         with leases.exclusively(f"{self._folder}/{_LOCK}"):
             yield
 
-    def _start(self, component: Component, mark: str, group: cgroup_limits.LimitGroup | None) -> int:
+    def _start(self, component: ProcessSpec, mark: str, group: cgroup_limits.LimitGroup | None) -> int:
         with contextlib.suppress(FileNotFoundError):
             if fs.lstat(component.log).st_size > LOG_LIMIT:
                 fs.replace(component.log, f"{component.log}.1")
@@ -233,7 +233,7 @@ class ProcessRuntime:
         return data if whole else {}
 
 
-def _group(component: Component) -> cgroup_limits.LimitGroup | None:
+def _group(component: ProcessSpec) -> cgroup_limits.LimitGroup | None:
     """A cgroup with its limit of memory; None: it has none, or none can be had here."""
     if component.limits.memory_bytes is None:
         return None

@@ -48,7 +48,7 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Component:
+class ProcessSpec:
     """What to launch."""
 
     name: str
@@ -81,7 +81,7 @@ class Stopped:
 
 
 class Runtime(Protocol):
-    def launch(self, component: Component) -> Seen:
+    def launch(self, component: ProcessSpec) -> Seen:
         """Start it, detached. AlreadyRunning when it lives; InputError when it cannot be executed here, or its limits
         cannot be set, and then nothing is left of it."""
 

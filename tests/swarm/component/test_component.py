@@ -1,4 +1,4 @@
-"""Components: a decorated function with a control plane, health, status and a workload, on a real bus."""
+"""Components on a real bus: a decorated function with control, health, status and a workload."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import pytest
 
 from farro.errors import BusTrouble, InputError
 from farro.swarm.bus.files import FilesBus
-from farro.swarm.bus.port import Binding, Message
+from farro.swarm.bus.port import Binding, BusMessage
 from farro.swarm.component import Component, Drop
-from farro.swarm.component.environment import Surroundings
+from farro.swarm.component.environment import ComponentEnvironment
 from farro.swarm.component.testing import Trial, trial
 from farro.swarm.wire import messages, names
 from support import ROOT
-from swarm.component.bench import get, run
+from swarm.component.harness import get, run
 
 
 @pytest.fixture
@@ -64,18 +64,18 @@ def test_a_transform_works_while_it_is_enabled(folder: str) -> None:
             await fed(it, 5)
             full = await it.ask()
             assert (full.kind, full.data["done"], full.data["failed"]) == ("status-full", 3, 0)
-            assert full.queues == messages.Queues(inputs=("ph.trial.raw",), outputs=("ph.trial.done",))
-            assert await it.depth("raw") == 1  # disabled: it waits
+            assert full.queues == messages.StatusQueues(inputs=("ph.trial.raw",), outputs=("ph.trial.done",))
+            assert await it.depth("raw") == 1  # disabled: the item waits
 
     run(play)
 
 
-def test_what_fails_for_good_is_a_dead_letter(folder: str) -> None:
+def test_an_item_that_keeps_failing_becomes_a_dead_letter(folder: str) -> None:
     async def play() -> None:
         async with trial(doubler(tries=2), folder, inputs=["raw"], outputs=["done"]) as it:
             await it.enable()
             await fed(it, -1, 13, 4)
-            assert await it.next("done") == {"n": 8}  # it does not wait for those that are tried again
+            assert await it.next("done") == {"n": 8}  # it does not wait for items that are tried again
             while await it.dead_letters("raw") < 2:
                 await asyncio.sleep(0.01)
             full = await it.ask()
@@ -93,8 +93,8 @@ class Config:
 
 def test_a_source_makes_items_at_its_rate_and_takes_a_new_config_at_once(folder: str) -> None:
     bee = Component("generator", config=Config)
-    told: list[Config] = []
-    bee.on_config(told.append)
+    expected: list[Config] = []
+    bee.on_config(expected.append)
 
     @bee.source(rate=1)
     def make(config: Config) -> str:
@@ -105,20 +105,20 @@ def test_a_source_makes_items_at_its_rate_and_takes_a_new_config_at_once(folder:
             await it.enable()
             assert await it.next("words") == "a"
             status = await it.update(word="b")
-            assert status.enabled  # an update that says nothing of it leaves it as it is
+            assert status.enabled  # an update without `enabled` leaves it as it is
             assert "error" not in status.data["update"]
             while await it.next("words") != "b":
                 pass
             refused = await it.update(word=5, rate=1)
             assert refused.data["update"]["error"] == "config: word must be text, not the number 5"
-            assert (await it.ask()).data["config"] == {"word": "b"}  # all of it or nothing
+            assert (await it.ask()).data["config"] == {"word": "b"}  # all of an update or nothing
             assert (await it.update(enabled="yes")).data["update"]["error"] == "enabled must be true or false"
-            assert told == [Config(word="b")]
+            assert expected == [Config(word="b")]
 
     run(play)
 
 
-def test_stopping_drains_what_is_under_way(folder: str) -> None:
+def test_stopping_finishes_the_items_in_progress(folder: str) -> None:
     bee: Component[Any] = Component("slow", prefetch=2)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -139,7 +139,7 @@ def test_stopping_drains_what_is_under_way(folder: str) -> None:
             go_on.set()
             await ending
             assert {await it.next("done"), await it.next("done")} == {0, 1}  # they were begun
-            assert await it.depth("raw") == 2  # these were not, and are there
+            assert await it.depth("raw") == 2  # these were not begun, and went back
 
     run(play)
 
@@ -152,19 +152,19 @@ def test_forged_signals_and_other_swarms_change_nothing(folder: str) -> None:
             body = {"correlationId": uuid, "idempotencyKey": uuid, "signal": "config-update", "swarmId": "other"}
             body |= {"role": "doubler", "instance": "trial-doubler", "args": {"enabled": True}}
             for forged in (b"no", b"{}", json.dumps(body).encode(), json.dumps({**body, "swarmId": "a.b"}).encode()):
-                await it._bus.publish(names.CONTROL, Message(key=key, body=forged, message_id="m"))
+                await it._bus.publish(names.CONTROL, BusMessage(key=key, body=forged, message_id="m"))
             assert (await it.ask()).enabled is False
 
     run(play)
 
 
-def test_health_is_told_over_http(folder: str) -> None:
+def test_health_is_reported_over_http(folder: str) -> None:
     async def play() -> None:
         async with trial(doubler(), folder, inputs=["raw"], outputs=["done"]) as it:
             url = (await it.ask()).data["healthUrl"]
             assert url.endswith("/actuator/health")
-            code, told = await asyncio.to_thread(get, url)
-            assert (code, told["status"], told["instance"]) == (200, "UP", "trial-doubler")
+            code, expected = await asyncio.to_thread(get, url)
+            assert (code, expected["status"], expected["instance"]) == (200, "UP", "trial-doubler")
             other = url.replace("/actuator/health", "/healthz")
             assert (await asyncio.to_thread(get, other))[0] == 200
             assert (await asyncio.to_thread(get, other, "HEAD")) == (200, {})
@@ -174,7 +174,7 @@ def test_health_is_told_over_http(folder: str) -> None:
     run(play)
 
 
-def test_a_component_that_cannot_be_is_told_when_it_is_declared() -> None:
+def test_an_invalid_component_is_refused_when_it_is_declared() -> None:
     bee: Component[Any] = Component("bee")
     with pytest.raises(InputError, match="one of every_s, rate and cron"):
         bee.source()
@@ -192,35 +192,37 @@ def test_a_component_that_cannot_be_is_told_when_it_is_declared() -> None:
     @bee.sink
     def first(item: Any) -> None: ...
 
-    with pytest.raises(InputError, match=r"has a function already \(first\)"):
+    with pytest.raises(InputError, match=r"already has a function \(first\)"):
         bee.transform(first)
     with pytest.raises(InputError, match="must be a dataclass"):
         Component("bee", config=dict)
-    with pytest.raises(InputError, match="no role"):
+    with pytest.raises(InputError, match="not a valid role"):
         Component("b.*")
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"FARRO_BUS": ""}, "not set: FARRO_BUS; a component is started by a swarm"),
         ({"FARRO_ROLE": "other"}, "FARRO_ROLE is 'other', but this is a bee"),
-        ({"FARRO_CONFIG": "{"}, "FARRO_CONFIG is no JSON"),
+        ({"FARRO_CONFIG": "{"}, "FARRO_CONFIG is not valid JSON"),
         ({"FARRO_CONFIG": "[]"}, "FARRO_CONFIG must be an object"),
         ({"FARRO_HEALTH": "here"}, "FARRO_HEALTH must be HOST:PORT"),
-        ({"FARRO_INPUTS": "a,#"}, "is no queue"),
+        ({"FARRO_INPUTS": "a,#"}, "is not a valid queue"),
     ],
 )
-def test_surroundings_that_are_wrong_are_told(changes: dict[str, str], told: str) -> None:
-    about = Surroundings(bus="files:/x", swarm="demo", role="bee", instance="demo-bee", inputs=("a",), outputs=("b",))
-    assert Surroundings.of(about.to_env(), "bee") == Surroundings(**{**fields_of(about), "config": {}})
+def test_a_wrong_environment_is_reported(changes: dict[str, str], expected: str) -> None:
+    about = ComponentEnvironment(
+        bus="files:/x", swarm="demo", role="bee", instance="demo-bee", inputs=("a",), outputs=("b",)
+    )
+    assert ComponentEnvironment.of(about.to_env(), "bee") == ComponentEnvironment(**{**fields_of(about), "config": {}})
     with pytest.raises(InputError) as caught:
-        Surroundings.of({**about.to_env(), **changes}, "bee")
-    assert told in str(caught.value)
+        ComponentEnvironment.of({**about.to_env(), **changes}, "bee")
+    assert expected in str(caught.value)
 
 
-def fields_of(about: Surroundings) -> dict[str, Any]:
-    return {name: getattr(about, name) for name in Surroundings.__dataclass_fields__}
+def fields_of(about: ComponentEnvironment) -> dict[str, Any]:
+    return {name: getattr(about, name) for name in ComponentEnvironment.__dataclass_fields__}
 
 
 PROGRAM = """
@@ -240,10 +242,10 @@ PROGRAM = """
 
 
 def test_nothing_is_lost_on_the_way(folder: str, tmp_path: Path) -> None:
-    """A component that is killed again and again: every item comes out, and an item that comes out twice has one id."""
+    """A component that is killed repeatedly: every item comes out, and one that comes out twice has one id."""
     log = tmp_path / "log"
     log.touch()
-    about = Surroundings(
+    about = ComponentEnvironment(
         bus=f"files:{folder}", swarm="demo", role="counter", instance="demo-counter", inputs=("raw",), outputs=("done",)
     )
     env = {**os.environ, **about.to_env(), "LOG": str(log)}
@@ -263,7 +265,7 @@ def test_nothing_is_lost_on_the_way(folder: str, tmp_path: Path) -> None:
         enable = {"correlationId": uuid, "idempotencyKey": uuid, "signal": "config-update", "role": "counter",
                   "instance": "demo-counter", "args": {"enabled": True}}  # fmt: skip
         for number in range(30):
-            await bus.publish(about.exchange, Message(key="raw", body=b"%d" % number, message_id=f"m{number}"))
+            await bus.publish(about.exchange, BusMessage(key="raw", body=b"%d" % number, message_id=f"m{number}"))
         out: dict[str, set[int]] = {}
         consumer = await bus.consume(names.work_queue("demo", "done"), prefetch=100)
 
@@ -279,14 +281,14 @@ def test_nothing_is_lost_on_the_way(folder: str, tmp_path: Path) -> None:
         for worked in (5, 12, 20):
             await anext(watch)
             body = json.dumps(enable).encode()
-            await bus.publish(names.CONTROL, Message(key=key, body=body, message_id="on"))
+            await bus.publish(names.CONTROL, BusMessage(key=key, body=body, message_id="on"))
             while len(log.read_text().splitlines()) < worked:
                 await asyncio.sleep(0.01)
             os.kill(victim.pid, signal.SIGKILL)
             victim.wait()
             victim = start()
         await anext(watch)
-        await bus.publish(names.CONTROL, Message(key=key, body=json.dumps(enable).encode(), message_id="on"))
+        await bus.publish(names.CONTROL, BusMessage(key=key, body=json.dumps(enable).encode(), message_id="on"))
         await collecting
         victim.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(victim.wait) == 0
@@ -296,7 +298,7 @@ def test_nothing_is_lost_on_the_way(folder: str, tmp_path: Path) -> None:
     run(play)
 
 
-def test_a_program_without_surroundings_says_so_in_a_line() -> None:
+def test_a_program_without_its_environment_prints_one_line() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM)], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
@@ -322,8 +324,8 @@ def test_the_example_of_the_page_works(folder: str) -> None:
     run(play)
 
 
-def test_a_source_is_called_again_when_what_it_made_was_accepted(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trouble of the bus makes it send the same messages again, before anything else is made."""
+def test_a_source_is_called_again_after_its_items_were_accepted(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After trouble with the bus it sends the same messages again before it is called again."""
     bee: Component[Any] = Component("numbers")
     made: list[int] = []
     sent: list[tuple[bytes, str]] = []
@@ -335,11 +337,11 @@ def test_a_source_is_called_again_when_what_it_made_was_accepted(folder: str, mo
 
     publish = FilesBus.publish
 
-    async def troubled(bus: FilesBus, exchange: str, message: Message) -> None:
+    async def troubled(bus: FilesBus, exchange: str, message: BusMessage) -> None:
         if exchange == names.work_exchange("trial"):
             sent.append((message.body, message.message_id))
             if len(sent) in (2, 3):
-                assert len(made) == 2  # it was not asked for more
+                assert len(made) == 2  # it was not called again
                 raise BusTrouble("away")
         await publish(bus, exchange, message)
 
@@ -354,7 +356,7 @@ def test_a_source_is_called_again_when_what_it_made_was_accepted(folder: str, mo
     run(play)
 
 
-def test_what_a_slow_function_had_not_begun_goes_back_at_once(folder: str) -> None:
+def test_items_that_a_slow_function_has_not_begun_go_back_at_once(folder: str) -> None:
     bee: Component[Any] = Component("slow", prefetch=8)
     begun, go_on = threading.Event(), threading.Event()
     calls: list[int] = []

@@ -17,9 +17,9 @@ import pytest
 
 from farro.swarm.component import Component, service_workload, workload
 from farro.swarm.component import run as running
-from farro.swarm.component.environment import Surroundings
+from farro.swarm.component.environment import ComponentEnvironment
 from farro.swarm.component.testing import trial
-from swarm.component.bench import get, run
+from swarm.component.harness import get, run
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_service_runs_while_it_is_enabled(folder: str, kind: str) -> None:
                 assert (await it.enable()).enabled
                 while log[-1:] != [f"began {word}"]:
                     await asyncio.sleep(0.01)
-                await it.enable()  # it is already
+                await it.enable()  # it is enabled already
                 status = await it.ask()
                 assert (status.data["told"], status.data["health"]) == ({"place": "here"}, "UP")
                 assert not (await it.update(enabled=False, word="b")).enabled
@@ -69,12 +69,12 @@ def test_a_service_runs_while_it_is_enabled(folder: str, kind: str) -> None:
             assert log == ["began a", "ended", "began b", "ended"]
             assert (await it.ask()).data["done"] == 6
             await it.enable()
-        assert log[-1] == "ended"  # the end of the component is its end, too
+        assert log[-1] == "ended"  # the end of the component ends the service too
 
     run(play)
 
 
-def test_a_service_that_breaks_is_run_again_and_is_down_meanwhile(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_service_is_run_again_and_is_down_meanwhile(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_workload, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(service_workload, "SETTLED_S", 0.05)
     bee: Component[Any] = Component("keeper")
@@ -84,7 +84,7 @@ def test_a_service_that_breaks_is_run_again_and_is_down_meanwhile(folder: str, m
     def keep(stop: threading.Event) -> None:
         runs.append(1)
         if len(runs) == 2:
-            return  # to end is no better than to raise
+            return  # returning early counts like raising
         if not mended.is_set():
             raise RuntimeError("no")
         stop.wait()
@@ -98,7 +98,7 @@ def test_a_service_that_breaks_is_run_again_and_is_down_meanwhile(folder: str, m
             assert status.enabled
             assert status.data["lastError"] == "RuntimeError: no"
             broken.set()
-            while (await it.status()).data["lastError"] != "ended though nobody told it to":
+            while (await it.status()).data["lastError"] != "ended though it was not told to":
                 pass
             assert (await asyncio.to_thread(get, url))[0] == 503
             mended.set()
@@ -112,7 +112,7 @@ def test_a_service_that_breaks_is_run_again_and_is_down_meanwhile(folder: str, m
 
 
 @pytest.mark.parametrize("well", [True, False])
-def test_a_service_that_says_when_it_is_ready_is_enabled_then(folder: str, well: bool) -> None:
+def test_a_service_with_says_ready_is_enabled_once_it_is_ready(folder: str, well: bool) -> None:
     bee: Component[Any] = Component("keeper")
     go_on = threading.Event()
 
@@ -130,15 +130,15 @@ def test_a_service_that_says_when_it_is_ready_is_enabled_then(folder: str, well:
             await asyncio.sleep(0.1)
             assert not enabling.done()
             go_on.set()
-            told = await enabling
-            assert told.enabled
-            assert told.data["health"] == ("UP" if well else "DOWN")  # how it is, is known by then
-            assert told.data.get("lastError") == (None if well else "RuntimeError: not today")
+            report = await enabling
+            assert report.enabled
+            assert report.data["health"] == ("UP" if well else "DOWN")  # its health is known by then
+            assert report.data.get("lastError") == (None if well else "RuntimeError: not today")
 
     run(play)
 
 
-def test_a_service_that_does_not_heed_its_event_is_told_of(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_ignores_its_event_is_reported(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "DRAIN_S", 0.05)
     bee: Component[Any] = Component("keeper")
     free, began = threading.Event(), threading.Event()
@@ -152,11 +152,11 @@ def test_a_service_that_does_not_heed_its_event_is_told_of(folder: str, monkeypa
         async with trial(bee, folder) as it:
             await it.enable()
             await asyncio.to_thread(began.wait)
-            told = await it.disable()
-            assert not told.enabled
-            assert told.data["update"]["notes"].startswith("what was under way did not end")
+            report = await it.disable()
+            assert not report.enabled
+            assert report.data["update"]["notes"].startswith("items in progress did not end")
             again = await it.enable()
-            assert again.data["update"]["error"] == "keeper was told to end and has not yet"
+            assert again.data["update"]["error"] == "keeper was told to end and has not ended yet"
             assert not again.enabled
             free.set()
             while not (await it.enable()).enabled:
@@ -165,7 +165,7 @@ def test_a_service_that_does_not_heed_its_event_is_told_of(folder: str, monkeypa
     run(play)
 
 
-def test_status_is_told_while_a_service_ends(folder: str) -> None:
+def test_status_is_sent_while_a_service_ends(folder: str) -> None:
     bee: Component[Any] = Component("keeper")
     ending, free = asyncio.Event(), asyncio.Event()
 
@@ -181,7 +181,7 @@ def test_status_is_told_while_a_service_ends(folder: str) -> None:
             disabling = asyncio.create_task(it._bus.publish(*_off(it)))
             await disabling
             await ending.wait()
-            assert (await it.ask()).enabled  # it answers, and is still at it
+            assert (await it.ask()).enabled  # it answers, and is still running
             free.set()
             while (await it.status()).enabled:
                 pass
@@ -192,13 +192,13 @@ def test_status_is_told_while_a_service_ends(folder: str) -> None:
 def _off(it: Any) -> tuple[str, Any]:
     import json
 
-    from farro.swarm.bus.port import Message
+    from farro.swarm.bus.port import BusMessage
 
     uuid = "123e4567-e89b-12d3-a456-426614174000"
     body = {"correlationId": uuid, "idempotencyKey": uuid, "signal": "config-update", "swarmId": "trial"}
     body |= {"role": "keeper", "instance": "trial-keeper", "args": {"enabled": False}}
     key = "sig.config-update.keeper.trial-keeper"
-    return "ph.control", Message(key=key, body=json.dumps(body).encode(), message_id="off")
+    return "ph.control", BusMessage(key=key, body=json.dumps(body).encode(), message_id="off")
 
 
 PROGRAM = """
@@ -223,8 +223,8 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize(("how", "code"), [("polite", 0), ("deaf", 1), ("leaves", 7)])
-def test_a_program_ends_whether_its_service_does_or_not(folder: str, how: str, code: int) -> None:
-    about = Surroundings(bus=f"files:{folder}", swarm="trial", role="keeper", instance="trial-keeper")
+def test_a_program_ends_even_if_its_service_does_not(folder: str, how: str, code: int) -> None:
+    about = ComponentEnvironment(bus=f"files:{folder}", swarm="trial", role="keeper", instance="trial-keeper")
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), how]
 
     async def play() -> None:
@@ -275,6 +275,6 @@ def test_a_source_with_a_cron_line_is_called_at_its_minutes(folder: str, monkeyp
             assert await it.next("bells") == "nine"
             assert datetime.now(UTC) - start >= timedelta(milliseconds=200)
             assert (await it.ask()).data["done"] == 1
-            assert await it.depth("bells") == 0  # the next is tomorrow's
+            assert await it.depth("bells") == 0  # the next one is tomorrow
 
     run(play)

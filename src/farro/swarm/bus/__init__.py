@@ -1,4 +1,54 @@
-"""Adapters of the Bus port: `files` for one machine without a server, `amqp` on RabbitMQ.
+"""The message bus of swarms: `files` for one machine without a server, `amqp` on RabbitMQ."""
 
-What is sent lives in swarm; who sends it lives in the services and in component.
-"""
+from __future__ import annotations
+
+from farro.errors import BusTrouble, InputError
+from farro.swarm.bus.port import Bus
+
+CHECK_S = 30.0  # between two checks for a lost queue
+
+
+async def open_bus(address: str, *, durable: bool = True, quorum: bool = False) -> Bus:
+    """Open the bus at `files:FOLDER`, `amqp://…` or `amqps://…`. Each adapter is imported only when it is needed."""
+    if address.startswith(("amqp://", "amqps://")):
+        from farro.swarm.bus.amqp import AmqpBus
+
+        return await AmqpBus.connect(address, quorum=quorum)
+    if address.startswith("files:") and len(address) > len("files:"):
+        from farro.swarm.bus.files import FilesBus
+
+        return FilesBus(address.removeprefix("files:"), durable=durable)
+    shown = address.split("@", 1)[-1]  # the part before @ may hold a password
+    raise InputError(f"{shown!r} is not a bus; it must be files:FOLDER, amqp://… or amqps://…")
+
+
+class LostQueueCheck:
+    """Detect a consumer whose queue was deleted.
+
+    A consumer of a queue that an operator deleted, or that a broker lost with its disk, would wait for ever. A queue
+    that is missing twice in a row ends the process that consumes it; the process that replaces it declares the queue
+    again. [test_a_consumer_of_a_deleted_queue_gets_an_error]
+    """
+
+    def __init__(self, bus: Bus, queue: str) -> None:
+        self._bus = bus
+        self._queue = queue
+        self._missing = 0
+        self._checked_s: float | None = None
+
+    async def check_if_due(self, now_s: float) -> None:
+        if self._checked_s is None:
+            self._checked_s = now_s
+        if now_s - self._checked_s >= CHECK_S:
+            self._checked_s = now_s
+            await self.check()
+
+    async def check(self) -> None:
+        """Raise BusTrouble if the queue has no consumer any more. An unreachable bus is not a lost queue."""
+        try:
+            depth = await self._bus.depth(self._queue)
+        except BusTrouble:
+            return
+        self._missing = self._missing + 1 if depth is None or depth.consumers == 0 else 0
+        if self._missing > 1:  # missing once may be a connection that is being restored
+            raise BusTrouble(f"the queue {self._queue} was deleted; its consumer must start again")

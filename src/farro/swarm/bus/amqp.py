@@ -1,19 +1,17 @@
-"""The bus on RabbitMQ, over aio-pika: topic exchanges, durable queues, publisher confirms, and a connection that comes
-back by itself.
+"""The bus on RabbitMQ with aio-pika: topic exchanges, durable queues, publisher confirms, automatic reconnect.
 
-What is sent lives in swarm; the files adapter needs no server and keeps the same promises.
-
-- `publish` waits for the broker's confirm. While the broker is away it is tried again, with the same message id, until
-  `patience_s` is over: a confirm that was lost on the way makes a second message, which readers know by its id.
-- A consumer that lost its connection goes on when it is back. What it had taken was given to others meanwhile: to
-  acknowledge that changes nothing.
-- A queue keeps its kind: to declare one otherwise than it is (its dead letters, `quorum`) is refused by the broker.
+- `publish` waits for the broker's confirm. While the broker is unreachable it retries with the same message id, until
+  `patience_s` is over: a lost confirm makes a second message, which readers recognise by its id.
+- A consumer that lost its connection goes on after the reconnect. The broker has given its messages to other consumers;
+  acknowledging them then does nothing.
+- A queue keeps its kind: the broker refuses to declare it with other dead letters or another `quorum`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,8 +20,7 @@ from urllib.parse import urlsplit
 
 from farro.errors import BusTrouble, InputError
 from farro.lazy_dataclass import dataclass, field
-from farro.swarm.bus.amqp_log import Presence, quieten
-from farro.swarm.bus.port import Binding, Depth, Message
+from farro.swarm.bus.port import Binding, BusMessage, QueueDepth
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractRobustChannel, AbstractRobustConnection
@@ -32,14 +29,14 @@ if TYPE_CHECKING:
 PATIENCE_S = 30.0
 _RETRY_S = 0.2
 _ACK_LATE_S = 0.005
-_ACK_SOON_S = 0.05  # where nobody waits for it
-_STALE_MS = "600000"  # what need not last goes from a queue that nobody reads
-_TRANSIENT, _PERSISTENT = 1, 2  # of a message; of the latter the broker confirms that it has it on its disk
+_ACK_SOON_S = 0.05  # for acknowledgements that no caller waits for
+_STALE_MS = "600000"  # messages that need not last expire in a queue without a reader
+_TRANSIENT, _PERSISTENT = 1, 2  # delivery modes; the broker confirms a persistent message once it is on disk
 T = TypeVar("T")
 
 
-class _OverAgain(Exception):
-    """The call is made once more, on a new channel."""
+class _RetryOnNewChannel(Exception):
+    """Repeat the call on a new channel."""
 
 
 def _access_refused() -> type[Exception]:
@@ -49,7 +46,7 @@ def _access_refused() -> type[Exception]:
 
 
 class AmqpBus:
-    """The Bus port. `opened` makes one."""
+    """The Bus port on RabbitMQ. Use `connect` to make one."""
 
     def __init__(self, connection: AbstractRobustConnection, address: str, *, quorum: bool, patience_s: float) -> None:
         self._connection = connection
@@ -57,21 +54,21 @@ class AmqpBus:
         self._quorum = quorum
         self._patience_s = patience_s
         self._channel: AbstractRobustChannel | None = None
-        self._opening = asyncio.Lock()  # of that channel: many publish at once
+        self._opening = asyncio.Lock()  # for that channel: many tasks publish at once
         self._exchanges: set[str] = set()
-        self._given: set[str] = set()  # exchanges that others must make
+        self._not_declarable: set[str] = set()  # exchanges that this user may not declare
         self._consumers: list[AmqpConsumer] = []
-        self._presence = Presence(connection, address)
+        self._connection_log = ConnectionLog(connection, address)
 
     @classmethod
-    async def opened(cls, url: str, *, quorum: bool = False, patience_s: float = PATIENCE_S) -> AmqpBus:
-        """BusTrouble: nobody answers there, or it does not take the password."""
+    async def connect(cls, url: str, *, quorum: bool = False, patience_s: float = PATIENCE_S) -> AmqpBus:
+        """Connect to a broker. Raises BusTrouble if it does not answer, or refuses the password."""
         try:
             import aio_pika
             from aio_pika import exceptions
         except ImportError as error:
             raise InputError("the amqp bus needs aio-pika: pip install 'farro[amqp]'") from error
-        quieten()
+        silence_libraries()
         parts = urlsplit(url)
         address = f"{parts.hostname}:{parts.port or 5672}"  # without the password, for messages
         try:
@@ -95,8 +92,8 @@ class AmqpBus:
         async def declare() -> None:
             channel = await self._open_channel()
             if dead_letters is not None:
-                # An exchange of its own name, which goes with it. Through the broker's default exchange a user would
-                # need the right to write there, and could then write into every queue.
+                # The dead letters have an exchange of the same name, which is deleted with the queue. For the broker's
+                # default exchange a user would need the right to write there, and could then write into every queue.
                 given_up = await channel.declare_exchange(dead_letters, "fanout", durable=True, auto_delete=True)
                 await (await channel.get_queue(dead_letters)).bind(given_up)
             made = await channel.declare_queue(queue, durable=not exclusive, exclusive=exclusive, arguments=arguments)
@@ -104,7 +101,7 @@ class AmqpBus:
                 await self._declare_exchange(channel, binding.exchange)
                 await made.bind(binding.exchange, binding.key)
 
-        await self._patiently(declare, f"declare {queue}")
+        await self._retry(declare, f"declare {queue}")
 
     async def unbind(self, queue: str, binding: Binding) -> None:
         async def unbind() -> None:
@@ -112,16 +109,16 @@ class AmqpBus:
             found = await channel.get_queue(queue)
             await found.unbind(binding.exchange, binding.key)
 
-        await self._patiently(unbind, f"unbind {queue}")
+        await self._retry(unbind, f"unbind {queue}")
 
     async def delete(self, queue: str) -> None:
         async def delete() -> None:
             channel = await self._open_channel()
             await channel.queue_delete(queue)
 
-        await self._patiently(delete, f"delete {queue}")
+        await self._retry(delete, f"delete {queue}")
 
-    async def publish(self, exchange: str, message: Message) -> None:
+    async def publish(self, exchange: str, message: BusMessage) -> None:
         from aiormq import spec
 
         properties = spec.Basic.Properties(
@@ -135,14 +132,14 @@ class AmqpBus:
         async def publish() -> None:
             channel = await self._open_channel()
             await self._declare_exchange(channel, exchange)
-            # Below aio-pika's own exchange, which lets nobody write before the socket took what another wrote: here
-            # many wait for their confirms at once, and the confirm is what counts.
+            # Not through aio-pika's exchange, which waits for the socket between two messages: here many tasks wait for
+            # their confirms at once, and only the confirm counts.
             underlay: Any = await channel.get_underlay_channel()
             await underlay.basic_publish(
                 message.body, exchange=exchange, routing_key=message.key, properties=properties, wait=False
             )
 
-        await self._patiently(publish, f"publish {message.key}")
+        await self._retry(publish, f"publish {message.key}")
 
     async def consume(self, queue: str, *, prefetch: int = 1) -> AmqpConsumer:
         from farro.swarm.bus.amqp_queue import PlainQueue
@@ -155,18 +152,20 @@ class AmqpBus:
             channel.QUEUE_CLASS = PlainQueue
             await channel.set_qos(prefetch_count=max(1, prefetch))
             consumer = AmqpConsumer(channel, max(1, prefetch))
-            found: Any = await channel.declare_queue(queue, passive=True)  # consumed again after a reconnect
-            await found.consume(consumer.hear)
+            found: Any = await channel.declare_queue(
+                queue, passive=True
+            )  # aio-pika consumes it again after a reconnect
+            await found.consume(consumer.receive)
             self._consumers = [one for one in self._consumers if not one.closed] + [consumer]
             return consumer
 
-        return await self._patiently(consume, f"consume {queue}")
+        return await self._retry(consume, f"consume {queue}")
 
-    async def depth(self, queue: str) -> Depth | None:
-        return await self._patiently(lambda: self._counts(queue), f"look at {queue}")
+    async def depth(self, queue: str) -> QueueDepth | None:
+        return await self._retry(lambda: self._counts(queue), f"look at {queue}")
 
-    async def _counts(self, queue: str) -> Depth | None:
-        """A passive declaration of one that is not there closes its channel: so it has one of its own."""
+    async def _counts(self, queue: str) -> QueueDepth | None:
+        """Count on a channel of its own: a passive declaration of a missing queue closes the channel."""
         from aio_pika.exceptions import ChannelNotFoundEntity
 
         async with self._connection.channel() as channel:
@@ -175,13 +174,13 @@ class AmqpBus:
             except ChannelNotFoundEntity:
                 return None
             counts = found.declaration_result
-            return Depth(ready=counts.message_count or 0, taken=None, consumers=counts.consumer_count or 0)
+            return QueueDepth(ready=counts.message_count or 0, taken=None, consumers=counts.consumer_count or 0)
 
     async def close(self) -> None:
-        self._presence.leave()
+        self._connection_log.closing()
         for consumer in self._consumers:
             await consumer.close()
-        with contextlib.suppress(Exception):  # whatever it is: the connection is over
+        with contextlib.suppress(Exception):  # the connection is being given up, whatever the error
             await self._connection.close()
 
     async def _open_channel(self) -> AbstractRobustChannel:
@@ -197,16 +196,18 @@ class AmqpBus:
         await self._connection.connected.wait()
 
     async def _declare_exchange(self, channel: AbstractRobustChannel, name: str) -> None:
-        if name not in self._exchanges and name not in self._given:
+        if name not in self._exchanges and name not in self._not_declarable:
             try:
                 await channel.declare_exchange(name, "topic", durable=True)
-            except _access_refused() as error:  # a user that may use it and not make it; the channel is over
-                self._given.add(name)
-                raise _OverAgain from error
+            except (
+                _access_refused()
+            ) as error:  # the user may use the exchange but not declare it; the channel is closed
+                self._not_declarable.add(name)
+                raise _RetryOnNewChannel from error
             self._exchanges.add(name)
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]], what: str) -> T:
-        """Again while the broker is away. What is wrong with the request itself is told at once."""
+    async def _retry(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        """Retry while the broker is unreachable. Errors in the request itself are raised at once."""
         from aio_pika import exceptions
 
         until_s = time.monotonic() + self._patience_s
@@ -214,7 +215,7 @@ class AmqpBus:
             try:
                 async with asyncio.timeout(max(0.01, until_s - time.monotonic())):
                     return await call()
-            except _OverAgain:
+            except _RetryOnNewChannel:
                 continue
             except (exceptions.ChannelPreconditionFailed, exceptions.ChannelNotFoundEntity) as error:
                 raise InputError(f"the broker at {self._address} refuses to {what}: {error}") from error
@@ -232,7 +233,7 @@ class AmqpBus:
 
 @dataclass(kw_only=True)
 class AmqpDelivery:
-    message: Message
+    message: BusMessage
     redelivered: bool
     tag: int
     acks: Acknowledgements = field(repr=False)
@@ -255,22 +256,23 @@ class AmqpDelivery:
 
 
 class Acknowledgements:
-    """What a consumer got on one channel, and has settled: those that have none before them that is not are told to the
-    broker in one frame, some milliseconds late, and never so late that the broker waits for room.
+    """The deliveries of one channel that are settled: acknowledged in order in one frame, some milliseconds late.
 
-    A process that dies before it told them gets their messages again, as it would a moment earlier."""
+    Acknowledgements are never so late that the broker waits for free prefetch slots. A process that dies before it
+    sends them gets the messages again.
+    """
 
     def __init__(self, channel: Any, prefetch: int) -> None:
         self.channel = channel
-        self._room = prefetch
-        self._given: deque[int] = deque()  # in order, as the broker numbers them; some are settled already
+        self._prefetch = prefetch
+        self._unsettled: deque[int] = deque()  # in the broker's order; some are settled already
         self._settled: set[int] = set()
-        self._told: list[int] = []  # acknowledged, and not told yet
-        self._later: asyncio.TimerHandle | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._unsent: list[int] = []  # acknowledged, but not sent to the broker yet
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: set[asyncio.Task[None]] = set()
 
-    def give(self, tag: int) -> None:
-        self._given.append(tag)
+    def delivered(self, tag: int) -> None:
+        self._unsettled.append(tag)
 
     async def ack(self, tag: int) -> None:
         if self._note(tag, _ACK_LATE_S):
@@ -281,51 +283,51 @@ class Acknowledgements:
             self._flush_soon()
 
     def _note(self, tag: int, late_s: float) -> bool:
-        """Whether it is time to tell the broker; else that is done some milliseconds later."""
-        self._told.append(tag)
-        if 2 * len(self._told) >= self._room:
+        """Return whether to acknowledge at the broker now; else a timer does so some milliseconds later."""
+        self._unsent.append(tag)
+        if 2 * len(self._unsent) >= self._prefetch:
             return True
         loop = asyncio.get_running_loop()
-        if self._later is None or self._later.when() > loop.time() + late_s:
-            if self._later is not None:
-                self._later.cancel()
-            self._later = loop.call_later(late_s, self._flush_soon)
+        if self._timer is None or self._timer.when() > loop.time() + late_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_later(late_s, self._flush_soon)
         return False
 
     def _flush_soon(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         task = asyncio.create_task(self.flush())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._flushing.add(task)
+        task.add_done_callback(self._flushing.discard)
 
     async def reject(self, tag: int, requeue: bool) -> None:
         self._settled.add(tag)
-        with self._over():
+        with self._ignoring_closed_channel():
             await self.channel.basic_reject(tag, requeue=requeue, wait=False)
 
     async def flush(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        told, self._told = self._told, []
-        self._settled.update(told)
-        first = set[int]()  # with none before them that is not settled
-        while self._given and self._given[0] in self._settled:
-            first.add(tag := self._given.popleft())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        acknowledged, self._unsent = self._unsent, []
+        self._settled.update(acknowledged)
+        first = set[int]()  # without an unsettled delivery before them
+        while self._unsettled and self._unsettled[0] in self._settled:
+            first.add(tag := self._unsettled.popleft())
             self._settled.discard(tag)
-        together = first.intersection(told)  # the others of them were told alone, and may not be told again
-        with self._over():
+        together = first.intersection(acknowledged)  # the others were already acknowledged one by one
+        with self._ignoring_closed_channel():
             if together:
                 await self.channel.basic_ack(max(together), multiple=True, wait=False)
-            for tag in told:
+            for tag in acknowledged:
                 if tag not in first:
                     await self.channel.basic_ack(tag, wait=False)
 
     @staticmethod
-    def _over() -> contextlib.AbstractContextManager[None]:
-        """Its channel may be over: then others have what it gave."""
+    def _ignoring_closed_channel() -> contextlib.AbstractContextManager[None]:
+        """Ignore a closed channel: the broker has given its messages to others."""
         from aio_pika.exceptions import AMQPError
 
         return contextlib.suppress(AMQPError, ConnectionError, RuntimeError)
@@ -335,26 +337,26 @@ class AmqpConsumer:
     def __init__(self, channel: Any, prefetch: int) -> None:
         self._channel = channel
         self._prefetch = prefetch
-        self._came: asyncio.Queue[AmqpDelivery | None] = asyncio.Queue()
-        self._acks: Acknowledgements | None = None  # of the channel below, which is another after a reconnect
+        self._deliveries: asyncio.Queue[AmqpDelivery | None] = asyncio.Queue()
+        self._acks: Acknowledgements | None = None  # of the current channel, which changes after a reconnect
         self._closed = False
 
-    async def hear(self, incoming: DeliveredMessage) -> None:
+    async def receive(self, incoming: DeliveredMessage) -> None:
         properties: Any = incoming.header.properties
-        told: Any = incoming.delivery
+        delivery: Any = incoming.delivery
         headers = properties.headers or {}
-        message = Message(
-            key=_first_key(headers) or told.routing_key or "",
+        message = BusMessage(
+            key=_first_key(headers) or delivery.routing_key or "",
             body=incoming.body,
             message_id=properties.message_id or "",
             headers={name: str(value) for name, value in headers.items() if not name.startswith("x-")},
         )
-        before = bool(told.redelivered) or "x-death" in headers
+        before = bool(delivery.redelivered) or "x-death" in headers
         if self._acks is None or self._acks.channel is not incoming.channel:
             self._acks = Acknowledgements(incoming.channel, self._prefetch)
-        tag: int = told.delivery_tag
-        self._acks.give(tag)
-        self._came.put_nowait(AmqpDelivery(message=message, redelivered=before, tag=tag, acks=self._acks))
+        tag: int = delivery.delivery_tag
+        self._acks.delivered(tag)
+        self._deliveries.put_nowait(AmqpDelivery(message=message, redelivered=before, tag=tag, acks=self._acks))
 
     @property
     def closed(self) -> bool:
@@ -364,27 +366,81 @@ class AmqpConsumer:
         return self
 
     async def __anext__(self) -> AmqpDelivery:
-        found = None if self._closed else await self._came.get()
+        found = None if self._closed else await self._deliveries.get()
         if found is None:
             raise StopAsyncIteration
         return found
 
     async def close(self) -> None:
-        """The broker gives what was not acknowledged to others when the channel ends."""
+        """Close the channel; the broker gives unacknowledged messages to other consumers."""
         if not self._closed:
             self._closed = True
-            await self._came.put(None)
+            await self._deliveries.put(None)
             if self._acks is not None:
                 await self._acks.flush()
-            with contextlib.suppress(Exception):  # whatever it is: the channel is over
+            with contextlib.suppress(Exception):  # the channel is being given up, whatever the error
                 await self._channel.close()
 
 
 def _first_key(headers: Mapping[str, Any]) -> str:
-    """The key that a dead letter was sent with: it comes under the name of its queue, and tells of the first."""
+    """Return the routing key with which a dead letter was first published: it arrives with its queue's name as the
+    key."""
     deaths = headers.get("x-death")
     if isinstance(deaths, list) and deaths and isinstance(deaths[-1], dict):
         keys = deaths[-1].get("routing-keys")
         if isinstance(keys, list) and keys:
             return str(keys[0])
     return ""
+
+
+# --- the log: one line when the broker goes, one when it is back ---
+
+LOGGER = logging.getLogger("farro.bus")
+_LIBRARIES = ("aio_pika", "aiormq")
+
+
+def _only_blocked(record: logging.LogRecord) -> bool:
+    """Filter the log of aio-pika and aiormq: pass on only the line about a broker that takes no messages because its
+    disk or memory is full."""
+    if "blocked" in str(record.msg):
+        LOGGER.log(record.levelno, record.getMessage().splitlines()[0])
+    return False
+
+
+def silence_libraries() -> None:
+    """Silence aio-pika and aiormq, which log each of five attempts a second and a traceback for a lost connection.
+
+    Call it after they were imported. Loggers that the program has configured are left alone.
+    """
+    loggers = [logging.getLogger(name) for name in _LIBRARIES]
+    if any(logger.handlers or logger.level != logging.NOTSET for logger in loggers):
+        return
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] in _LIBRARIES:
+            logging.getLogger(name).addFilter(_only_blocked)  # adding the same filter twice has no effect
+
+
+class ConnectionLog:
+    """Log when the broker of a connection becomes unreachable, and when it is back."""
+
+    def __init__(self, connection: AbstractRobustConnection, address: str) -> None:
+        self._address = address
+        self._away = False
+        self._closing = False
+        connection.close_callbacks.add(self._lost)
+        connection.reconnect_callbacks.add(self._back)
+
+    def closing(self) -> None:
+        """Note that this process closes the connection, which is not logged."""
+        self._closing = True
+
+    def _lost(self, _: Any, why: BaseException | None = None) -> None:
+        if not self._away and not self._closing:
+            self._away = True
+            reason = " ".join(str(why or "").split())[:200] or "it closed the connection"
+            LOGGER.warning("the broker at %s is unreachable: %s; retrying until it is back", self._address, reason)
+
+    def _back(self, *_: Any) -> None:
+        if self._away:
+            self._away = False
+            LOGGER.warning("the broker at %s is back", self._address)

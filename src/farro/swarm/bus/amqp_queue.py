@@ -1,7 +1,7 @@
-"""A queue of aio-pika that hands on messages as they came, and is consumed again after a reconnect like any other.
+"""A queue of aio-pika that passes on raw messages, and is consumed again after a reconnect like any other.
 
-What is done with them lives in amqp. aio-pika would wrap each in an object of forty members and give it a task of its
-own: a tenth of what a message costs whoever hears hundreds a second.
+aio-pika would wrap each message in a large object and give it a task of its own, a tenth of the cost of a message for a
+controller that receives hundreds a second. A module of its own, since it needs aio-pika at import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aio_pika.robust_queue import RobustQueue
 
 
 class PlainQueue(RobustQueue):
-    """`callback` gets aiormq's message. aio-pika calls `consume` again, with the same arguments, on a new channel."""
+    """A queue whose `callback` gets aiormq's message. aio-pika calls `consume` again on a new channel."""
 
     async def consume(
         self,
@@ -27,8 +27,8 @@ class PlainQueue(RobustQueue):
     ) -> str:
         channel = await self.channel.get_underlay_channel()
         options: dict[str, Any] = {"no_ack": no_ack, "exclusive": exclusive, "arguments": arguments}
-        told = await channel.basic_consume(self.name, callback, consumer_tag=consumer_tag, timeout=timeout, **options)
-        assert told.consumer_tag is not None
+        answer = await channel.basic_consume(self.name, callback, consumer_tag=consumer_tag, timeout=timeout, **options)
+        assert answer.consumer_tag is not None
         if robust:
-            self._consumers[told.consumer_tag] = {"callback": callback, **options}
-        return told.consumer_tag
+            self._consumers[answer.consumer_tag] = {"callback": callback, **options}
+        return answer.consumer_tag

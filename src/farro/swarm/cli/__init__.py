@@ -1,1 +1,1 @@
-"""Commands of swarms, and of farro up."""
+"""The commands `farro swarm` and `farro up`, and the hidden ones that run the processes of swarms."""

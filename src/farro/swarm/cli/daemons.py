@@ -1,7 +1,4 @@
-"""`farro orchestrator` and `farro controller SWARM`: what farro starts by itself for swarms, until a signal ends it.
-
-The loops live in services.swarms; `farro swarm` asks for them.
-"""
+"""`farro orchestrator` and `farro controller SWARM`: the processes that farro starts for swarms."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ from farro.config.settings import Settings
 from farro.errors import BusTrouble, InputError
 from farro.host.clock import SystemClock
 from farro.log.structured import Log
-from farro.swarm import files, orchestrator_process, service
+from farro.swarm import files, processes, service
 from farro.swarm.bus.port import Bus
 
-AGAIN_S = 2.0  # after a bus was away for longer than it is waited for
+AGAIN_S = 2.0  # between two attempts to reach the bus
 
 
 class _Loop(Protocol):
@@ -35,23 +32,22 @@ class _Loop(Protocol):
 @click.command(hidden=True)
 @daemon
 def orchestrator(root: str | None, as_json: bool) -> None:
-    """Carry out what is asked of swarms, and see that their controllers live. One a root."""
+    """Carry out the commands of swarms and keep their controllers running. One per root."""
     signals = Signals()
     path, settings = read_root(root)
-    from farro.swarm import single_process
     from farro.swarm.controller.actions import environment
     from farro.swarm.orchestrator.orchestrator import Orchestrator
-    from farro.swarm.orchestrator.state import Launching, Realm
+    from farro.swarm.orchestrator.state import LaunchOptions, OrchestratorContext
 
     log = log_to_stdout("orchestrator", as_json, settings.runners)
-    place, durable = service.place(path, settings), settings.durability == "power"
-    place.make()
-    lease = single_process.hold(place.orchestrator, f"an orchestrator of {path}", SystemClock())
+    swarm_files, durable = service.files(path, settings), settings.durability == "power"
+    swarm_files.make()
+    lease = processes.hold_lease(swarm_files.orchestrator, f"an orchestrator of {path}", SystemClock())
 
     def make(bus: Bus) -> Orchestrator:
-        how = Launching(program=program(), root=path, env=environment(settings.secret_variables()))
+        how = LaunchOptions(program=program(), root=path, env=environment(settings.secret_variables()))
         runtime, clock = service.runtime(path), SystemClock()
-        return Orchestrator(Realm(place, bus, runtime, how, log=log, clock=clock, durable=durable))
+        return Orchestrator(OrchestratorContext(swarm_files, bus, runtime, how, log=log, clock=clock, durable=durable))
 
     log("info", "orchestrator started", {"pid": os.getpid(), "bus": settings.bus})
     asyncio.run(_run(path, settings, make, signals, log))
@@ -69,21 +65,19 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
     path, settings = read_root(root)
     files.check_swarm(swarm)
     from farro.jobs.times import timestamp
-    from farro.swarm import single_process
-    from farro.swarm.controller.actions import Ground, environment
+    from farro.swarm.controller.actions import ControllerContext, environment
     from farro.swarm.controller.controller import Controller
-    from farro.swarm.controller.orchestrator_guard import Guard
 
     log = log_to_stdout("controller", as_json, settings.runners)
-    place, clock = service.place(path, settings), SystemClock()
-    if place.desired(swarm) is None:
+    swarm_files, clock = service.files(path, settings), SystemClock()
+    if swarm_files.desired(swarm) is None:
         raise InputError(f"there is no swarm {swarm} in {path}; `farro swarm create` makes one, and its controller")
-    lease = single_process.hold(place.of(swarm), f"a controller of swarm {swarm}", clock)
-    ground = Ground(
+    lease = processes.hold_lease(swarm_files.swarm_folder(swarm), f"a controller of swarm {swarm}", clock)
+    context = ControllerContext(
         swarm=swarm,
-        instance=files.controller(swarm),
+        instance=files.controller_instance(swarm),
         bus_address=service.bus_address(path, settings),
-        folder=place.of(swarm),
+        folder=swarm_files.swarm_folder(swarm),
         cwd=path,
         env=environment(),
     )
@@ -91,11 +85,11 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
     def make(bus: Bus) -> Controller:
         durable = settings.durability == "power"
         return Controller(
-            ground, bus, service.runtime(path), log=log, now=lambda: timestamp(clock.now()), durable=durable
+            context, bus, service.runtime(path), log=log, now=lambda: timestamp(clock.now()), durable=durable
         )
 
-    queen = orchestrator_process.component(path, program(), environment(settings.secret_variables()))
-    guard = Guard(service.runtime(path), queen, place.folder, clock, log)
+    spec = processes.orchestrator_spec(path, program(), environment(settings.secret_variables()))
+    guard = processes.OrchestratorGuard(service.runtime(path), spec, swarm_files.folder, clock, log)
 
     async def run() -> None:
         guarding = asyncio.create_task(guard.run())
@@ -112,7 +106,7 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
 
 
 async def _run(root: str, settings: Settings, make: Callable[[Bus], _Loop], signals: Signals, log: Log) -> None:
-    """Until a signal. While the bus is away it is tried again: nobody would start an orchestrator that gave up."""
+    """Run until a signal. An unreachable bus is retried: no process would restart an orchestrator that gave up."""
     running, over = asyncio.get_running_loop(), asyncio.Event()
     loops: list[_Loop] = []
 
@@ -143,7 +137,7 @@ async def _run(root: str, settings: Settings, make: Callable[[Bus], _Loop], sign
             finally:
                 await bus.close()
         except BusTrouble as error:
-            log("error", f"{error}; tried again in {AGAIN_S:g} s", {})
+            log("error", f"{error}; retrying in {AGAIN_S:g} s", {})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(AGAIN_S):
                 await over.wait()

@@ -1,7 +1,7 @@
 """`farro member`: farro's own services as components of a swarm. Hidden: a controller starts them.
 
-The services are made in serving; their control plane is the SDK's (component). While a member is disabled its service
-does not exist: it has no store open and claims nothing. Enabling makes it, disabling ends it as SIGTERM does.
+While a member is disabled its service does not exist: it has no store open and claims nothing. Enabling starts it,
+disabling ends it as SIGTERM does.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def worker(role: str, slots: int, runner: str | None, root: str | None, as_json:
 
     @bee.service(says_ready=True)
     def work(stop: threading.Event) -> None:
-        _forget_surroundings()
+        _clear_environment()
         with daemon_services.worker(app, path, settings, options, log, tools) as service:
             service.start()
             log("info", "worker started", {"role": role, "slots": slots, "pid": os.getpid()})
             bee.ready()
-            _told_by(stop, lambda: service.stop(GRACE_S))
-            _served(service.wait, log)
+            _end_on(stop, lambda: service.stop(GRACE_S))
+            _run_until_failure(service.wait, log)
             log("info", "worker stopped", {"role": role})
 
     worker_processes.enclose()
@@ -74,7 +74,7 @@ def watchdog(root: str | None, as_json: bool) -> None:
     """Recovery."""
     from farro.cli import daemon_services
 
-    _keep("watchdog", daemon_services.watchdog, root, as_json)
+    _run_daemon("watchdog", daemon_services.watchdog, root, as_json)
 
 
 @member.command()
@@ -83,7 +83,7 @@ def manager(root: str | None, as_json: bool) -> None:
     """Routing, stale jobs, schedules."""
     from farro.cli import daemon_services
 
-    _keep("manager", daemon_services.manager, root, as_json)
+    _run_daemon("manager", daemon_services.manager, root, as_json)
 
 
 @member.command()
@@ -100,9 +100,9 @@ def web(root: str | None, as_json: bool) -> None:
 
     @bee.service(says_ready=True)
     def serve(stop: threading.Event) -> None:
-        _forget_surroundings()
+        _clear_environment()
         with served(app, path, settings, log, any_port=True) as here:
-            _told_by(stop, here.server.stop)
+            _end_on(stop, here.server.stop)
             bee.tell(url=here.url)
             bee.ready()
             asyncio.run(here.server.run(here.listening))
@@ -111,22 +111,22 @@ def web(root: str | None, as_json: bool) -> None:
     bee.run()
 
 
-def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
+def _run_daemon(name: str, make: Make, root: str | None, as_json: bool) -> None:
     path, settings = read_root(root)
     log = log_to_stdout(name, as_json, settings.runners)
     bee, app = _component(name), application()
 
     @bee.service(says_ready=True)
     def keep(stop: threading.Event) -> None:
-        _forget_surroundings()
+        _clear_environment()
         store = app.open_store(path, settings, log=log, actor=operator_name())
         try:
             admit(app, store, name, strict=starts_strictly(settings))
             service = make(app, store, settings, log)
             log("info", f"{name} started", {"pid": os.getpid()})
             bee.ready()
-            _told_by(stop, service.stop)
-            _served(lambda: service.run(settings.watchdog.every_s), log)
+            _end_on(stop, service.stop)
+            _run_until_failure(lambda: service.run(settings.watchdog.every_s), log)
             log("info", f"{name} stopped", {})
         finally:
             store.close()
@@ -135,7 +135,7 @@ def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
 
 
 class _Counting(BatchLog):
-    """A worker's log, which tells of each job that ended: what its status tells as done, and in tps."""
+    """A worker's log that counts ended jobs for `done` and `tps` of the component's status."""
 
     def __init__(self, log: Log, bee: Component[Any]) -> None:
         super().__init__(log)
@@ -151,17 +151,18 @@ class _Counting(BatchLog):
 
 
 def _component(name: str) -> Component[Any]:
-    """Under the role that its plan gives it."""
+    """Declare the component under the role that its plan gives it."""
     return Component(os.environ.get("FARRO_ROLE") or name)
 
 
-def _forget_surroundings() -> None:
-    """They are read by now, and are not for what this process starts: the bus's address has its password in it."""
+def _clear_environment() -> None:
+    """Remove the variables of the component from the environment, which child processes inherit: the bus's address
+    holds its password."""
     for name in VARIABLES:
         os.environ.pop(name, None)
 
 
-def _told_by(stop: threading.Event, end: Callable[[], None]) -> None:
+def _end_on(stop: threading.Event, end: Callable[[], None]) -> None:
     def wait() -> None:
         stop.wait()
         end()
@@ -169,10 +170,10 @@ def _told_by(stop: threading.Event, end: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="stopping", daemon=True).start()
 
 
-def _served(run: Callable[[], None], log: Log) -> None:
+def _run_until_failure(run: Callable[[], None], log: Log) -> None:
     try:
         run()
     except SyncFailed as error:
-        # Nobody knows what reached the disk (R7): no second run in this process, another one begins anew.
+        # What reached the disk is unknown (R7): this process must not go on; another one starts afresh.
         log("critical", f"{type(error).__name__}: {error}", {"event": {"type": "sync_failed"}})
         raise SystemExit(error.exit_code) from error

@@ -1,11 +1,7 @@
-"""`farro swarm`: create, apply, start, stop, remove, config. Looking at swarms lives in swarm_looking.
-
-What the verbs do lives in operations.swarms, and then in the orchestrator, which is started here where none runs.
-"""
+"""`farro swarm`: create, apply, start, stop, remove, config. The orchestrator is started if none runs."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,26 +16,24 @@ from farro.cli.options import common, operator_name, read_root
 from farro.cli.plan_files import read_plans
 from farro.cli.tables import seconds, span
 from farro.cli.terminal import answer, complain, draws, note, say
-from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import InputError
 from farro.host.clock import SystemClock
-from farro.swarm import checks, orchestrator_process, plan_changes, requests, service
 from farro.swarm import plan as plans
-from farro.swarm.cli.dead import dead
-from farro.swarm.cli.logs import logs
-from farro.swarm.cli.status import ls, status, watch
+from farro.swarm import processes, requests, service
+from farro.swarm.cli.inspect import dead, logs, ls, status, watch
 from farro.swarm.cli.tables import command_words
-from farro.swarm.files import Place
+from farro.swarm.files import SwarmFiles
 from farro.swarm.plan import SwarmPlan
-from farro.swarm.requests import Asked, CommandView
+from farro.swarm.requests import CommandReceipt, CommandRequest
+from farro.swarm.views import CommandView
 from farro.swarm.wire.names import Signal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class InOrder(Hinting):
-    """Commands as a person needs them, not by the alphabet."""
+    """List commands in the order of their use, not of the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -61,7 +55,7 @@ def swarm() -> None:
 
 
 def waiting(command: F) -> F:
-    """`--no-wait`, `--timeout` and `--idempotency-key`, on everything that asks."""
+    """Add `--no-wait`, `--timeout` and `--idempotency-key` to a command."""
     no_wait = click.option("--no-wait", is_flag=True, help="Print the correlation id at once, and do not wait.")
     timeout = click.option(
         "--timeout", "timeout_s", callback=seconds, metavar="DURATION", help="Wait no longer; the command goes on."
@@ -90,12 +84,12 @@ def create(
 ) -> int:
     """Make a swarm: its controller is launched. With --plan its components are, too; they work when it is
     started."""
-    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
     plan = None if path is None else read_plan(path, name)
-    asked = [here.ask(Signal.CREATE, name, key=key)]
+    asked = [session.ask(Signal.CREATE, name, key=key)]
     if plan is not None:
-        asked.append(here.ask(Signal.TEMPLATE, name, args=plan[0].data))
-    return here.finish(asked, name)
+        asked.append(session.ask(Signal.TEMPLATE, name, args=plan[0].data))
+    return session.finish(asked, name)
 
 
 @swarm.command()
@@ -113,20 +107,20 @@ def apply(
 ) -> int:
     """Give a swarm the plan in FILE, and make it if it is not there. A swarm that works is stopped first and started
     again after it; what the plan leaves as it is goes on running."""
-    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
-    document, wanted = read_plan(path, None)
-    changes = plan_changes.between(here.place, wanted)
+    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    document, plan = read_plan(path, None)
+    changes = requests.plan_changes(session.folder, plan)
     if not as_json:
-        say("\n".join(changes.lines) if changes.lines else f"{wanted.id} is as the plan says")
+        say("\n".join(changes.lines) if changes.lines else f"{plan.id} is as the plan says")
     if dry_run or not changes.steps:
         if as_json:
-            answer({"swarm": wanted.id, "changes": changes.lines, "commands": []})
+            answer({"swarm": plan.id, "changes": changes.lines, "commands": []})
         return 0
     asked = [
-        here.ask(signal, wanted.id, args=document.data if signal is Signal.TEMPLATE else None, key=key)
+        session.ask(signal, plan.id, args=document.data if signal is Signal.TEMPLATE else None, key=key)
         for signal in changes.steps
     ]
-    return here.finish(asked, wanted.id, changes=changes.lines)
+    return session.finish(asked, plan.id, changes=changes.lines)
 
 
 @swarm.command(short_help="Let the components of a swarm work.")
@@ -134,8 +128,8 @@ def apply(
 @waiting
 def start(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
     """Let the components of a swarm work: producers first, then what reads from them."""
-    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
-    return here.finish([here.ask(Signal.START, name, key=key)], name)
+    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    return session.finish([session.ask(Signal.START, name, key=key)], name)
 
 
 @swarm.command(short_help="Let them stop working; they stay.")
@@ -144,8 +138,8 @@ def start(name: str, no_wait: bool, timeout_s: float | None, key: str | None, ro
 def stop(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
     """Let the components of a swarm stop working, those at the end of the queues first. They stay, and can be started
     again; nothing is deleted."""
-    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
-    return here.finish([here.ask(Signal.STOP, name, key=key)], name)
+    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    return session.finish([session.ask(Signal.STOP, name, key=key)], name)
 
 
 @swarm.command(short_help="Remove a stopped swarm, with its queues.")
@@ -154,8 +148,8 @@ def stop(name: str, no_wait: bool, timeout_s: float | None, key: str | None, roo
 def remove(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
     """Remove a stopped swarm: its components end, its queues and what is in them are deleted, its controller goes. Its
     logs and its audit trail stay."""
-    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
-    return here.finish([here.ask(Signal.REMOVE, name, key=key)], name)
+    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    return session.finish([session.ask(Signal.REMOVE, name, key=key)], name)
 
 
 @swarm.command()
@@ -176,27 +170,27 @@ def config(
     as_json: bool,
 ) -> int:
     """Change the config of one component while it runs. A VALUE is JSON where it is JSON, else text."""
-    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
     args = dict(_pair(text) for text in values)
     if enabled is not None:
         args["enabled"] = enabled
     if not args:
         raise click.UsageError("say what shall change: KEY=VALUE, --enable or --disable")
-    swarm = checks.swarm_of(Place(here.place), role, instance)
-    asked = here.ask(Signal.CONFIG, swarm, args=args, role=role, instance=instance, key=key)
-    return here.finish([asked], instance, swarm=swarm)
+    swarm = requests.swarm_of(SwarmFiles(session.folder), role, instance)
+    asked = session.ask(Signal.CONFIG, swarm, args=args, role=role, instance=instance, key=key)
+    return session.finish([asked], instance, swarm=swarm)
 
 
 for _command in (status, watch, ls, logs, dead):
     swarm.add_command(_command)
 
 
-class Asking:
-    """What all these verbs do: ask, see that an orchestrator runs, wait, tell."""
+class CommandSession:
+    """Submit commands, ensure that an orchestrator runs, wait, and print the results."""
 
     def __init__(self, root: str | None, as_json: bool, *, no_wait: bool, timeout_s: float | None) -> None:
         self._root, self._settings = read_root(root)
-        self.place = service.place(self._root, self._settings).folder
+        self.folder = service.folder(self._root)
         self._as_json = as_json
         self._no_wait = no_wait
         self._timeout_s = timeout_s
@@ -211,25 +205,24 @@ class Asking:
         role: str | None = None,
         instance: str | None = None,
         key: str | None = None,
-    ) -> Asked:
+    ) -> CommandReceipt:
         service.check_bus(self._root, self._settings)
-        return requests.ask(
-            self.place,
-            signal,
-            name,
+        request = CommandRequest(
+            signal=signal,
+            swarm=name,
             args=args,
             role=role,
             instance=instance,
             idempotency_key=key,
             origin=operator_name(),
-            durable=self._settings.durability == "power",
         )
+        return requests.submit(self.folder, request, durable=self._settings.durability == "power")
 
     def finish(
-        self, asked: list[Asked], name: str, *, changes: list[str] | None = None, swarm: str | None = None
+        self, asked: list[CommandReceipt], name: str, *, changes: list[str] | None = None, swarm: str | None = None
     ) -> int:
-        """Wait for the end of each, unless nobody wants to; the exit code."""
-        ensure_orchestrator(self._root, self._settings)
+        """Wait for the end of each command unless --no-wait, and return the exit code."""
+        ensure_orchestrator(self._root)
         if self._no_wait:
             if self._as_json:
                 answer({"commands": [asdict(one) for one in asked]})
@@ -248,21 +241,21 @@ class Asking:
             if end.result != "success":
                 break
         if self._as_json:
-            told: dict[str, Any] = {"commands": [asdict(end) for end in ends]}
-            answer(told if changes is None else {"changes": changes, **told})
+            result: dict[str, Any] = {"commands": [asdict(end) for end in ends]}
+            answer(result if changes is None else {"changes": changes, **result})
         return 0 if len(ends) == len(asked) and ends[-1].result == "success" else 1
 
-    def _wait(self, asked: Asked) -> CommandView | None:
-        """With a line on a terminal that says for how long."""
+    def _wait(self, asked: CommandReceipt) -> CommandView | None:
+        """Wait for a command, with a progress line on a terminal."""
         show = draws(sys.stderr) and not self._as_json
-        began_s, tell_s = self._clock.monotonic_s(), orchestrator_process.TELL_S
-        # Beyond the command's own time: it then ends by itself, and says how.
+        began_s, tell_s = self._clock.monotonic_s(), processes.REPORT_S
+        # Longer than the command's own limit, so that it ends by itself with a reason.
         limit_s = self._timeout_s if self._timeout_s is not None else asked.timeout_ms / 1000 + 120
         try:
             while True:
                 spent_s = self._clock.monotonic_s() - began_s
                 end = requests.wait(
-                    self.place, asked.correlation_id, min(1.0, max(0.0, limit_s - spent_s)), self._clock
+                    self.folder, asked.correlation_id, min(1.0, max(0.0, limit_s - spent_s)), self._clock
                 )
                 if end is not None or spent_s >= limit_s:
                     return end
@@ -272,7 +265,7 @@ class Asking:
                         sys.stderr.write("\r\x1b[K")
                     self._tell_trouble()
                 if show:
-                    known = requests.command(self.place, asked.correlation_id)
+                    known = service.command(self.folder, asked.correlation_id)
                     what = known.signal if known else "waiting for the orchestrator"
                     sys.stderr.write(f"\r\x1b[K{what} … {span(spent_s)}")
                     sys.stderr.flush()
@@ -281,23 +274,23 @@ class Asking:
                 sys.stderr.write("\r\x1b[K")
 
     def _tell_trouble(self) -> None:
-        """Whoever waits for an orchestrator that cannot work is told why it cannot."""
-        ensure_orchestrator(self._root, self._settings)
-        trouble = orchestrator_process.trouble(self.place)
-        if trouble is not None:
-            note(f"still waiting; the orchestrator says: {trouble}")
+        """Print what keeps the orchestrator from its work."""
+        ensure_orchestrator(self._root)
+        problem = processes.orchestrator_problem(self.folder)
+        if problem is not None:
+            note(f"still waiting; the orchestrator says: {problem}")
 
 
-def ensure_orchestrator(root: str, settings: Settings) -> None:
-    """Somebody must carry it out."""
-    wanted = orchestrator_process.component(root, program(), dict(os.environ))
-    started = orchestrator_process.ensure(service.runtime(root), wanted, SystemClock())
+def ensure_orchestrator(root: str) -> None:
+    """Start an orchestrator unless one runs."""
+    started = service.ensure_orchestrator(root, program())
     if started is not None:
         note(f"started an orchestrator in the background (pid {started.pid}); its log: {started.log}")
 
 
 def read_plan(path: str, name: str | None) -> tuple[Document, SwarmPlan]:
-    """The plan in a file, with all of its problems and their places; `name`: the swarm that it must be of."""
+    """Read the plan in a file, or raise all of its problems with their positions. It must be of the swarm `name`, if
+    given."""
     found = read_plans(path)
     if len(found) != 1:
         raise InputError(f"{path} holds {len(found)} documents; a swarm has one plan")

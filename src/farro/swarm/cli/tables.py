@@ -1,7 +1,4 @@
-"""Swarms and their commands as people read them. What is in them lives in operations.swarm_views.
-
-Printing goes through terminal.say, so that nothing that a component says steers the terminal.
-"""
+"""Swarms and their commands as text. Printing goes through terminal.say, so that no component controls the terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ from collections.abc import Mapping
 
 from farro.cli.tables import span, table
 from farro.swarm.lifecycle import ComponentState
-from farro.swarm.requests import CommandView, SwarmView
-from farro.swarm.views import ComponentView
+from farro.swarm.views import CommandView, ComponentView, SwarmView
 from farro.swarm.wire import names
 
 _NOT_THERE = (ComponentState.PROVISIONING, ComponentState.FAILED)
@@ -18,7 +14,7 @@ _COMMANDS = 8  # the newest are shown
 
 
 def command_words(view: CommandView) -> str:
-    """One line of what became of a command."""
+    """Describe a command and its outcome in one line."""
     about = view.scope.get("instance") or view.scope.get("swarmId", "")
     if view.result is None:
         return f"{about}: {view.signal} goes on"
@@ -39,7 +35,7 @@ def listing(views: list[SwarmView]) -> str:
 
 
 def dead_words(view: SwarmView) -> str | None:
-    """What nobody could work. A swarm is healthy all the same, by its components: so it is said apart."""
+    """Describe the dead letters. They do not affect a swarm's health, so they are shown apart."""
     dead = _dead(view)
     if not dead:
         return None
@@ -48,14 +44,14 @@ def dead_words(view: SwarmView) -> str | None:
 
 
 def _dead(view: SwarmView) -> dict[str, int]:
-    """By queue, as the plan calls it."""
+    """Count the dead letters by queue, as the plan names it."""
     counts = ((str(one.get("name", "")), one.get("deadLetters")) for one in view.queues)
     begin = names.work_exchange(view.id).removesuffix("hive")
     return {name.removeprefix(begin): count for name, count in counts if isinstance(count, int) and count > 0}
 
 
 def page(view: SwarmView, commands: list[CommandView]) -> str:
-    """Everything about one swarm."""
+    """Describe one swarm completely."""
     totals = view.totals
     lines = [f"{view.id}  {view.state}, {view.health}" + (f": {view.reason}" if view.reason else "")]
     if (dead := dead_words(view)) is not None:
@@ -67,8 +63,8 @@ def page(view: SwarmView, commands: list[CommandView]) -> str:
     alive = "lives" if view.controller["alive"] else "does not run: what follows is what it said last"
     lines.append(f"controller {view.controller['instance']} {alive}")
     if view.durations:
-        told = ", ".join(f"{name} {span(seconds)}" for name, seconds in view.durations.items())
-        lines.append(f"took: {told}")
+        durations = ", ".join(f"{name} {span(seconds)}" for name, seconds in view.durations.items())
+        lines.append(f"took: {durations}")
     if view.failures:
         lines.append("failures: " + ", ".join(f"{code} {count}" for code, count in sorted(view.failures.items())))
     lines += [f"warning: {text}" for text in view.warnings]
@@ -93,7 +89,7 @@ def page(view: SwarmView, commands: list[CommandView]) -> str:
 
 
 def ended_words(last_end: Mapping[str, str] | None) -> str:
-    """How it last ended, of one that does not live."""
+    """Describe the last end of a component that does not run."""
     if last_end is None:
         return ""
     words = f": {last_end['words']}" if last_end.get("words") else ""
@@ -101,7 +97,7 @@ def ended_words(last_end: Mapping[str, str] | None) -> str:
 
 
 def _once(text: str, view: SwarmView) -> str:
-    """The reason of a failure stands at the top, of a component's in its line: below these it is not said again."""
+    """Replace reasons that are already shown above."""
     known = [view.reason or "", *(one.failure or "" for one in view.components)]
     for one in sorted(filter(None, known), key=len, reverse=True):
         text = text.replace(one, "see above")
@@ -111,7 +107,9 @@ def _once(text: str, view: SwarmView) -> str:
 def _components(view: SwarmView) -> str:
     rows = [("COMPONENT", "ROLE", "STATE", "TPS", "STALE", "STARTS", "")]
     for one in view.components:
-        tps = f"{one.tps:g}" if one.enabled and one.tps is not None else "-"  # one that stopped says what it did last
+        tps = (
+            f"{one.tps:g}" if one.enabled and one.tps is not None else "-"
+        )  # a stopped component reports its last rate
         rows.append((one.instance, one.role, one.state, tps, span(one.staleness_s), str(one.starts), _why(one, view)))
     return table(rows, right=(3, 4, 5))
 
@@ -131,5 +129,5 @@ def _queues(view: SwarmView) -> str:
 
 
 def _clock(at: object) -> str:
-    """The time of day, UTC."""
+    """Return the time of day, UTC."""
     return str(at)[11:19] if at else "-"

@@ -1,17 +1,15 @@
-"""The SDK for members of a swarm: a decorated function becomes a component with a control plane, health and status.
+"""The SDK for components of a swarm: a decorated function becomes a component with control, health and status.
 
-What a swarm is lives in swarm; who starts components lives in the services.
+from farro.component import Component
 
-    from farro.component import Component
+bee = Component("moderator")
 
-    bee = Component("moderator")
+@bee.transform
+def moderate(item: dict) -> dict | None:      # what it returns goes on; of a list each item; None drops it
+    return item if item["good"] else None
 
-    @bee.transform
-    def moderate(item: dict) -> dict | None:      # what it returns goes on; a list: each of them; None: nothing
-        return item if item["good"] else None
-
-    if __name__ == "__main__":
-        bee.run()
+if __name__ == "__main__":
+    bee.run()
 """
 
 from farro.swarm.component.declare import Component as Component

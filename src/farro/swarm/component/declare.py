@@ -1,7 +1,4 @@
-"""Declaring a component: its role, its config, and the one function that works.
-
-Running it lives in running; trying it without a swarm lives in testing.
-"""
+"""Declare a component: its role, its config, and its one function."""
 
 from __future__ import annotations
 
@@ -20,34 +17,34 @@ if TYPE_CHECKING:
     from farro.plans.cron import Cron
 
 C = TypeVar("C")
-Work = Callable[..., Any]
+WorkFunction = Callable[..., Any]
 Kind = Literal["source", "transform", "sink", "service"]
-W = TypeVar("W", bound=Work)
+W = TypeVar("W", bound=WorkFunction)
 
 
 _GIVEN: dict[Kind, str] = {"source": "nothing", "transform": "an item", "sink": "an item", "service": "an event"}
 
 
 class Drop(Exception):
-    """Raised by a function that wants an item among the dead letters at once: another try would not help."""
+    """Raise it to send an item to the dead letters at once, when another try would not help."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
-    """The function, and when a source calls it."""
+class WorkDeclaration:
+    """The function of a component, and when a source calls it."""
 
     kind: Kind
-    function: Work
-    every_s: float | None = None  # of a source: seconds from one call to the next
-    rate: float | None = None  # … or calls a second; a config field of that name is stronger
-    cron: Cron | None = None  # … or the minutes at which it is called, in UTC
-    says_ready: bool = False  # of a service
+    function: WorkFunction
+    every_s: float | None = None  # for a source: seconds from one call to the next
+    rate: float | None = None  # or calls per second; a config field of that name takes precedence
+    cron: Cron | None = None  # or the minutes of its calls, in UTC
+    says_ready: bool = False  # for a service
     takes_config: bool = False
     is_async: bool = False
 
 
 class Component(Generic[C]):
-    """One kind of member. `config` is a dataclass: what a swarm plan or an update says is checked against it, with
+    """One kind of component. `config` is a dataclass: values of a plan or an update are checked against it, with
     positions, and an update that does not fit is refused and changes nothing."""
 
     def __init__(
@@ -66,7 +63,7 @@ class Component(Generic[C]):
         self.prefetch = max(1, prefetch)
         self.tries = max(1, tries)
         self.version = version
-        self.declared: Declared | None = None
+        self.declared: WorkDeclaration | None = None
         self.is_ready = False
         self._on_ready: list[Callable[[], None]] = []
         self.told: dict[str, Any] = {}
@@ -77,8 +74,8 @@ class Component(Generic[C]):
     def source(
         self, *, every_s: float | None = None, rate: float | None = None, cron: str | None = None
     ) -> Callable[[W], W]:
-        """A function that makes items while enabled: called every so many seconds, or so many times a second, or at the
-        minutes (UTC) of a cron line."""
+        """Declare a function that makes items while enabled, called every `every_s` seconds, `rate` times a second, or
+        at the minutes (UTC) of a cron line."""
         if sum(given is not None for given in (every_s, rate, cron)) != 1:
             raise InputError(f"a source has one of every_s, rate and cron ({self.role})")
         line = None
@@ -98,11 +95,11 @@ class Component(Generic[C]):
         return declare
 
     def transform(self, function: W) -> W:
-        """A function from an item to what comes of it."""
+        """Declare a function that turns an item into its results."""
         return self._declare("transform", function, items=1)
 
     def sink(self, function: W) -> W:
-        """A function that takes items, and from which nothing goes on."""
+        """Declare a function that takes items and passes nothing on."""
         return self._declare("sink", function, items=1)
 
     @overload
@@ -112,12 +109,15 @@ class Component(Generic[C]):
     def service(self, *, says_ready: bool = False) -> Callable[[W], W]: ...
 
     def service(self, function: W | None = None, *, says_ready: bool = False) -> W | Callable[[W], W]:
-        """A function that runs while it is enabled. It is given an event, and returns soon after that was set: of
-        threading for a plain function, which has a thread of its own, of asyncio for an async one. When it ends before
-        that, it is run again after a while, and the component is not healthy until then. SystemExit ends the component:
-        whether it is started again is its plan's to say.
+        """Declare a function that runs while the component is enabled.
 
-        With `says_ready` it counts as enabled when it has called `ready`, or has failed, or took too long."""
+        It gets an event and returns soon after that is set: a threading.Event for a plain function, which has its own
+        thread, an asyncio.Event for an async one. If it ends earlier, it is run again after a pause, and the component
+        is not healthy until then. SystemExit ends the component; the restart policy of its plan says whether it is
+        started again.
+
+        With `says_ready` it counts as enabled when it has called `ready`, or has failed, or took too long.
+        """
 
         def declare(given: W) -> W:
             return self._declare("service", given, items=1, says_ready=says_ready)
@@ -125,26 +125,25 @@ class Component(Generic[C]):
         return declare if function is None else declare(function)
 
     def ready(self) -> None:
-        """Of a service: what it was enabled for goes on now. From any thread."""
+        """Report that the service now works. May be called from any thread."""
         self.is_ready = True
-        for heard in list(self._on_ready):
-            heard()
+        for callback in list(self._on_ready):
+            callback()
 
     def on_ready(self, heard: Callable[[], None]) -> None:
         self._on_ready.append(heard)
 
     def tell(self, **data: Any) -> None:
-        """Have this in every status from now on. From any thread; None takes a word away."""
+        """Add values to every status from now on; None removes one. May be called from any thread."""
         self.told = {name: value for name, value in {**self.told, **data}.items() if value is not None}
 
     def count(self, items: int = 1) -> None:
-        """Of a service, which has no items that anybody else could count: for `done` and `tps` of its status. From any
-        thread."""
+        """Count processed items of a service, for `done` and `tps` of its status. May be called from any thread."""
         with self._counting:
             self.counted += items
 
     def on_config(self, function: Callable[[Any], Awaitable[None] | None]) -> Callable[[Any], Awaitable[None] | None]:
-        """Called with the new config, after it was checked and before it is confirmed."""
+        """Call the function with a new config, after it was checked and before it is confirmed."""
         self._on_config.append(function)
         return function
 
@@ -160,30 +159,33 @@ class Component(Generic[C]):
         says_ready: bool = False,
     ) -> W:
         if self.declared is not None:
-            raise InputError(f"{self.role} has a function already ({self.declared.function.__name__}): one a component")
-        wanted = len(inspect.signature(function).parameters)
-        if wanted not in (items, items + 1):
+            raise InputError(
+                f"{self.role} already has a function ({self.declared.function.__name__}): a component has one"
+            )
+        parameters = len(inspect.signature(function).parameters)
+        if parameters not in (items, items + 1):
             raise InputError(f"{function.__name__} must take {_GIVEN[kind]}, and may take its config")
-        self.declared = Declared(
+        self.declared = WorkDeclaration(
             kind=kind,
             function=function,
             every_s=every_s,
             rate=rate,
             cron=cron,
             says_ready=says_ready,
-            takes_config=wanted == items + 1,
+            takes_config=parameters == items + 1,
             is_async=inspect.iscoroutinefunction(function),
         )
         return function
 
     def read_config(self, data: dict[str, Any]) -> Any:
-        """The config as the component's own class, or as it is where it has none. InputError says what is wrong."""
+        """Return the config as the component's own class, or as a dict if it has none. Raises InputError with all
+        problems."""
         if self.config is None:
             return dict(data)
         checked = shapes.check(self.config, data)
         if checked.value is None or checked.faults:
-            said = "; ".join(f"{'.'.join(map(str, fault.path))} {fault.message}" for fault in checked.faults[:5])
-            raise InputError(f"config: {said}")
+            problems = "; ".join(f"{'.'.join(map(str, fault.path))} {fault.message}" for fault in checked.faults[:5])
+            raise InputError(f"config: {problems}")
         return checked.value
 
     async def told_config(self, config: Any) -> None:
@@ -193,7 +195,7 @@ class Component(Generic[C]):
                 await done
 
     def run(self) -> None:
-        """Work as the environment says, until SIGTERM. For a module that a swarm starts."""
+        """Run the component as its environment says, until SIGTERM. For a module that a swarm starts."""
         from farro.swarm.component.run import main
 
         main(self)

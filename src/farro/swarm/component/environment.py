@@ -1,15 +1,13 @@
-"""What a component is told by whoever starts it: its names, its bus, its queues, its config, in the environment.
+"""The environment variables that a controller gives to a component: its names, its bus, its queues, its config.
 
-Reading it is all that happens here.
-
-    FARRO_BUS        files:FOLDER or amqp://…
-    FARRO_SWARM      demo
-    FARRO_ROLE       moderator
-    FARRO_INSTANCE   demo-moderator-1
-    FARRO_INPUTS     raw,late          suffixes of queues
-    FARRO_OUTPUTS    good
-    FARRO_CONFIG     {"rate": 5}
-    FARRO_HEALTH     127.0.0.1:0       where /actuator/health is; port 0: any, told in the status
+FARRO_BUS        files:FOLDER or amqp://…
+FARRO_SWARM      demo
+FARRO_ROLE       moderator
+FARRO_INSTANCE   demo-moderator-1
+FARRO_INPUTS     raw,late          suffixes of queues
+FARRO_OUTPUTS    good
+FARRO_CONFIG     {"rate": 5}
+FARRO_HEALTH     127.0.0.1:0       address of /actuator/health; port 0 means any, reported in the status
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ VARIABLES = (*NAMES, "FARRO_INPUTS", "FARRO_OUTPUTS", "FARRO_CONFIG", "FARRO_HEA
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class ComponentEnvironment:
     bus: str
     swarm: str
     role: str
@@ -59,8 +57,8 @@ class Surroundings:
         }
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], role: str) -> Surroundings:
-        """InputError names every variable that is missing or wrong."""
+    def of(cls, environ: Mapping[str, str], role: str) -> ComponentEnvironment:
+        """Read the variables. Raises InputError if some are missing or wrong."""
         missing = [name for name in NAMES if not environ.get(name)]
         if missing:
             raise InputError(
@@ -72,7 +70,7 @@ class Surroundings:
         try:
             config = json.loads(environ.get("FARRO_CONFIG") or "{}")
         except ValueError as error:
-            raise InputError(f"FARRO_CONFIG is no JSON: {error}") from error
+            raise InputError(f"FARRO_CONFIG is not valid JSON: {error}") from error
         if not isinstance(config, dict):
             raise InputError("FARRO_CONFIG must be an object")
         host, _, port = (environ.get("FARRO_HEALTH") or "127.0.0.1:0").rpartition(":")

@@ -1,6 +1,6 @@
-"""The small HTTP server that says whether a component is well: /actuator/health and /healthz, GET and HEAD, no more.
+"""A small HTTP server for the health of a component: /actuator/health and /healthz, GET and HEAD only.
 
-What is well is the component's to say. Nothing of a request is ever repeated in an answer.
+No part of a request is repeated in an answer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _PATIENCE_S = 5.0
 
 
 class HealthServer:
-    """`well` answers whether it is up, and what else to say."""
+    """`health` returns whether the component is up, and more data for the answer."""
 
-    def __init__(self, well: Callable[[], tuple[bool, dict[str, object]]]) -> None:
-        self._well = well
+    def __init__(self, health: Callable[[], tuple[bool, dict[str, object]]]) -> None:
+        self._health = health
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> int:
-        """Listen; the port that it got."""
+        """Listen and return the port."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_LINE_LIMIT)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -39,7 +39,7 @@ class HealthServer:
         with contextlib.suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
             async with asyncio.timeout(_PATIENCE_S):
                 line = await reader.readline()
-                for _ in range(100):  # headers: read, so that the client is not cut off, and not looked at
+                for _ in range(100):  # the headers are read, so that the client is not cut off, and ignored
                     if (await reader.readline()).strip() == b"":
                         break
                 writer.write(self._answer(line))
@@ -52,13 +52,13 @@ class HealthServer:
             return _response("405 Method Not Allowed", {"error": "only GET"}, body=True)
         if words[1].split(b"?", 1)[0] not in PATHS:
             return _response("404 Not Found", {"error": "there is /actuator/health and /healthz"}, body=True)
-        up, more = self._well()
-        told = {"status": "UP" if up else "DOWN", **more}
-        return _response("200 OK" if up else "503 Service Unavailable", told, body=words[0] == b"GET")
+        up, more = self._health()
+        answer = {"status": "UP" if up else "DOWN", **more}
+        return _response("200 OK" if up else "503 Service Unavailable", answer, body=words[0] == b"GET")
 
 
-def _response(status: str, told: dict[str, object], *, body: bool) -> bytes:
-    data = json.dumps(told).encode()
+def _response(status: str, answer: dict[str, object], *, body: bool) -> bytes:
+    data = json.dumps(answer).encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
         "Cache-Control: no-store\r\nConnection: close\r\n\r\n"

@@ -1,13 +1,10 @@
-"""The workload of a service: one function that runs while the component is enabled, and is run again when it breaks.
+"""The workload of a service: one function that runs while the component is enabled, and is run again when it fails.
 
-Items and queues live in working; the control plane, which is always on, in running.
-
-- A plain function has a thread of its own, and is told to end by a threading.Event; an async one by an asyncio.Event.
-- One that ends though nobody told it to is run again: soon at first, later and later when it keeps ending. Until a
-  new run has lasted a moment the component is not healthy.
-  [test_a_service_that_breaks_is_run_again_and_is_down_meanwhile]
-- A thread cannot be ended from outside: one that does not heed its event in time is left to its process's end, and the
-  service is not begun anew beside it. [test_a_service_that_does_not_heed_its_event_is_told_of]
+- A plain function has its own thread and is told to end by a threading.Event; an async one by an asyncio.Event.
+- A function that ends early is run again: soon at first, later and later if it keeps ending. Until a new run has lasted
+  a moment the component is not healthy. [test_a_failed_service_is_run_again_and_is_down_meanwhile]
+- A thread cannot be ended from outside: one that ignores its event is left until the process ends, and the service is
+  not started a second time beside it. [test_a_service_that_ignores_its_event_is_reported]
 """
 
 from __future__ import annotations
@@ -23,17 +20,18 @@ from typing import Any
 
 from farro.errors import FarroError, InputError
 from farro.swarm.component.declare import Component
-from farro.swarm.component.workload import Counts
+from farro.swarm.component.workload import WorkCounts
 
-FIRST_PAUSE_S = 0.5  # before a run after one that broke; twice as long after each further
+FIRST_PAUSE_S = 0.5  # before the run after a failed one; doubled after each further failure
 LONGEST_PAUSE_S = 30.0
-SETTLED_S = 1.0  # a run that has lasted so long is well
-READY_S = 20.0  # one that shall say that it is ready has so long
-STEADY_S = 60.0  # … and after so long what broke before is forgotten
+SETTLED_S = 1.0  # a run that lasted this long is healthy
+READY_S = 20.0  # for a service with `says_ready`
+STEADY_S = 60.0  # after this time earlier failures are forgotten
 
 
-class Serving:
-    """As Workload: `begin` and `end` may be called again and again. `changed` is called when its health changes."""
+class ServiceWorkload:
+    """Has the interface of Workload: `begin` and `end` may be called repeatedly. `changed` is called when its health
+    changes."""
 
     def __init__(self, component: Component[Any], config: Callable[[], Any], changed: Callable[[], None]) -> None:
         assert component.declared is not None
@@ -41,75 +39,75 @@ class Serving:
         self._declared = component.declared
         self._config = config
         self._changed = changed
-        self.counts = Counts()
+        self.counts = WorkCounts()
         self.trouble: str | None = None
-        self.exit: SystemExit | None = None  # what the function wants the process to end with
-        self._keeping: asyncio.Task[None] | None = None
+        self.exit: SystemExit | None = None  # raised by the function to end the process
+        self._task: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
         self._stop: threading.Event | asyncio.Event | None = None
-        self._settled = asyncio.Event()  # it said that it is ready, or broke, or ended
+        self._started_or_failed = asyncio.Event()  # it is ready, or failed, or ended
         loop = asyncio.get_running_loop()
 
-        def heard() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it is over
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(self._ready)
 
-        component.on_ready(heard)
+        component.on_ready(wake)
 
-    def hurry(self) -> None:
-        """The component ends: nobody waits any longer for a service to be ready."""
-        self._settled.set()
+    def stop_waiting(self) -> None:
+        """Stop waiting for the service to be ready: the component ends."""
+        self._started_or_failed.set()
 
     def _ready(self) -> None:
-        self._settled.set()
-        self._said(None)
+        self._started_or_failed.set()
+        self._set_trouble(None)
 
     @property
     def running(self) -> bool:
-        return self._keeping is not None
+        return self._task is not None
 
     async def begin(self) -> None:
-        if self._keeping is not None:
+        if self._task is not None:
             if self._ending.is_set():
-                raise InputError(f"{self._component.role} was told to end and has not yet")
+                raise InputError(f"{self._component.role} was told to end and has not ended yet")
             return
         self._ending.clear()
-        self._settled.clear()
+        self._started_or_failed.clear()
         self._component.is_ready = False
-        self._keeping = asyncio.create_task(self._keep())
+        self._task = asyncio.create_task(self._keep_running())
         if self._declared.says_ready:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(READY_S):
-                    await self._settled.wait()
+                    await self._started_or_failed.wait()
 
     async def end(self, grace_s: float) -> bool:
-        """Whether it ended in time."""
-        keeping = self._keeping
-        if keeping is None:
+        """End the service. Return whether it ended in time."""
+        task = self._task
+        if task is None:
             return True
         self._ending.set()
         if self._stop is not None:
             self._stop.set()
-        await asyncio.wait({keeping}, timeout=grace_s)
-        if not keeping.done() and self._declared.is_async:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
-            self._over()
+        await asyncio.wait({task}, timeout=grace_s)
+        if not task.done() and self._declared.is_async:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._finish()
             return False
-        return keeping.done()
+        return task.done()
 
     def count(self) -> None:
-        """Take over what the function counted."""
+        """Take over the items that the function counted."""
         new, now_s = self._component.counted - self.counts.done, time.monotonic()
         for _ in range(new):
             self.counts.count(now_s)
 
-    def _over(self) -> None:
-        self._keeping, self._stop = None, None
-        self._settled.set()
-        self._said(None)
+    def _finish(self) -> None:
+        self._task, self._stop = None, None
+        self._started_or_failed.set()
+        self._set_trouble(None)
 
-    async def _keep(self) -> None:
+    async def _keep_running(self) -> None:
         pause_s = FIRST_PAUSE_S
         try:
             while not self._ending.is_set():
@@ -119,9 +117,9 @@ class Serving:
                     return
                 self.counts.failed += 1
                 self.counts.last_error = why[:500]
-                self._said(why)
-                self._settled.set()
-                _complain(f"{self._component.role}: {why}; it is run again in {pause_s:g} s")
+                self._set_trouble(why)
+                self._started_or_failed.set()
+                _complain(f"{self._component.role}: {why}; running it again in {pause_s:g} s")
                 if time.monotonic() - began_s > STEADY_S:
                     pause_s = FIRST_PAUSE_S
                 with contextlib.suppress(TimeoutError):
@@ -129,10 +127,10 @@ class Serving:
                         await self._ending.wait()
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         finally:
-            self._over()
+            self._finish()
 
     async def _run(self) -> str | None:
-        """One run of the function; why it ended, None when it was told to."""
+        """Run the function once. Return why it ended early, or None if it was told to end."""
         arguments = (self._config(),) if self._declared.takes_config else ()
         running: asyncio.Future[Any]
         if self._declared.is_async:
@@ -146,36 +144,36 @@ class Serving:
         try:
             await asyncio.wait({running}, timeout=SETTLED_S)
             if not running.done() and not self._declared.says_ready:
-                self._said(None)
+                self._set_trouble(None)
             await running
         except asyncio.CancelledError:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             raise
-        except _Left as left:
-            self.exit = left.wish
-            self._said("wants to end")
+        except _ExitRequested as requested:
+            self.exit = requested.exit
+            self._set_trouble("wants to end")
             return None
-        except Exception as error:  # noqa: BLE001 - whatever it is: it is told, and the function is run again
+        except Exception as error:  # noqa: BLE001 - any error is reported, and the function is run again
             if self._ending.is_set():
                 return None
-            if not isinstance(error, FarroError):  # a mistake in the function
+            if not isinstance(error, FarroError):  # an error in the function itself
                 _complain("".join(traceback.format_exception(error)))
             return f"{type(error).__name__}: {error}"
-        return None if self._ending.is_set() else "ended though nobody told it to"
+        return None if self._ending.is_set() else "ended though it was not told to"
 
-    def _said(self, trouble: str | None) -> None:
+    def _set_trouble(self, trouble: str | None) -> None:
         if trouble != self.trouble:
             self.trouble = trouble
             self._changed()
 
 
-class _Left(Exception):
-    """The function wants the process to end. Not SystemExit itself: that one would tear the loop down."""
+class _ExitRequested(Exception):
+    """The function raised SystemExit, which itself would end the event loop."""
 
-    def __init__(self, wish: SystemExit) -> None:
-        super().__init__(str(wish.code))
-        self.wish = wish
+    def __init__(self, system_exit: SystemExit) -> None:
+        super().__init__(str(system_exit.code))
+        self.exit = system_exit
 
 
 def _complain(text: str) -> None:
@@ -186,16 +184,17 @@ def _complain(text: str) -> None:
 async def _kept_inside(function: Callable[..., Any], *arguments: Any) -> None:
     try:
         await function(*arguments)
-    except SystemExit as wish:
-        raise _Left(wish) from wish
+    except SystemExit as system_exit:
+        raise _ExitRequested(system_exit) from system_exit
 
 
 def _on_thread(name: str, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-    """Not of the pool: a process waits at its end for those, and a service may not end."""
+    """Run the function on its own daemon thread: a process waits for pool threads at its end, and a service may not
+    end."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
-    def tell(error: BaseException | None) -> None:
+    def deliver(error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:
@@ -204,17 +203,17 @@ def _on_thread(name: str, function: Callable[..., Any], *arguments: Any) -> asyn
             done.set_exception(error)
 
     def work() -> None:
-        told: BaseException | None = None
+        failure: BaseException | None = None
         try:
             function(*arguments)
-        except SystemExit as wish:
-            told = _Left(wish)
-        except StopIteration as error:  # which a future cannot hold
-            told = RuntimeError(f"StopIteration: {error}")
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-            told = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, told)
+        except SystemExit as system_exit:
+            failure = _ExitRequested(system_exit)
+        except StopIteration as error:  # a future cannot hold it
+            failure = RuntimeError(f"StopIteration: {error}")
+        except BaseException as error:  # noqa: BLE001 - passed on to the caller
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: no task waits any more
+            loop.call_soon_threadsafe(deliver, failure)
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return done

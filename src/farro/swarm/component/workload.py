@@ -1,14 +1,12 @@
-"""The workload of a component while it is enabled: items in, the function, items out, and then the acknowledgement.
+"""The workload of a component while it is enabled: take an item, call the function, publish the results, acknowledge.
 
-The control plane, which is always on, lives in running.
-
-- An item is acknowledged when all that came of it was accepted by the bus: a crash in between repeats it, and what goes
-  on carries ids that are made of the item's own, so that whoever comes next can tell. [test_nothing_is_lost_on_the_way]
-- A function that raises gets the item again, up to `tries` times; then it lies among the queue's dead letters, never
-  nowhere. [test_what_fails_for_good_is_a_dead_letter]
-- A source is called again when all that it made before was accepted by the bus: one that notes its own progress when it
-  is called loses nothing, whatever dies. [test_a_source_is_called_again_when_what_it_made_was_accepted]
-- Stopping drains: nothing new is taken, what is under way ends, the rest goes back.
+- An item is acknowledged when the bus has accepted all its results. A crash in between repeats it, with result ids made
+  of the item's own, so that readers recognise the repetition. [test_nothing_is_lost_on_the_way]
+- A function that raises gets the item again, up to `tries` times; then the item goes to the queue's dead letters.
+  [test_an_item_that_keeps_failing_becomes_a_dead_letter]
+- A source is called again when the bus has accepted all that it made before: one that notes its progress when it is
+  called loses nothing, whatever dies. [test_a_source_is_called_again_after_its_items_were_accepted]
+- Stopping drains: nothing new is taken, items in progress are finished, the rest goes back.
 """
 
 from __future__ import annotations
@@ -16,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import queue as queues
+import threading
 import time
 import uuid
 from collections import deque
@@ -26,19 +26,18 @@ from typing import Any
 from farro.errors import BusTrouble
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.cron import due
-from farro.swarm.bus.port import Bus, Consumer, Delivery, Message
-from farro.swarm.component.call import NotCalled, OwnThread
+from farro.swarm.bus.port import Bus, BusMessage, Consumer, Delivery
 from farro.swarm.component.declare import Component, Drop
-from farro.swarm.component.environment import Surroundings
+from farro.swarm.component.environment import ComponentEnvironment
 
 TPS_WINDOW_S = 10.0
-_PAUSE_S = 0.2  # before an item that failed is tried again, and after trouble of the bus
-_SPACE = uuid.UUID("6f9a3d1e-6b1c-4b8f-9b2f-6a1c5a3c7f10")  # names of ours, for ids that follow from others
+_PAUSE_S = 0.2  # before a failed item is tried again, and after trouble with the bus
+_SPACE = uuid.UUID("6f9a3d1e-6b1c-4b8f-9b2f-6a1c5a3c7f10")  # namespace of result ids
 
 
 @dataclass
-class Counts:
-    """What was done, and when: for the status."""
+class WorkCounts:
+    """What was done, and when, for the status."""
 
     done: int = 0
     failed: int = 0
@@ -57,21 +56,23 @@ class Counts:
 
 
 class Workload:
-    """Runs while it is told to. `begin` and `end` may be called again and again."""
+    """Process items or run a source. `begin` and `end` may be called repeatedly."""
 
-    def __init__(self, component: Component[Any], bus: Bus, about: Surroundings, config: Callable[[], Any]) -> None:
+    def __init__(
+        self, component: Component[Any], bus: Bus, about: ComponentEnvironment, config: Callable[[], Any]
+    ) -> None:
         assert component.declared is not None
         self._component = component
         self._declared = component.declared
         self._bus = bus
         self._about = about
         self._config = config
-        self.counts = Counts()
-        self._readers: list[asyncio.Task[None]] = []  # they hold no item, and may be cancelled
-        self._under_way: set[asyncio.Task[None]] = set()  # a source's loop, or a task for each item that was taken
+        self.counts = WorkCounts()
+        self._readers: list[asyncio.Task[None]] = []  # they hold no item, so they may be cancelled
+        self._under_way: set[asyncio.Task[None]] = set()  # a source's loop, or a task per item
         self._consumers: list[Consumer] = []
-        self._thread: OwnThread | None = None
-        self._unsent: tuple[Any, str] | None = None  # what a source made, and nobody has accepted yet
+        self._thread: CallThread | None = None
+        self._unsent: tuple[Any, str] | None = None  # what a source made and the bus has not accepted yet
         self._ending = asyncio.Event()
 
     @property
@@ -83,20 +84,20 @@ class Workload:
             return
         self._ending.clear()
         if not self._declared.is_async:
-            self._thread = OwnThread()
+            self._thread = CallThread()
         if self._declared.kind == "source":
             self._go(self._make())
             return
         try:
             for queue in self._about.input_queues:
                 self._consumers.append(await self._bus.consume(queue, prefetch=self._component.prefetch))
-        except BaseException:  # all of its queues, or none: half a workload would be taken for a whole one
+        except BaseException:  # all queues or none: half a workload would look like a whole one
             await self.end(0)
             raise
         self._readers = [asyncio.create_task(self._read(consumer)) for consumer in self._consumers]
 
     async def end(self, grace_s: float) -> bool:
-        """Whether everything that was under way ended in time."""
+        """End the workload. Return whether all items in progress ended in time."""
         self._ending.set()
         readers, self._readers = self._readers, []
         consumers, self._consumers = self._consumers, []
@@ -136,10 +137,10 @@ class Workload:
                 await self._send(*self._unsent)
             except NotCalled:
                 return
-            except BusTrouble as error:  # sent again, as the same messages, before anything else is made
+            except BusTrouble as error:  # sent again as the same messages before the source is called again
                 self._failed(error)
                 await asyncio.sleep(_PAUSE_S)
-            except Exception as error:  # noqa: BLE001 - a source's mistake is told, and does not end it
+            except Exception as error:  # noqa: BLE001 - an error of the function is counted and does not end the source
                 self._unsent = None
                 self._failed(error)
             else:
@@ -147,13 +148,13 @@ class Workload:
                 self.counts.count(time.monotonic())
 
     def _due_s(self, before_s: float) -> float:
-        """When it is called next, on the monotonic clock."""
+        """Return the time of the next call, on the monotonic clock."""
         if self._declared.cron is not None:
             now = datetime.now(UTC)
-            moment = next(due(self._declared.cron, UTC, now), now)  # a line that never falls due is not declared
+            moment = next(due(self._declared.cron, UTC, now), now)  # a cron line that is never due cannot be declared
             return time.monotonic() + (moment - now).total_seconds()
         pause_s = self._pause_s()
-        return max(before_s + pause_s, time.monotonic() - pause_s)  # behind by more than one: not made up for
+        return max(before_s + pause_s, time.monotonic() - pause_s)  # more than one missed call is not made up for
 
     def _pause_s(self) -> float:
         config = self._config()
@@ -164,12 +165,12 @@ class Workload:
     # --- transforms and sinks ---
 
     async def _read(self, consumer: Consumer) -> None:
-        """A task for each item. There are at most `prefetch` of them: a consumer holds no more."""
+        """Start a task per item, at most `prefetch`: a consumer holds no more."""
         while True:
             try:
                 async for delivery in consumer:
                     self._go(self._work(delivery))
-            except Exception as error:  # noqa: BLE001 - a disk that does not answer: told, and tried again, never silent
+            except Exception as error:  # noqa: BLE001 - such as a failing disk: counted and tried again
                 self._failed(error)
                 await asyncio.sleep(_PAUSE_S)
             else:
@@ -192,10 +193,10 @@ class Workload:
                 await delivery.reject(requeue=True)
                 await asyncio.sleep(_PAUSE_S)
                 return
-            except Exception as error:  # noqa: BLE001 - the function's own mistake is this item's, not the component's
+            except Exception as error:  # noqa: BLE001 - an error of the function concerns this item only
                 self._failed(error)
                 if self._ending.is_set():
-                    return  # its other tries are somebody else's
+                    return  # another component makes the remaining tries
                 if number < self._component.tries:
                     await asyncio.sleep(_PAUSE_S)
             else:
@@ -218,7 +219,7 @@ class Workload:
         return await self._thread.call(self._declared.function, arguments)
 
     async def _send(self, made: Any, origin: str) -> None:
-        """Every item into every output. The ids follow from the origin's: the same again when it is done again."""
+        """Publish every result to every output. The ids follow from `origin`, so a repetition has the same ids."""
         items = made if isinstance(made, list) else [] if made is None else [made]
         sends: list[Coroutine[Any, Any, None]] = []
         for index, item in enumerate(items):
@@ -226,9 +227,78 @@ class Workload:
             for suffix in self._about.outputs:
                 message_id = str(uuid.uuid5(_SPACE, f"{origin}/{self._about.role}/{suffix}/{index}"))
                 sends.append(
-                    self._bus.publish(self._about.exchange, Message(key=suffix, body=body, message_id=message_id))
+                    self._bus.publish(self._about.exchange, BusMessage(key=suffix, body=body, message_id=message_id))
                 )
         if len(sends) == 1:
             await sends[0]
         elif sends:
             await asyncio.gather(*sends)
+
+
+# --- calling the function ---
+
+Job = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
+
+
+class NotCalled(Exception):
+    """The component is being stopped, and this call had not begun."""
+
+
+class CallThread:
+    """Call a plain function on its own thread, one call at a time, in order.
+
+    The function may block while the event loop goes on. Waking the loop from another thread costs more than a small
+    function, so answers that come while the loop is busy are delivered together. The thread ends with `end` or with the
+    process: a function that never returns does not delay the exit.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queues.SimpleQueue[Job | None] = queues.SimpleQueue()
+        self._answers: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._told = False  # the loop was woken to deliver answers
+        self._ending = False
+        threading.Thread(target=self._run, name="component", daemon=True).start()
+
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        self._jobs.put((future, function, arguments))
+        return future
+
+    def end(self) -> None:
+        """End the thread. Calls that have not begun raise NotCalled."""
+        self._ending = True
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function, arguments = job
+            answer: Any = None
+            error: BaseException | None = None
+            if self._ending:
+                error = NotCalled()
+            else:
+                try:
+                    answer = function(*arguments)
+                except BaseException as raised:  # noqa: BLE001 - the caller gets it, whatever it is
+                    error = raised
+            self._answers.append((future, answer, error))
+            if not self._told:  # read after the answer was added: a delivery that is due will see it
+                self._told = True
+                try:
+                    self._loop.call_soon_threadsafe(self._tell)
+                except RuntimeError:
+                    return  # the event loop is closed, and no task waits
+
+    def _tell(self) -> None:
+        self._told = False
+        while self._answers:
+            future, answer, error = self._answers.popleft()
+            if future.done():
+                continue  # its caller was cancelled
+            if error is None:
+                future.set_result(answer)
+            elif isinstance(error, StopIteration):  # a future cannot hold it
+                future.set_exception(RuntimeError("the function raised StopIteration"))
+            else:
+                future.set_exception(error)

@@ -1,19 +1,17 @@
-"""Whether a trace of the wire keeps the promises of seed 003: a function from what was heard to what was wrong with it.
+"""Check whether a trace of the wire keeps the promises of seed 003. The caller captures the trace.
 
-Order and lifecycles are those of ordering and lifecycle; who captures what is heard is up to the caller.
-
-    envelope, key, agree   a message of a known key, whole, and its body says what its key says
-    confirmed              each signal has exactly one distinct confirmation; a status-request, a status-full
-    resent                 what is sent again under the same message id says the same
-    correlation            a confirmation echoes its signal; a correlation id is of one attempt
-    idempotency            a command that comes again gets the stored confirmation, and ev.duplicate
-    order, observed        enabled as the work flows, disabled in reverse, each stage when the one before was seen to be
-    namespace              nobody speaks for another swarm, nor for a component that no plan has
-    status, watermark      status messages have all their fields, and these can be
+    envelope, key, agree   every message has a known key and a valid body, and both agree
+    confirmed              each signal has exactly one distinct confirmation; a status-request has a status-full
+    resent                 a message sent again under the same message id has the same content
+    correlation            a confirmation echoes its signal; each attempt has its own correlation id
+    idempotency            a repeated command gets the stored confirmation, and ev.duplicate
+    order, observed        enabled as the work flows, disabled in reverse, each stage after the one before was observed
+    namespace              no message is about an unknown swarm, or a component that is in no plan
+    status, watermark      status messages have all their fields, with possible values
     handshake              ev.ready.swarm-create comes after the controller's ev.ready.swarm-controller
-    state, origin          a success tells the state of its signal; only the orchestrator asks for a swarm's lifecycle
+    state, origin          a success has the state of its signal; only the orchestrator sends lifecycle commands
 
-Things are ordered by the times that the messages tell: what two senders say may be heard in another order. So clocks
+Messages are ordered by the times that they state, since those of two senders may arrive in another order. So the clocks
 of several machines must agree to `skew_s`. [test_a_good_trace_has_no_violations, test_every_mutation_is_found]
 """
 
@@ -21,29 +19,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from farro.swarm.conformance import commands, order, senders
-from farro.swarm.conformance.messages import Captured as Captured
-from farro.swarm.conformance.messages import Violation as Violation
-from farro.swarm.conformance.messages import read
-from farro.swarm.conformance.trace import Known
+from farro.swarm.conformance import rules
+from farro.swarm.conformance.trace import Captured as Captured
+from farro.swarm.conformance.trace import TraceIndex, read
+from farro.swarm.conformance.trace import Violation as Violation
 
 
 def check(
     trace: Iterable[Captured], *, complete: bool = True, swarms: Iterable[str] | None = None, skew_s: float = 0.0
 ) -> list[Violation]:
-    """`complete`: every command was given the time to end. `swarms`: those that there are; None: whoever speaks."""
-    heard, items, wrong = read(trace)
-    known = Known.of(heard)
+    """Return all violations in a trace.
+
+    `complete` says that every command had time to end. `swarms` are the known swarms; None allows any.
+    """
+    decoded, items, wrong = read(trace)
+    index = TraceIndex.of(decoded)
     return [
         *wrong,
-        *commands.resent(heard),
-        *commands.correlations(known),
-        *commands.confirmed(known, complete),
-        *commands.idempotency(known, complete),
-        *commands.states(known),
-        *commands.origins(known),
-        *commands.handshakes(heard, skew_s),
-        *senders.namespaces(heard, items, known, None if swarms is None else set(swarms)),
-        *senders.statuses(heard),
-        *order.orders(known, skew_s),
+        *rules.resent(decoded),
+        *rules.correlations(index),
+        *rules.confirmed(index, complete),
+        *rules.idempotency(index, complete),
+        *rules.states(index),
+        *rules.origins(index),
+        *rules.handshakes(decoded, skew_s),
+        *rules.namespaces(decoded, items, index, None if swarms is None else set(swarms)),
+        *rules.statuses(decoded),
+        *rules.orders(index, skew_s),
     ]

@@ -1,50 +1,207 @@
-"""A trace by what it is about: signals, their ends, status, plans. Each message once, however often it was sent.
+"""Read a captured trace: decode every message, check its envelope, and index the messages by subject.
 
-The rules over it live in commands, speaking and walking.
+A trace is sorted by the times that the messages state. The index holds each message once, however often it was sent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from farro.documents import Document
-from farro.errors import FarroError
+from farro.errors import BadName, FarroError, InputError
 from farro.lazy_dataclass import dataclass, field
 from farro.swarm import plan
-from farro.swarm.conformance.messages import Heard, Violation
 from farro.swarm.plan import SwarmPlan
-from farro.swarm.wire.messages import ControlSignal, Duplicate, Error, Ready, Status
-from farro.swarm.wire.names import Signal
+from farro.swarm.wire import messages, names
+from farro.swarm.wire.messages import ControlSignal, Duplicate, Error, Ready, StatusReport
+from farro.swarm.wire.names import Key, Scope, Signal
 
-CONTROLLER_ORIGIN = "controller"  # of signals that a controller sends to its own components: it confirms none of them
+Envelope = ControlSignal | Ready | Error | Duplicate | messages.Warning | StatusReport
+_UUID = re.compile(messages.UUID)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Captured:
+    """A captured message. `at_s` is the time of its arrival in seconds since 1970, which need not be the order of
+    sending."""
+
+    at_s: float
+    exchange: str
+    key: str
+    body: bytes
+    message_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Violation:
+    rule: str
+    key: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.key}: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceMessage:
+    """A message with a valid envelope. `at_s` is the time that it states, else that of its arrival."""
+
+    key: Key
+    name: str  # the routing key as text
+    body: Envelope
+    message_id: str
+    at_s: float
+
+    @property
+    def swarm(self) -> str | None:
+        return self.body.swarm_id if isinstance(self.body, ControlSignal | StatusReport) else self.body.scope.swarm_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkItem:
+    """A work item on a swarm's own exchange."""
+
+    swarm: str
+    queue: str
+
+
+def read(trace: Iterable[Captured]) -> tuple[list[TraceMessage], list[WorkItem], list[Violation]]:
+    """Decode a trace in the order of sending; messages that are not of a swarm become violations."""
+    decoded: list[TraceMessage] = []
+    items: list[WorkItem] = []
+    wrong: list[Violation] = []
+    for one in trace:
+        try:
+            if one.exchange == names.CONTROL:
+                decoded.append(_control(one))
+            else:
+                items.append(_item(one))
+        except _Wrong as error:
+            wrong.append(Violation(rule=error.rule, key=one.key, why=str(error)))
+    decoded.sort(key=lambda one: one.at_s)  # stable: messages of the same millisecond keep their order
+    return decoded, items, wrong
+
+
+class _Wrong(Exception):
+    def __init__(self, rule: str, why: str) -> None:
+        super().__init__(why)
+        self.rule = rule
+
+
+def _item(one: Captured) -> WorkItem:
+    found = re.fullmatch(rf"ph\.({names.NAME_PATTERN})\.hive", one.exchange)
+    if found is None:
+        raise _Wrong("namespace", f"{one.exchange} is not an exchange of a swarm")
+    try:
+        return WorkItem(swarm=found[1], queue=names.check_name(one.key, "queue"))
+    except BadName as error:
+        raise _Wrong("key", str(error)) from error
+
+
+def _control(one: Captured) -> TraceMessage:
+    try:
+        key = names.read_key(one.key)
+    except BadName as error:
+        raise _Wrong("key", str(error)) from error
+    if _UUID.fullmatch(one.message_id) is None:
+        raise _Wrong("envelope", "it has no message id, by which a repeated message is known")
+    try:
+        body = _body(key, one.body)
+    except InputError as error:
+        raise _Wrong("envelope", str(error)) from error
+    fault = _disagreement(key, body, one.message_id)
+    if fault is not None:
+        raise _Wrong("agree", fault)
+    said = body.timestamp if isinstance(body, ControlSignal | StatusReport) else body.ts
+    at_s = one.at_s if said is None else moment_s(said)
+    return TraceMessage(key=key, name=one.key, body=body, message_id=one.message_id, at_s=at_s)
+
+
+def moment_s(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+_OUTCOMES = {"ready": Ready, "error": Error, "duplicate": Duplicate, "warning": messages.Warning}
+
+
+def _body(key: Key, data: bytes) -> Envelope:
+    if key.kind == "signal":
+        return messages.decode(ControlSignal, data)
+    if key.kind == "outcome":
+        shape: type[Ready | Error | Duplicate | messages.Warning] = _OUTCOMES[str(key.outcome)]
+        return messages.decode(shape, data)
+    return messages.decode(StatusReport, data)
+
+
+def _disagreement(key: Key, body: Envelope, message_id: str) -> str | None:
+    """Return how a routing key and the body under it differ."""
+    if isinstance(body, StatusReport):
+        if key.kind == "status" and body.kind != key.status:
+            return f"the body is a {body.kind}"
+        if body.message_id != message_id:
+            return "the body has another message id than its message"
+        said = Scope(swarm=body.swarm_id, role=body.role, instance=body.instance)
+    else:
+        if body.signal != key.signal:
+            return f"the body says {body.signal}"
+        try:
+            said = body.scope if isinstance(body, ControlSignal) else _scope(body)
+        except BadName as error:
+            return str(error)
+        if isinstance(body, ControlSignal) and body.message_id not in (None, message_id):
+            return "the body has another message id than its message"
+    if Signal(key.signal).of_component if key.signal is not None else True:
+        named, stated = (key.scope.role, key.scope.instance), (said.role, said.instance)
+    else:
+        named, stated = (key.scope.swarm, None), (said.swarm, said.role)
+    return None if named == stated else f"the body is about {said.words}, of swarm {said.swarm}"
+
+
+def _scope(body: Ready | Error | Duplicate | messages.Warning) -> Scope:
+    return Scope(swarm=body.scope.swarm_id, role=body.scope.role, instance=body.scope.instance)
+
+
+# --- the index ---
+
+CONTROLLER_ORIGIN = "controller"  # signals of a controller to its own components are not confirmed
 
 
 @dataclass(kw_only=True)
-class Known:
-    """The trace by what it is about. Each message once, however often it was sent."""
+class TraceIndex:
+    """The messages of a trace by subject, each once, however often it was sent."""
 
-    signals: dict[str, Heard] = field(default_factory=dict)  # correlation id → the first that carried it
-    repeated: list[Heard] = field(default_factory=list)  # signals that carry another's correlation id
-    ends: dict[str, list[Heard]] = field(default_factory=lambda: defaultdict(list))  # correlation id → confirmations
-    duplicates: list[Heard] = field(default_factory=list)
-    statuses: dict[str, list[Heard]] = field(default_factory=lambda: defaultdict(list))  # instance → its own
-    answers: dict[str, list[Heard]] = field(default_factory=lambda: defaultdict(list))  # correlation id → status-full
-    asks: dict[str, list[Heard]] = field(default_factory=lambda: defaultdict(list))  # instance → of its controller
+    signals: dict[str, TraceMessage] = field(default_factory=dict)  # correlation id → its first signal
+    repeated: list[TraceMessage] = field(default_factory=list)  # signals with the correlation id of another
+    ends: dict[str, list[TraceMessage]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # correlation id → confirmations
+    duplicates: list[TraceMessage] = field(default_factory=list)
+    statuses: dict[str, list[TraceMessage]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # instance → its status messages
+    answers: dict[str, list[TraceMessage]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # correlation id → status-full
+    asks: dict[str, list[TraceMessage]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # instance → signals of its controller
     plans: dict[str, list[tuple[float, SwarmPlan]]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
-    def of(cls, heard: Sequence[Heard]) -> Known:
-        known, seen = cls(), set[str]()
-        for one in heard:
+    def of(cls, decoded: Sequence[TraceMessage]) -> TraceIndex:
+        index, seen = cls(), set[str]()
+        for one in decoded:
             if one.message_id not in seen:
                 seen.add(one.message_id)
-                known._note(one)
-        return known
+                index._note(one)
+        return index
 
-    def _note(self, one: Heard) -> None:
+    def _note(self, one: TraceMessage) -> None:
         body = one.body
         if isinstance(body, ControlSignal):
             if body.correlation_id in self.signals:
@@ -59,24 +216,24 @@ class Known:
             self.ends[body.correlation_id].append(one)
         elif isinstance(body, Duplicate):
             self.duplicates.append(one)
-        elif isinstance(body, Status) and one.key.kind == "status":
+        elif isinstance(body, StatusReport) and one.key.kind == "status":
             self.statuses[body.instance].append(one)
             about = body.data.get("correlationId")
             if isinstance(about, str) and body.kind == "status-full":
                 self.answers[about].append(one)
 
-    def _plan(self, one: Heard, body: ControlSignal) -> None:
+    def _plan(self, one: TraceMessage, body: ControlSignal) -> None:
         data: Any = (body.args or {}).get("plan", body.args)
-        with contextlib.suppress(FarroError):  # a controller refuses it; whether it did is another rule's
+        with contextlib.suppress(FarroError):  # whether the controller refused a bad plan is checked by another rule
             self.plans[str(body.swarm_id)].append((one.at_s, plan.load(Document(data, one.name))))
 
-    def commands(self) -> Iterator[tuple[Heard, ControlSignal]]:
-        """Signals that somebody waits for."""
+    def commands(self) -> Iterator[tuple[TraceMessage, ControlSignal]]:
+        """Yield the signals that must be confirmed."""
         for one in self.signals.values():
             assert isinstance(one.body, ControlSignal)
             if one.body.origin != CONTROLLER_ORIGIN:
                 yield one, one.body
 
 
-def told(rule: str, one: Heard, why: str) -> Violation:
+def violation(rule: str, one: TraceMessage, why: str) -> Violation:
     return Violation(rule=rule, key=one.name, why=why)

@@ -1,7 +1,4 @@
-"""What a controller does to its components: start them, ask them to work or to stop, look at their health, end them.
-
-When it does so is decided in the controller.
-"""
+"""Act on components: start them, ask them to work or to stop, poll their health, and end them."""
 
 from __future__ import annotations
 
@@ -15,23 +12,24 @@ from typing import Any
 
 from farro.errors import AlreadyRunning, FarroError
 from farro.lazy_dataclass import dataclass
-from farro.swarm import restarts
-from farro.swarm.audit import Trail
-from farro.swarm.component.environment import Surroundings
-from farro.swarm.controller.observed import Watch
-from farro.swarm.plan import Member, SwarmPlan
-from farro.swarm.publish import Voice
-from farro.swarm.reconcile import Do
+from farro.swarm.audit import SwarmAudit
+from farro.swarm.component.environment import ComponentEnvironment
+from farro.swarm.controller import restarts
+from farro.swarm.controller.observed import ComponentObserver
+from farro.swarm.plan import Bee, Member, SwarmPlan
+from farro.swarm.publish import ControlPublisher
+from farro.swarm.reconcile import ComponentAction
+from farro.swarm.status import Observation
 from farro.swarm.wire.names import Scope, Signal
-from farro.worker.runtime import Component, Limits, Runtime
-from farro.worker.runtime import Seen as Found
+from farro.worker.runtime import Limits, ProcessSpec, Runtime
+from farro.worker.runtime import Seen as ProcessView
 
 ORIGIN = "controller"  # of signals: a controller does not confirm its own
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
-    """Where a controller works."""
+class ControllerContext:
+    """What a controller is told at its start."""
 
     swarm: str
     instance: str
@@ -41,127 +39,135 @@ class Ground:
     env: Mapping[str, str]
 
 
-class Hands:
-    """`configured`: what updates changed of a component's config since the plan."""
+class ComponentActions:
+    """`config_of` returns the config values of a component that updates changed since the plan."""
 
     def __init__(
         self,
-        ground: Ground,
+        context: ControllerContext,
         runtime: Runtime,
-        watch: Watch,
-        voice: Voice,
-        trail: Trail,
-        configured: Callable[[str], Mapping[str, Any]],
+        observer: ComponentObserver,
+        publisher: ControlPublisher,
+        audit: SwarmAudit,
+        config_of: Callable[[str], Mapping[str, Any]],
     ) -> None:
-        self._trail = trail
-        self._configured = configured
-        self._ground = ground
+        self._context = context
         self._runtime = runtime
-        self._watch = watch
-        self._voice = voice
+        self._observer = observer
+        self._publisher = publisher
+        self._audit = audit
+        self._config_of = config_of
         self._polls: set[asyncio.Task[None]] = set()
 
-    async def do(self, wanted: SwarmPlan, member: Member, one: Do, now_s: float) -> None:
-        match one.what:
+    async def do(self, plan: SwarmPlan, member: Member, action: ComponentAction, now_s: float) -> None:
+        """Do what `reconcile` decided, except `deprovision`, which the controller does for all at once."""
+        match action.what:
             case "launch":
-                await self.launch(wanted, member, now_s)
+                await self.launch(plan, member, now_s)
             case "enable" | "disable":
-                await self.ask(member, one.what == "enable", now_s)
+                await self.ask(member, action.what == "enable", now_s)
             case "poll":
-                self.poll(one.instance, now_s)
+                self.poll(action.instance, now_s)
             case "force":
-                await asyncio.to_thread(self._runtime.stop, [one.instance], 0.0)
-                self._trail.note("forced", instance=one.instance)
-                seen = self._watch.of(one.instance)
-                self._watch.put(one.instance, replace(seen, alive=False, launched=False, enabled=False, forced=True))
+                await asyncio.to_thread(self._runtime.stop, [action.instance], 0.0)
+                self._audit.note("forced", instance=action.instance)
+                seen = self._observer.of(action.instance)
+                ended = replace(seen, alive=False, launched=False, enabled=False, forced=True)
+                self._observer.put(action.instance, ended)
             case "deprovision":
                 pass
 
-    async def launch(self, wanted: SwarmPlan, member: Member, now_s: float) -> None:
-        """Start a component, again if it died and its plan says so (swarm.restarts)."""
-        bee, instance = wanted.bees[member.bee], member.instance
-        seen = self._watch.of(instance)
-        if seen.launched and not seen.alive and seen.starts:
-            ended_s = now_s if seen.ended_s is None else seen.ended_s
-            judged = restarts.judge(
-                bee.restart, starts=seen.starts, exit_code=seen.exit_code, ended_s=ended_s, now_s=now_s
-            )
-            if judged.what == "failed":
-                why = f"{judged.why}; {self._said(instance, seen.end_words)}"
-                self._watch.put(instance, replace(seen, failure=why))
-            elif judged.what == "finished":
-                self._watch.put(instance, replace(seen, finished=judged.why))
-            if judged.what != "launch":
-                return
-        about = Surroundings(
-            bus=self._ground.bus_address,
-            swarm=self._ground.swarm,
+    async def launch(self, plan: SwarmPlan, member: Member, now_s: float) -> None:
+        """Start a component; one that died only if its restart policy says so."""
+        bee, instance = plan.bees[member.bee], member.instance
+        seen = self._observer.of(instance)
+        if seen.launched and not seen.alive and seen.starts and not self._may_restart(bee, instance, seen, now_s):
+            return
+        began = self._publisher.now()
+        try:
+            made: ProcessView | None = await asyncio.to_thread(self._runtime.launch, self._process_spec(bee, instance))
+            self._observer.launching(instance, began)
+        except AlreadyRunning:
+            made = self._runtime.look(instance)
+        except (FarroError, OSError) as error:
+            why = str(error).removeprefix(f"{instance} ")  # every report of it names the instance
+            why = why if why != str(error) else f"could not be started: {error}"
+            self._observer.put(instance, replace(seen, failure=why))
+            self._audit.note("launch-failed", instance=instance, reason=str(error))
+            return
+        launches = seen.launches + 1 if made is None else made.launches
+        self._audit.note("launched", instance=instance, starts=launches)
+        started = replace(seen, launched=True, alive=True, launched_s=now_s, starts=seen.starts + 1, healthy=None)
+        started = replace(started, ended_s=None, exit_code=None, launches=launches)
+        self._observer.put(instance, replace(started, enabled=None, reported_s=None, asked_s=None))
+
+    def _may_restart(self, bee: Bee, instance: str, seen: Observation, now_s: float) -> bool:
+        """Return whether a dead component is started again now; if never again, note why."""
+        ended_s = now_s if seen.ended_s is None else seen.ended_s
+        decision = restarts.decide(
+            bee.restart, starts=seen.starts, exit_code=seen.exit_code, ended_s=ended_s, now_s=now_s
+        )
+        if decision.what == "failed":
+            why = f"{decision.why}; {self._log_hint(instance, seen.end_log)}"
+            self._observer.put(instance, replace(seen, failure=why))
+        elif decision.what == "finished":
+            self._observer.put(instance, replace(seen, finished=decision.why))
+        return decision.what == "launch"
+
+    def _process_spec(self, bee: Bee, instance: str) -> ProcessSpec:
+        environment = ComponentEnvironment(
+            bus=self._context.bus_address,
+            swarm=self._context.swarm,
             role=bee.role,
             instance=instance,
             inputs=bee.work.inputs,
             outputs=bee.work.outputs,
-            config={**bee.config, **self._configured(instance)},
+            config={**bee.config, **self._config_of(instance)},
         )
         command = bee.command or ()
         if command and command[0] == "python":
             command = (sys.executable, *command[1:])
-        component = Component(
+        return ProcessSpec(
             name=instance,
             argv=tuple(command),
-            env={**self._ground.env, **bee.env, **about.to_env()},
-            cwd=self._ground.cwd,
+            env={**self._context.env, **bee.env, **environment.to_env()},
+            cwd=self._context.cwd,
             log=self._log(instance),
             image=bee.image,
             limits=Limits(memory_bytes=bee.limits.memory_bytes, cpu_s=bee.limits.cpu_s),
         )
-        fresh = replace(seen, launched=True, alive=True, launched_s=now_s, starts=seen.starts + 1, healthy=None)
-        began = self._voice.now()
-        try:
-            made: Found | None = await asyncio.to_thread(self._runtime.launch, component)
-            self._watch.launching(instance, began)
-        except AlreadyRunning:
-            made = self._runtime.look(instance)
-        except (FarroError, OSError) as error:
-            why = str(error).removeprefix(f"{instance} ")  # whoever tells it says whose it is
-            why = why if why != str(error) else f"could not be started: {error}"
-            self._watch.put(instance, replace(seen, failure=why))
-            self._trail.note("launch-failed", instance=instance, reason=str(error))
-            return
-        launches = seen.launches + 1 if made is None else made.launches
-        self._trail.note("launched", instance=instance, starts=launches)
-        fresh = replace(fresh, ended_s=None, exit_code=None, launches=launches)
-        self._watch.put(instance, replace(fresh, enabled=None, word_s=None, asked_s=None))
 
     async def end_hung(self, instance: str, silence_s: float) -> None:
-        """It lives and says nothing. Once it is dead it is started again, or not, as any other that died."""
+        """Kill a component that lives and reports nothing. Its restart policy then decides as after any other end."""
         why = f"said nothing for {silence_s:.0f} s"
-        self._trail.note("hung", instance=instance, reason=why)
-        self._watch.put(instance, replace(self._watch.of(instance), hung=why))
+        self._audit.note("hung", instance=instance, reason=why)
+        self._observer.put(instance, replace(self._observer.of(instance), hung=why))
         await asyncio.to_thread(self._runtime.kill, instance)
 
     def _log(self, instance: str) -> str:
-        return f"{self._ground.folder}/logs/{instance}.log"
+        return f"{self._context.folder}/logs/{instance}.log"
 
-    def _said(self, instance: str, words: str | None) -> str:
-        """Where one that is given up has told why, and the last of it."""
-        where = os.path.relpath(self._log(instance), self._ground.cwd)
-        return f"{where} ends with: {words}" if words else f"its log: {where}"
+    def _log_hint(self, instance: str, last_line: str | None) -> str:
+        """Return where the log of a failed component is, with its last line."""
+        where = os.path.relpath(self._log(instance), self._context.cwd)
+        return f"{where} ends with: {last_line}" if last_line else f"its log: {where}"
 
     async def ask(self, member: Member, enabled: bool, now_s: float) -> None:
-        """To work, or to stop working."""
+        """Ask a component to work, or to stop working."""
         instance = member.instance
-        scope = Scope(swarm=self._ground.swarm, role=member.role, instance=instance)
+        scope = Scope(swarm=self._context.swarm, role=member.role, instance=instance)
         correlation = str(uuid.uuid4())
-        self._trail.note("sent", correlation, signal=Signal.CONFIG.value, scope=scope.words, enabled=enabled)
-        await self._voice.signal(Signal.CONFIG, scope, {"enabled": enabled}, origin=ORIGIN, correlation_id=correlation)
-        self._watch.put(instance, replace(self._watch.of(instance), asked_s=now_s))
+        self._audit.note("sent", correlation, signal=Signal.CONFIG.value, scope=scope.words, enabled=enabled)
+        args = {"enabled": enabled}
+        await self._publisher.signal(Signal.CONFIG, scope, args, origin=ORIGIN, correlation_id=correlation)
+        self._observer.put(instance, replace(self._observer.of(instance), asked_s=now_s))
 
     async def request_status(self, member: Member) -> None:
-        scope = Scope(swarm=self._ground.swarm, role=member.role, instance=member.instance)
-        await self._voice.signal(Signal.STATUS, scope, None, origin=ORIGIN, correlation_id=str(uuid.uuid4()))
+        scope = Scope(swarm=self._context.swarm, role=member.role, instance=member.instance)
+        await self._publisher.signal(Signal.STATUS, scope, None, origin=ORIGIN, correlation_id=str(uuid.uuid4()))
 
     def poll(self, instance: str, now_s: float) -> None:
-        task = asyncio.create_task(self._watch.poll(instance, now_s))
+        task = asyncio.create_task(self._observer.poll(instance, now_s))
         self._polls.add(task)
         task.add_done_callback(self._polls.discard)
 
@@ -170,5 +176,5 @@ class Hands:
 
 
 def environment(keep: Collection[str] = ()) -> dict[str, str]:
-    """What components inherit: not what belongs to the process that starts them, but for the names in `keep`."""
+    """Return the environment that components inherit: without FARRO_ variables, except the names in `keep`."""
     return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_") or name in keep}

@@ -1,8 +1,7 @@
-"""What a controller keeps of its swarm on the disk: the plan, the state, and which components shall work.
+"""The state that a controller keeps on disk: the plan, the swarm's state, and which components shall work.
 
-Commands lie in the ledger; what is observed is looked up anew. Where the file was lost, or cannot be read, what the
-orchestrator wants of the swarm (desired.json, plan.json) is what holds.
-[test_what_a_controller_lost_its_orchestrator_knows]
+Commands are in the ledger; observations are made anew. If the file is lost or unreadable, the orchestrator's files
+(desired.json, plan.json) are used instead. [test_a_lost_controller_state_is_restored_from_the_orchestrator]
 """
 
 from __future__ import annotations
@@ -27,55 +26,54 @@ _PLANNED = tuple(SwarmState(one) for one in ("Ready", "Starting", "Running", "St
 
 
 @dataclass(kw_only=True)
-class Kept:
+class ControllerState:
     path: str
     durable: bool
     plan: SwarmPlan | None = None
     state: SwarmState = SwarmState.CREATING
-    enabled: bool = False  # what was last asked of the whole swarm
-    switched: dict[str, bool] = field(default_factory=dict)  # … and of single components since
-    configured: dict[str, dict[str, Any]] = field(default_factory=dict)  # by instance: changed since the plan
-    leaving: dict[str, str] = field(default_factory=dict)  # instance → role: to be ended, not in the plan
-    former: list[str] = field(default_factory=list)  # queues of plans before this one, which go when the swarm does
+    enabled: bool = False  # last command to the whole swarm
+    switched: dict[str, bool] = field(default_factory=dict)  # last command to single components since then
+    configured: dict[str, dict[str, Any]] = field(default_factory=dict)  # by instance: config changed since the plan
+    leaving: dict[str, str] = field(default_factory=dict)  # instance → role: to be stopped, no longer in the plan
+    former: list[str] = field(default_factory=list)  # queues of earlier plans, deleted with the swarm
 
     @classmethod
-    def load(cls, path: str, *, durable: bool) -> Kept:
-        kept = cls(path=path, durable=durable)
+    def load(cls, path: str, *, durable: bool) -> ControllerState:
+        state = cls(path=path, durable=durable)
         try:
-            told = json.loads(fs.read_bytes(path, _LIMIT))
-            kept.plan = None if told["plan"] is None else plans.load(Document(told["plan"], path))
-            kept.state, kept.enabled = SwarmState(told["state"]), bool(told["enabled"])
-            kept.switched = {str(name): bool(value) for name, value in told["switched"].items()}
-            kept.configured = {str(name): dict(value) for name, value in told.get("configured", {}).items()}
-            kept.leaving = {str(name): str(role) for name, role in told.get("leaving", {}).items()}
-            kept.former = [str(name) for name in told.get("former", ())]
+            data = json.loads(fs.read_bytes(path, _LIMIT))
+            state.plan = None if data["plan"] is None else plans.load(Document(data["plan"], path))
+            state.state, state.enabled = SwarmState(data["state"]), bool(data["enabled"])
+            state.switched = {str(name): bool(value) for name, value in data["switched"].items()}
+            state.configured = {str(name): dict(value) for name, value in data.get("configured", {}).items()}
+            state.leaving = {str(name): str(role) for name, role in data.get("leaving", {}).items()}
+            state.former = [str(name) for name in data.get("former", ())]
         except FileNotFoundError:
-            return cls._wanted(path, durable)
+            return cls._from_orchestrator(path, durable)
         except (ValueError, TypeError, LookupError, AttributeError, FarroError) as error:
-            wanted = cls._wanted(path, durable)
-            if wanted.plan is None:
-                raise Damaged(f"{path} cannot be read as what a controller keeps: {error}") from error
+            restored = cls._from_orchestrator(path, durable)
+            if restored.plan is None:
+                raise Damaged(f"{path} is not a valid state of a controller: {error}") from error
             fs.replace(path, f"{path}.damaged")
-            return wanted
-        return kept
+            return restored
+        return state
 
     @classmethod
-    def _wanted(cls, path: str, durable: bool) -> Kept:
-        """By the orchestrator, as far as that can be read; else as of a swarm that has no plan yet."""
-        kept, folder = cls(path=path, durable=durable), os.path.dirname(path)
+    def _from_orchestrator(cls, path: str, durable: bool) -> ControllerState:
+        """Build the state from the orchestrator's files; without a readable plan, a state without one."""
+        state, folder = cls(path=path, durable=durable), os.path.dirname(path)
         with contextlib.suppress(FarroError, ValueError, TypeError, LookupError):
             desired, data = read_json(f"{folder}/desired.json"), read_json(f"{folder}/plan.json")
             if desired is not None and data is not None and SwarmState(desired["state"]) in _PLANNED:
                 plan = plans.load(Document(data, path))
-                kept.plan, kept.state, kept.enabled = plan, SwarmState(desired["state"]), bool(desired["enabled"])
-        return kept
+                state.plan, state.state, state.enabled = plan, SwarmState(desired["state"]), bool(desired["enabled"])
+        return state
 
     def config_of(self, instance: str) -> dict[str, Any]:
-        """What updates changed of that component's config, for when it is started again."""
+        """Return the config values of a component that updates changed; a restart passes them on."""
         return self.configured.get(instance, {})
 
-    def wants(self, instance: str) -> bool:
-        """Whether that component shall work."""
+    def shall_work(self, instance: str) -> bool:
         return self.switched.get(instance, self.enabled)
 
     def change(
@@ -89,7 +87,7 @@ class Kept:
         leaving: dict[str, str] | None = None,
         former: list[str] | None = None,
     ) -> None:
-        """Written before it is acted upon."""
+        """Change and write the state. Callers act on a change only after this returns."""
         if plan is not None:
             self.plan, self.configured = plan, {}
         if state is not None:
@@ -105,8 +103,8 @@ class Kept:
             self.leaving = leaving
         if former is not None:
             self.former = former
-        told = {
-            "plan": None if self.plan is None else _written(self.plan),
+        data = {
+            "plan": None if self.plan is None else _plan_data(self.plan),
             "state": str(self.state),
             "enabled": self.enabled,
             "switched": self.switched,
@@ -114,35 +112,15 @@ class Kept:
             "leaving": self.leaving,
             "former": self.former,
         }
-        fs.write_atomic(self.path, json.dumps(told).encode() + b"\n", sync=self.durable)
+        fs.write_atomic(self.path, json.dumps(data).encode() + b"\n", sync=self.durable)
 
 
-class GivenUp:
-    """Correlation ids of commands that the orchestrator confirmed itself, because their controller was silent: it
-    writes them down, and only then does so. Whoever reads them must not confirm those."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file: tuple[int, int] | None = None
-        self._known: frozenset[str] = frozenset()
-
-    def read(self) -> frozenset[str]:
-        try:
-            status = fs.lstat(self._path)
-            if (status.st_ino, status.st_mtime_ns) != self._file:
-                self._known = frozenset(map(str, json.loads(fs.read_bytes(self._path, _LIMIT))))
-                self._file = status.st_ino, status.st_mtime_ns
-        except FileNotFoundError:
-            return frozenset()
-        return self._known
-
-
-def _written(plan: SwarmPlan) -> dict[str, Any]:
-    """As a document has it."""
-    told = asdict(plan)
-    for bee in told["bees"]:
+def _plan_data(plan: SwarmPlan) -> dict[str, Any]:
+    """Return a plan in the form of a plan document."""
+    data = asdict(plan)
+    for bee in data["bees"]:
         bee["work"] = {"in": list(bee["work"]["inputs"]), "out": list(bee["work"]["outputs"])}
         for name in ("image", "command"):
             if bee[name] is None:
                 del bee[name]
-    return told
+    return data

@@ -1,1 +1,1 @@
-"""The orchestrator: one process a root that carries out what is asked of its swarms."""
+"""The orchestrator: one process per root that carries out the commands of its swarms."""

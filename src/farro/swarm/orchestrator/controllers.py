@@ -1,7 +1,6 @@
-"""Controllers under the orchestrator's care: launched, launched again when they die, ended when one must be silenced,
-and removed when their swarm was.
+"""Launch controllers, restart those that die, end one that must be silenced, and clean up after removed swarms.
 
-Which swarms shall have one is written in their desired state; what commands do to that lives in commanding.
+The desired state of a swarm says whether it shall have a controller.
 """
 
 from __future__ import annotations
@@ -12,95 +11,95 @@ import contextlib
 from farro.errors import AlreadyRunning, FarroError
 from farro.host import fs
 from farro.host.clock import SystemClock
-from farro.swarm import single_process
+from farro.swarm import processes
 from farro.swarm.bus.port import Binding
-from farro.swarm.files import controller
+from farro.swarm.files import controller_instance
 from farro.swarm.lifecycle import SwarmState
-from farro.swarm.orchestrator.state import Realm
+from farro.swarm.orchestrator.state import OrchestratorContext
 from farro.swarm.wire import names
 
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0  # before a controller that died is launched again, and again
-STEADY_S = 60.0  # one that lived so long is not one that dies again and again
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0  # before a controller that keeps dying is launched again
+STEADY_S = 60.0  # a controller that lived this long does not keep dying
 STOP_S = 5.0
 
 
-class Tending:
-    def __init__(self, realm: Realm) -> None:
-        self._realm = realm
-        self._deaths: dict[str, tuple[int, float]] = {}  # swarm → how many in a row, and when it may be launched again
-        self._born_s: dict[str, float] = {}
-        self._to_clean = {name for name, one in realm.swarms.items() if one.state is SwarmState.REMOVED}
+class ControllerLauncher:
+    def __init__(self, context: OrchestratorContext) -> None:
+        self._context = context
+        self._deaths: dict[str, tuple[int, float]] = {}  # swarm → deaths in a row, and the time of the next launch
+        self._launched_s: dict[str, float] = {}
+        self._to_clean = {name for name, one in context.swarms.items() if one.state is SwarmState.REMOVED}
 
     async def bind(self, swarm: str) -> None:
-        """Hear it, and see to it that it will hear what is said to it before it is up."""
-        await self._realm.bus.declare(self._realm.queue, self._realm.bindings(swarm))
-        keys = names.controller_keys(swarm, controller(swarm))
-        queue = names.control_queue(names.CONTROLLER, controller(swarm))
-        await self._realm.bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        """Declare the queues of both sides, so that signals sent before the controller is up are not lost."""
+        await self._context.bus.declare(self._context.queue, self._context.bindings(swarm))
+        keys = names.controller_keys(swarm, controller_instance(swarm))
+        queue = names.control_queue(names.CONTROLLER, controller_instance(swarm))
+        await self._context.bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
 
     async def launch(self, swarm: str) -> str | None:
-        """Why it could not be; None: it runs."""
-        realm = self._realm
+        """Launch a controller. Return why that failed, or None if it runs."""
+        context = self._context
         try:
-            await asyncio.to_thread(realm.runtime.launch, realm.component(swarm))
+            await asyncio.to_thread(context.runtime.launch, context.controller_spec(swarm))
         except AlreadyRunning:
             return None
         except (FarroError, OSError) as error:
-            realm.trail(swarm).note("launch-failed", instance=controller(swarm), reason=str(error))
+            context.audit(swarm).note("launch-failed", instance=controller_instance(swarm), reason=str(error))
             return str(error)
-        self._born_s[swarm] = realm.clock.monotonic_s()
-        realm.trail(swarm).note("launched", instance=controller(swarm))
+        self._launched_s[swarm] = context.clock.monotonic_s()
+        context.audit(swarm).note("launched", instance=controller_instance(swarm))
         return None
 
     def alive(self, swarm: str) -> bool | None:
-        """None: it was never launched, or was removed."""
-        seen = self._realm.runtime.look(controller(swarm))
+        """Return whether a controller runs; None if it was never launched, or was removed."""
+        seen = self._context.runtime.look(controller_instance(swarm))
         return None if seen is None else seen.alive
 
-    async def tend(self, creating: set[str]) -> None:
-        """Launch what died. Those of `creating` are left to their command."""
-        now_s = self._realm.clock.monotonic_s()
-        for swarm, desired in list(self._realm.swarms.items()):
+    async def run_once(self, creating: set[str]) -> None:
+        """Restart dead controllers, except those in `creating`, which a command launches; clean up removed swarms."""
+        now_s = self._context.clock.monotonic_s()
+        for swarm, desired in list(self._context.swarms.items()):
             if not desired.there or swarm in creating or self.alive(swarm):
                 continue
             count, not_before_s = self._deaths.get(swarm, (0, 0.0))
             if now_s < not_before_s:
                 continue
-            if now_s - self._born_s.get(swarm, now_s) > STEADY_S:
+            if now_s - self._launched_s.get(swarm, now_s) > STEADY_S:
                 count = 0
             self._deaths[swarm] = count + 1, now_s + min(LAST_PAUSE_S, FIRST_PAUSE_S * 2**count)
-            self._realm.log("warning", "a controller was not there, and is launched", {"swarm": swarm})
+            self._context.log("warning", "a controller was not running and is launched", {"swarm": swarm})
             await self.launch(swarm)
         for swarm in list(self._to_clean):
             await self.clean(swarm)
 
     async def silence(self, swarm: str) -> None:
-        """From here on the controller that lives now says nothing any more; another is launched by `tend`."""
-        self._realm.trail(swarm).note("controller-ended", instance=controller(swarm), reason="it said nothing in time")
-        # Not by the runtime: it would end what the controller started, too.
-        gone = await asyncio.to_thread(single_process.kill, self._realm.place.of(swarm), SystemClock())
+        """Kill the current controller, so that it confirms nothing any more. `run_once` launches another."""
+        instance = controller_instance(swarm)
+        self._context.audit(swarm).note("controller-ended", instance=instance, reason="it said nothing in time")
+        # Not by the runtime, which would also end the components that the controller started.
+        gone = await asyncio.to_thread(processes.kill_holder, self._context.files.swarm_folder(swarm), SystemClock())
         if not gone:
-            self._realm.log("error", "a controller that says nothing does not end", {"swarm": swarm})
+            self._context.log("error", "a silent controller cannot be killed", {"swarm": swarm})
 
     def removed(self, swarm: str) -> None:
         self._to_clean.add(swarm)
 
     async def clean(self, swarm: str) -> None:
-        """The swarm was removed: its controller goes, and what it kept. The audit trail and the logs stay. Done again
-        after a crash: every step finds the ones before it done."""
-        realm = self._realm
-        stopped = await asyncio.to_thread(realm.runtime.stop, [controller(swarm)], STOP_S)
-        for binding in realm.bindings(swarm):
-            await self._unbind(binding)
-        await realm.bus.delete(names.control_queue(names.CONTROLLER, controller(swarm)))
-        folder = realm.place.of(swarm)
+        """Remove the controller of a removed swarm and its files; the audit log and the logs stay.
+
+        Safe to repeat after a crash.
+        """
+        context = self._context
+        stopped = await asyncio.to_thread(context.runtime.stop, [controller_instance(swarm)], STOP_S)
+        for binding in context.bindings(swarm):
+            await context.bus.unbind(context.queue, binding)
+        await context.bus.delete(names.control_queue(names.CONTROLLER, controller_instance(swarm)))
+        folder = context.files.swarm_folder(swarm)
         for name in ("controller.json", "commands.json", "given-up.json", "plan.json", "status.json"):
             with contextlib.suppress(FileNotFoundError):
                 fs.unlink(f"{folder}/{name}")
         if stopped:
-            realm.trail(swarm).note("controller-removed", instance=controller(swarm))
+            context.audit(swarm).note("controller-removed", instance=controller_instance(swarm))
         self._to_clean.discard(swarm)
         self._deaths.pop(swarm, None)
-
-    async def _unbind(self, binding: Binding) -> None:
-        await self._realm.bus.unbind(self._realm.queue, binding)

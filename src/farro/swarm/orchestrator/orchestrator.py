@@ -1,13 +1,11 @@
-"""The orchestrator (the seed's Queen): one a root. It takes what was asked for, knows what is wanted of each swarm, has
-controllers launched, sends them signals, and hears how those end.
+"""The orchestrator (the seed's Queen), one per root: take requested commands, launch controllers, send signals.
 
-Commands live in commanding, controllers in tending, the files in operations.swarm_place.
-
-- A wish is in the ledger before its file goes; an event is acknowledged when what follows from it is written. Killed at
-  any moment, the next one goes on: wishes, commands and their time, swarms and their controllers.
+- A requested command is in the ledger before its file is removed; an event is acknowledged when its consequences are
+  written. Killed at any moment, the next orchestrator goes on with requests, commands, swarms and controllers.
   [test_an_orchestrator_killed_between_any_two_steps_confirms_once]
-- It hears controllers and the ends of commands, never the status of components (but of one that a command asks).
-- Nothing is deleted but by `swarm-remove`.
+- It receives the status of controllers and the confirmations of commands, but not the status of components (except of
+  one that a command asks).
+- Only `swarm-remove` deletes anything.
 """
 
 from __future__ import annotations
@@ -19,19 +17,19 @@ from typing import Any
 
 from farro.errors import BusTrouble, FarroError, InputError, StorageTrouble, TryAgain
 from farro.host import fs, inotify
+from farro.swarm.bus import LostQueueCheck
 from farro.swarm.bus.port import Consumer, Delivery
-from farro.swarm.component.lost_queue import Ears
-from farro.swarm.files import controller
-from farro.swarm.ledger import End
-from farro.swarm.orchestrator.commands import Commands, agrees
-from farro.swarm.orchestrator.controllers import Tending
-from farro.swarm.orchestrator.state import Realm
+from farro.swarm.files import controller_instance
+from farro.swarm.ledger import CommandEnd
+from farro.swarm.orchestrator.commands import CommandRunner, confirms
+from farro.swarm.orchestrator.controllers import ControllerLauncher
+from farro.swarm.orchestrator.state import OrchestratorContext
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Key, Signal
 
-BUSY_S, IDLE_S = 0.2, 1.0  # how long a turn waits at most for news
-_LISTS: Mapping[str, type] = {"components": dict, "errors": dict, "queues": dict, "warnings": str}  # of a status
-_LINE: Mapping[str, type | tuple[type, ...]] = {  # of a component in it
+BUSY_S, IDLE_S = 0.2, 1.0  # the longest wait between two turns
+_LISTS: Mapping[str, type] = {"components": dict, "errors": dict, "queues": dict, "warnings": str}  # in a status
+_LINE: Mapping[str, type | tuple[type, ...]] = {  # of a component in a status
     "starts": int,
     "tps": (int, float),
     "stalenessSec": (int, float),
@@ -39,36 +37,36 @@ _LINE: Mapping[str, type | tuple[type, ...]] = {  # of a component in it
     "failure": str,
     "lastEnd": dict,
 }
-_WORDS, _DETAILS = 4000, 16_000  # characters of a confirmation that are kept
+_TEXT, _DETAILS = 4000, 16_000  # characters of a confirmation that are kept
 
 
 class Orchestrator:
-    def __init__(self, realm: Realm) -> None:
-        self._realm = realm
-        self._tending = Tending(realm)
-        self._commands = Commands(realm, self._tending)
+    def __init__(self, context: OrchestratorContext) -> None:
+        self._context = context
+        self._controllers = ControllerLauncher(context)
+        self._commands = CommandRunner(context, self._controllers)
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
-        self._turning = asyncio.Lock()  # a turn and what is heard change the same ledger, one after the other
+        self._turning = asyncio.Lock()  # turns and received events both change the ledger
         self._control: Consumer | None = None
 
-    # --- life ---
+    # --- running ---
 
     async def run(self) -> None:
-        """Until `stop`. Controllers and their swarms go on."""
+        """Run until `stop`. Controllers and their swarms go on after it."""
         await self.open()
         assert self._control is not None
         listening = asyncio.create_task(self._listen(self._control))
-        watching, ears = self._watch_wishes(), Ears(self._realm.bus, self._realm.queue)
+        watching, lost_queue = self._watch_requests(), LostQueueCheck(self._context.bus, self._context.queue)
         try:
             while not self._stopped.is_set():
                 self._woken.clear()
-                await self.turn()
-                await ears.check_sometimes(self._realm.clock.monotonic_s())
+                await self.run_once()
+                await lost_queue.check_if_due(self._context.clock.monotonic_s())
                 if listening.done():
                     listening.result()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(BUSY_S if self._realm.ledger.open() else IDLE_S):
+                    async with asyncio.timeout(BUSY_S if self._context.ledger.open() else IDLE_S):
                         await self._woken.wait()
         finally:
             asyncio.get_running_loop().remove_reader(watching.fileno())
@@ -82,67 +80,68 @@ class Orchestrator:
         self._woken.set()
 
     async def open(self) -> None:
-        """Be heard of, and hear, before anything is done; controllers that live say how they are."""
-        await self._realm.bus.declare(self._realm.queue)
-        for swarm, desired in self._realm.swarms.items():
+        """Declare the queues and consume before anything else; running controllers are asked for their status."""
+        await self._context.bus.declare(self._context.queue)
+        for swarm, desired in self._context.swarms.items():
             if desired.there:
-                await self._tending.bind(swarm)
-        self._control = await self._realm.bus.consume(self._realm.queue, prefetch=64)
-        for swarm, desired in self._realm.swarms.items():
-            if desired.there and self._tending.alive(swarm):
-                await self._realm.request_status(swarm)
+                await self._controllers.bind(swarm)
+        self._control = await self._context.bus.consume(self._context.queue, prefetch=64)
+        for swarm, desired in self._context.swarms.items():
+            if desired.there and self._controllers.alive(swarm):
+                await self._context.request_status(swarm)
 
-    async def turn(self) -> None:
-        """Take what was asked for, go on with what is under way, and see that controllers live."""
+    async def run_once(self) -> None:
+        """Take requested commands, go on with open ones, and restart dead controllers."""
         async with self._turning:
             try:
-                await self._take_wishes()
-                await self._commands.advance()
-                await self._tending.tend(self._commands.creating())
-            except TryAgain as error:  # the bus is away, the disk is full: what was not done is done in a later turn
-                self._realm.log("error", str(error), {})
-            except FarroError as error:  # a file that cannot be read: the next turn sees to the others
-                self._realm.log("error", f"{type(error).__name__}: {error}", {})
+                await self._take_requests()
+                await self._commands.run_once()
+                await self._controllers.run_once(self._commands.creating())
+            except TryAgain as error:  # an unreachable bus or a full disk: a later turn does the rest
+                self._context.log("error", str(error), {})
+            except FarroError as error:  # an unreadable file: the next turn sees to the others
+                self._context.log("error", f"{type(error).__name__}: {error}", {})
 
-    def _watch_wishes(self) -> inotify.Inotify:
+    def _watch_requests(self) -> inotify.Inotify:
         watching = inotify.Inotify()
-        watching.watch(self._realm.place.wishes, inotify.MOVED_TO)
+        watching.watch(self._context.files.requests, inotify.MOVED_TO)
 
-        def hear() -> None:
+        def wake() -> None:
             watching.read(0)
             self._woken.set()
 
-        asyncio.get_running_loop().add_reader(watching.fileno(), hear)
+        asyncio.get_running_loop().add_reader(watching.fileno(), wake)
         return watching
 
-    async def _take_wishes(self) -> None:
-        for path, told in self._realm.place.wished():
-            if told is None:
-                self._realm.trail(None).note("ignored", reason="a wish that is no command", file=path.rsplit("/", 1)[1])
+    async def _take_requests(self) -> None:
+        for path, signal in self._context.files.pending_requests():
+            if signal is None:
+                file = path.rsplit("/", 1)[1]
+                self._context.audit(None).note("ignored", reason="a request that is no command", file=file)
             else:
-                await self._commands.receive(told)
+                await self._commands.receive(signal)
             with contextlib.suppress(FileNotFoundError):
                 fs.unlink(path)
 
-    # --- hearing ---
+    # --- events ---
 
     async def _listen(self, control: Consumer) -> None:
         async for delivery in control:
-            await self.hear(delivery)
+            await self.receive(delivery)
             self._woken.set()
 
-    async def hear(self, delivery: Delivery) -> None:
-        """One event; what is no event of ours is noted, and nothing else follows from it."""
+    async def receive(self, delivery: Delivery) -> None:
+        """Take one event; a message that is not an event for this orchestrator is noted in the audit log."""
         async with self._turning:
             try:
                 key = names.read_key(delivery.message.key)
                 await self._event(key, delivery.message.body)
             except InputError as error:
                 self._ignore(delivery.message.key, str(error))
-            except BusTrouble as error:  # what it had to say is owed, and said in a turn
-                self._realm.log("error", str(error), {})
+            except BusTrouble as error:  # a turn publishes what is owed
+                self._context.log("error", str(error), {})
             except StorageTrouble as error:
-                self._realm.log("error", str(error), {})
+                self._context.log("error", str(error), {})
                 await delivery.reject(requeue=True)
                 await asyncio.sleep(IDLE_S)
                 return
@@ -151,21 +150,23 @@ class Orchestrator:
     async def _event(self, key: Key, body: bytes) -> None:
         match key.kind:
             case "controller-up" | "status":
-                await self._status(key, messages.decode(messages.Status, body))
+                await self._status(key, messages.decode(messages.StatusReport, body))
             case "outcome" if key.outcome in ("ready", "error"):
                 shape: Any = messages.Ready if key.outcome == "ready" else messages.Error
                 await self._outcome(key, messages.decode(shape, body))
             case "outcome" if key.outcome == "warning":
-                told = messages.decode(messages.Warning, body)
-                self._realm.trail(told.scope.swarm_id).note("warning", told.correlation_id, message=told.message)
+                warning = messages.decode(messages.Warning, body)
+                audit = self._context.audit(warning.scope.swarm_id)
+                audit.note("warning", warning.correlation_id, message=warning.message)
 
     async def _outcome(self, key: Key, body: messages.Ready | messages.Error) -> None:
-        said = body.scope
-        entry = self._commands.of(body.correlation_id)
-        own = (key.scope.swarm or said.swarm_id, key.scope.role, key.scope.instance)
-        if body.signal != key.signal or own != (said.swarm_id, said.role, said.instance):
+        """End the command that a confirmation is about."""
+        scope = body.scope
+        entry = self._commands.find(body.correlation_id)
+        own = (key.scope.swarm or scope.swarm_id, key.scope.role, key.scope.instance)
+        if body.signal != key.signal or own != (scope.swarm_id, scope.role, scope.instance):
             raise InputError("its body is about something else than its routing key")
-        if entry is None or not agrees(entry, body) or body.idempotency_key != entry.key:
+        if entry is None or not confirms(body, entry) or body.idempotency_key != entry.key:
             raise InputError(f"it confirms {body.correlation_id}, which was not asked for here")
         good = isinstance(body, messages.Ready)
         effect = messages.state_of(Signal(entry.signal))
@@ -173,63 +174,66 @@ class Orchestrator:
             raise InputError(f"its state is none that {entry.signal} leads to")
         if entry.end is not None:
             if entry.end.good != good:
-                self._realm.trail(entry.swarm).note("late", body.correlation_id, signal=body.signal, key=_text(key))
+                audit = self._context.audit(entry.swarm)
+                audit.note("late", body.correlation_id, signal=body.signal, key=_key_text(key))
             return
         if isinstance(body, messages.Ready):
-            end = End(good=True, state=body.state[:_WORDS], notes=None if body.notes is None else body.notes[:_WORDS])
+            notes = None if body.notes is None else body.notes[:_TEXT]
+            end = CommandEnd(good=True, state=body.state[:_TEXT], notes=notes)
         else:
-            end = End(
+            end = CommandEnd(
                 good=False,
                 phase=body.phase,
                 code=body.code,
-                message=body.message[:_WORDS],
+                message=body.message[:_TEXT],
                 retryable=body.retryable,
                 details=body.details if len(str(body.details)) <= _DETAILS else None,  # the ledger is read as a whole
             )
         await self._commands.end(entry, end, confirmed=body.correlation_id)
 
-    async def _status(self, key: Key, told: messages.Status) -> None:
-        if (told.role, told.instance) != (key.scope.role, key.scope.instance):
+    async def _status(self, key: Key, report: messages.StatusReport) -> None:
+        """Keep a controller's status, and end the command that a status answers."""
+        if (report.role, report.instance) != (key.scope.role, key.scope.instance):
             raise InputError("its body is about something else than its routing key")
-        swarm = told.swarm_id
-        asked = told.data.get("correlationId")
-        if isinstance(asked, str) and key.status == "status-full":
-            entry = self._commands.of(asked)
+        swarm = report.swarm_id
+        correlation_id = report.data.get("correlationId")
+        if isinstance(correlation_id, str) and key.status == "status-full":
+            entry = self._commands.find(correlation_id)
             if entry is not None and entry.signal == Signal.STATUS and entry.end is None:
-                if (entry.swarm, entry.role, entry.instance) != (swarm, told.role, told.instance):
-                    raise InputError(f"it answers {asked}, which was asked of {entry.instance}")
-                await self._commands.end(entry, End(good=True, state=told.state or "Healthy"))
-        if told.role != names.CONTROLLER:
+                if (entry.swarm, entry.role, entry.instance) != (swarm, report.role, report.instance):
+                    raise InputError(f"it answers {correlation_id}, which was asked of {entry.instance}")
+                await self._commands.end(entry, CommandEnd(good=True, state=report.state or "Healthy"))
+        if report.role != names.CONTROLLER:
             return
-        if swarm is None or swarm not in self._realm.swarms or told.instance != controller(swarm):
+        if swarm is None or swarm not in self._context.swarms or report.instance != controller_instance(swarm):
             raise InputError("no controller of ours has that name")
-        if not self._realm.swarms[swarm].there:
+        if not self._context.swarms[swarm].there:
             return
         if key.kind == "controller-up":
-            self._realm.trail(swarm).note("controller-up", instance=told.instance)
+            self._context.audit(swarm).note("controller-up", instance=report.instance)
         else:
-            self._keep_status(swarm, told)
-        await self._commands.handshake(swarm, told.timestamp)
+            self._keep_status(swarm, report)
+        await self._commands.handshake(swarm, report.timestamp)
 
-    def _keep_status(self, swarm: str, told: messages.Status) -> None:
-        """A delta leaves what it does not tell; of components it tells those that changed."""
-        place = self._realm.place
-        before = (place.status(swarm) or {}).get("data") or {}
-        data = {name: value for name, value in told.data.items() if name not in _LISTS} | _lists(told.data)
-        if told.kind == "status-delta":
+    def _keep_status(self, swarm: str, report: messages.StatusReport) -> None:
+        """Write a status. A delta is merged into the last one: it has only the components that changed."""
+        files = self._context.files
+        before = (files.status(swarm) or {}).get("data") or {}
+        data = {name: value for name, value in report.data.items() if name not in _LISTS} | _lists(report.data)
+        if report.kind == "status-delta":
             lines = {line["instance"]: line for line in before.get("components") or []}
             lines |= {line["instance"]: line for line in data.get("components") or []}
             data = {**before, **data, "components": list(lines.values())}
-            if "reason" not in told.data:
+            if "reason" not in report.data:
                 data.pop("reason", None)
-        totals = told.totals
-        place.keep_status(
+        totals = report.totals
+        files.write_status(
             swarm,
             {
-                "heard_at": self._realm.now(),
-                "state": told.state,
-                "watermark": told.watermark,
-                "max_staleness_s": told.max_staleness_sec,
+                "heard_at": self._context.now(),
+                "state": report.state,
+                "watermark": report.watermark,
+                "max_staleness_s": report.max_staleness_sec,
                 "totals": None
                 if totals is None
                 else {
@@ -243,32 +247,31 @@ class Orchestrator:
         )
 
     def _ignore(self, key: str, why: str) -> None:
-        """Forged, broken, or somebody else's: noted where it claims to belong."""
+        """Note a forged, broken or foreign message in the audit log of the swarm that it names."""
         with contextlib.suppress(FarroError):
-            about = names.read_key(key).scope.swarm
-            self._realm.trail(about).note("ignored", key=key, reason=why)
+            swarm = names.read_key(key).scope.swarm
+            self._context.audit(swarm).note("ignored", key=key, reason=why)
             return
-        self._realm.trail(None).note("ignored", key=ascii(key)[:200], reason=why)
+        self._context.audit(None).note("ignored", key=ascii(key)[:200], reason=why)
 
 
 def _lists(data: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What a status lists, as far as it is what it must be: whoever reads it later relies on that."""
+    """Return the lists of a status, without elements of a wrong type: the readers of the file rely on the types."""
     found: dict[str, list[Any]] = {}
     for name, shape in _LISTS.items():
-        told = data.get(name)
-        if isinstance(told, list):
-            found[name] = [one for one in told if isinstance(one, shape)]
+        value = data.get(name)
+        if isinstance(value, list):
+            found[name] = [one for one in value if isinstance(one, shape)]
     if "components" in found:
-        found["components"] = [one for one in found["components"] if _is_line(one)]
+        found["components"] = [one for one in found["components"] if _is_component_line(one)]
     return found
 
 
-def _is_line(line: Mapping[str, Any]) -> bool:
-    """Of a component: the kinds of what is told of it."""
+def _is_component_line(line: Mapping[str, Any]) -> bool:
     return isinstance(line.get("instance"), str) and all(
         isinstance(line[name], kind) for name, kind in _LINE.items() if line.get(name) is not None
     )
 
 
-def _text(key: Key) -> str:
+def _key_text(key: Key) -> str:
     return f"{key.outcome or key.status} {key.signal or ''} {key.scope.words}"

@@ -1,7 +1,4 @@
-"""What an orchestrator works with: its files, its bus and queue, its runtime, and what it wants of each swarm.
-
-What it does lives in orchestrator (hearing, turns), commanding (commands) and tending (controllers).
-"""
+"""What the parts of an orchestrator share: files, bus, runtime, ledger, and the desired state of each swarm."""
 
 from __future__ import annotations
 
@@ -15,48 +12,56 @@ from farro.host.clock import Clock
 from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
-from farro.swarm.audit import Trail
+from farro.swarm.audit import SwarmAudit
 from farro.swarm.bus.port import Binding, Bus
-from farro.swarm.files import ORCHESTRATOR, Desired, Place, controller, read_json
+from farro.swarm.files import ORCHESTRATOR, DesiredState, SwarmFiles, controller_instance, read_json
 from farro.swarm.ledger import CommandLedger
 from farro.swarm.lifecycle import SwarmState
-from farro.swarm.publish import Voice
+from farro.swarm.publish import ControlPublisher
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Scope, Signal
-from farro.worker.runtime import Component, Runtime
+from farro.worker.runtime import ProcessSpec, Runtime
 
 ORIGIN = "orchestrator"
-SENT = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)  # to controllers, who confirm them
+CONFIRMED_BY_CONTROLLERS = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Launching:
+class LaunchOptions:
     """How controllers are started."""
 
-    program: tuple[str, ...]  # how farro is started here
+    program: tuple[str, ...]  # the command that starts farro here
     root: str
     env: Mapping[str, str]
 
 
-class Realm:
-    """Invariant: `swarms` is what desired.json of each says; both change through `keep` alone."""
+class OrchestratorContext:
+    """Invariant: `swarms` equals desired.json of each swarm; both change only through `change`."""
 
     def __init__(
-        self, place: Place, bus: Bus, runtime: Runtime, how: Launching, *, log: Log, clock: Clock, durable: bool = True
+        self,
+        files: SwarmFiles,
+        bus: Bus,
+        runtime: Runtime,
+        launch_options: LaunchOptions,
+        *,
+        log: Log,
+        clock: Clock,
+        durable: bool = True,
     ) -> None:
-        place.make()
-        self.place = place
+        files.make()
+        self.files = files
         self.bus = bus
         self.runtime = runtime
-        self.how = how
+        self.launch_options = launch_options
         self.log = log
         self.clock = clock
-        self.ledger = CommandLedger(place.ledger, durable=durable)
-        self.voice = Voice(bus, self.now)
-        self.queue = names.control_queue(ORCHESTRATOR, _own_instance(place))
-        found = {name: place.desired(name) for name in place.swarms()}
-        self.swarms: dict[str, Desired] = {name: one for name, one in found.items() if one is not None}
-        self._trails: dict[str | None, Trail] = {}
+        self.ledger = CommandLedger(files.ledger, durable=durable)
+        self.publisher = ControlPublisher(bus, self.now)
+        self.queue = names.control_queue(ORCHESTRATOR, _own_instance(files))
+        found = {name: files.desired(name) for name in files.swarms()}
+        self.swarms: dict[str, DesiredState] = {name: one for name, one in found.items() if one is not None}
+        self._audits: dict[str | None, SwarmAudit] = {}
 
     def now(self) -> str:
         return timestamp(self.clock.now())
@@ -65,61 +70,62 @@ class Realm:
         desired = self.swarms.get(swarm)
         return SwarmState.NEW if desired is None else desired.state
 
-    def keep(self, swarm: str, **changes: Any) -> Desired:
-        """Durable when this returns."""
+    def change(self, swarm: str, **changes: Any) -> DesiredState:
+        """Change the desired state of a swarm. It is durable when this returns."""
         at = self.now()
-        before = self.swarms.get(swarm) or Desired(
-            swarm=swarm, state=SwarmState.NEW, controller=controller(swarm), created_at=at, changed_at=at
+        before = self.swarms.get(swarm) or DesiredState(
+            swarm=swarm, state=SwarmState.NEW, controller=controller_instance(swarm), created_at=at, changed_at=at
         )
         after = replace(before, **changes)
         if after != before or swarm not in self.swarms:
             after.changed_at = at
-            self.place.keep(after)
+            self.files.write_desired(after)
             self.swarms[swarm] = after
         return after
 
-    def trail(self, swarm: str | None) -> Trail:
-        """Of a swarm; None, or one that was never there: the orchestrator's own."""
+    def audit(self, swarm: str | None) -> SwarmAudit:
+        """Return the audit log of a swarm; the orchestrator's own for None and for unknown swarms."""
         if swarm is not None and swarm not in self.swarms:
             swarm = None
-        if swarm not in self._trails:
-            folder = self.place.orchestrator if swarm is None else self.place.of(swarm)
-            self._trails[swarm] = Trail(folder, ORIGIN, self.now, self.log)
-        return self._trails[swarm]
+        if swarm not in self._audits:
+            folder = self.files.orchestrator if swarm is None else self.files.swarm_folder(swarm)
+            self._audits[swarm] = SwarmAudit(folder, ORIGIN, self.now, self.log)
+        return self._audits[swarm]
 
-    def component(self, swarm: str) -> Component:
-        """The controller of a swarm, to launch."""
-        name = controller(swarm)
-        return Component(
+    def controller_spec(self, swarm: str) -> ProcessSpec:
+        """Describe the process of a swarm's controller."""
+        name, options = controller_instance(swarm), self.launch_options
+        return ProcessSpec(
             name=name,
-            argv=(*self.how.program, "controller", swarm, "--root", self.how.root),
-            env=self.how.env,
-            cwd=self.how.root,
-            log=f"{self.place.of(swarm)}/logs/{name}.log",
+            argv=(*options.program, "controller", swarm, "--root", options.root),
+            env=options.env,
+            cwd=options.root,
+            log=f"{self.files.swarm_folder(swarm)}/logs/{name}.log",
         )
 
     def bindings(self, swarm: str) -> list[Binding]:
-        """What is heard of a swarm: its controller's word, and the ends of commands. Never its components' status."""
-        instance, about = controller(swarm), Scope(swarm=swarm)
+        """Return the bindings for a swarm: its controller's status and confirmations, never components' status."""
+        instance, scope = controller_instance(swarm), Scope(swarm=swarm)
         keys = [names.controller_up_key(instance)]
         keys += [names.status_key(kind, names.CONTROLLER, instance) for kind in ("status-full", "status-delta")]
-        keys += [names.event_key(outcome, one, about) for one in SENT for outcome in ("ready", "error", "warning")]
+        for signal in CONFIRMED_BY_CONTROLLERS:
+            keys += [names.event_key(outcome, signal, scope) for outcome in ("ready", "error", "warning")]
         return [Binding(names.CONTROL, key) for key in keys]
 
     async def request_status(self, swarm: str) -> str:
-        """Ask a controller how its swarm is; the correlation id that its answer will bear."""
+        """Ask a controller for its status, and return the correlation id of the answer."""
         correlation = str(uuid.uuid4())
-        scope = Scope(swarm=swarm, role=names.CONTROLLER, instance=controller(swarm))
-        await self.voice.signal(Signal.STATUS, scope, None, origin=ORIGIN, correlation_id=correlation)
+        scope = Scope(swarm=swarm, role=names.CONTROLLER, instance=controller_instance(swarm))
+        await self.publisher.signal(Signal.STATUS, scope, None, origin=ORIGIN, correlation_id=correlation)
         return correlation
 
 
-def _own_instance(place: Place) -> str:
-    """The same for this root for ever: a broker may serve several, and each hears its own."""
-    path = f"{place.orchestrator}/about.json"
-    told = read_json(path)
-    if isinstance(told, dict) and isinstance(told.get("instance"), str):
-        return names.check_name(told["instance"], "instance")
+def _own_instance(files: SwarmFiles) -> str:
+    """Return the instance name of this root's orchestrator. It never changes, since one broker may serve several."""
+    path = f"{files.orchestrator}/about.json"
+    data = read_json(path)
+    if isinstance(data, dict) and isinstance(data.get("instance"), str):
+        return names.check_name(data["instance"], "instance")
     made = f"queen-{uuid.uuid4().hex[:12]}"
     fs.write_atomic(path, f'{{"instance": "{made}"}}\n'.encode(), sync=True)
     return made

@@ -1,7 +1,6 @@
-"""The wire of swarms as an AsyncAPI 3 document, made of the message classes: channels, operations, messages, examples.
+"""The wire of swarms as an AsyncAPI 3 document, generated from the message classes.
 
-What the messages say lives in messages, the keys in names; schemas/asyncapi.json is this, written by
-scripts/schemas.py. [test_the_asyncapi_document_is_what_the_classes_say]
+scripts/schemas.py writes it to schemas/asyncapi.json. [test_the_asyncapi_document_matches_the_message_classes]
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ SHAPES: Mapping[str, Any] = {
     "Error": messages.Error,
     "Duplicate": messages.Duplicate,
     "Warning": messages.Warning,
-    "Status": messages.Status,
+    "Status": messages.StatusReport,
 }
 _MEANING = {
-    "ControlSignal": "One shape for all signals; args are those of the signal",
-    "Ready": "The command was carried out, and seen to be",
-    "Error": "The command was not carried out; what there is was kept",
-    "Duplicate": "The same command came again: its confirmation was sent once more, and nothing was done",
-    "Warning": "Done, but not as a person may think: such as an order that is a heuristic",
-    "Status": "What a component says of itself, or a controller of its swarm",
+    "ControlSignal": "One shape for all signals; args depend on the signal",
+    "Ready": "The command had its effect, which was observed",
+    "Error": "The command failed; everything that exists was kept",
+    "Duplicate": "The same command was sent again: its confirmation was repeated, and nothing was done",
+    "Warning": "The command succeeded, but with a note for people, such as an order that is a heuristic",
+    "Status": "The status of a component, or of a swarm by its controller",
     "Item": "A work item: any JSON",
 }
 _PARAMETERS = {
@@ -44,7 +43,7 @@ _PARAMETERS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Channel:
+class AsyncApiChannel:
     """One routing key with its parameters. `by` says who sends or receives there."""
 
     name: str
@@ -56,26 +55,26 @@ class Channel:
     exchange: str = names.CONTROL
 
 
-def channels() -> Iterator[Channel]:
+def channels() -> Iterator[AsyncApiChannel]:
     for signal in Signal:
         if signal is not Signal.CREATE:
             yield _signal(signal)
     for signal in Signal:
         yield from _confirmations(signal)
     for signal in Signal:
-        yield Channel(
+        yield AsyncApiChannel(
             name=f"duplicate.{signal}",
             address=f"ev.duplicate.{signal}.{_scope(signal)}",
             message="Duplicate",
-            about=f"{signal} came again under the same idempotency key",
+            about=f"{signal} was sent again with the same idempotency key",
             by=(("controller", "send"), ("orchestrator", "send")),
             example={**_confirmation(signal), "originalCorrelationId": _ID[2], "correlationId": _ID[3]},
         )
-    yield Channel(
+    yield AsyncApiChannel(
         name="warning.swarm-template",
         address="ev.warning.swarm-template.{swarmId}",
         message="Warning",
-        about="Work flows in a circle; the heuristic that was used instead of an order",
+        about="Work flows in a cycle; components are started by a heuristic order",
         by=(("controller", "send"), ("orchestrator", "receive")),
         example={
             **{name: value for name, value in _confirmation(Signal.TEMPLATE).items() if name != "idempotencyKey"},
@@ -83,36 +82,36 @@ def channels() -> Iterator[Channel]:
             "reverse",
         },
     )
-    yield Channel(
+    yield AsyncApiChannel(
         name="controller-up",
         address=f"ev.ready.{names.CONTROLLER}.{{instance}}",
         message="Status",
-        about="The handshake of a controller: its control plane listens",
+        about="The handshake of a controller: it listens on its control queue",
         by=(("controller", "send"), ("orchestrator", "receive")),
         example={**_status("status-full", names.CONTROLLER, "demo-marshal"), "state": "Creating"},
     )
     for kind in ("status-full", "status-delta"):
-        yield Channel(
+        yield AsyncApiChannel(
             name=f"{kind}.swarm",
             address=f"ev.{kind}.{names.CONTROLLER}.{{instance}}",
             message="Status",
-            about="A swarm's aggregate, on a change and every ten seconds",
+            about="The aggregate status of a swarm, on a change and every ten seconds",
             by=(("controller", "send"), ("orchestrator", "receive")),
             example={**_status(kind, names.CONTROLLER, "demo-marshal"), **_AGGREGATE},
         )
-        yield Channel(
+        yield AsyncApiChannel(
             name=f"{kind}.component",
             address=f"ev.{kind}.{{role}}.{{instance}}",
             message="Status",
-            about="A component's own word, which counts as a heartbeat",
+            about="The status of a component, which counts as a heartbeat",
             by=(("component", "send"), ("controller", "receive")),
             example=_status(kind, "generator", "demo-generator"),
         )
-    yield Channel(
+    yield AsyncApiChannel(
         name="work",
         address="{queue}",
         message="Item",
-        about="Work items of a swarm, on an exchange of its own",
+        about="Work items of a swarm, on its own exchange",
         by=(("component", "send"), ("component", "receive")),
         example={"n": 1},
         exchange="ph.{swarmId}.hive",
@@ -120,7 +119,7 @@ def channels() -> Iterator[Channel]:
 
 
 def document() -> dict[str, Any]:
-    """All of it, as it is written."""
+    """Return the whole document."""
     every = list(channels())
     return {
         "asyncapi": "3.0.0",
@@ -129,7 +128,7 @@ def document() -> dict[str, Any]:
             "title": "farro swarms",
             "version": VERSION,
             "description": "Signals, confirmations and status of swarms (seed 003). Every signal gets exactly one "
-            "distinct confirmation: one that is sent again carries the same message id.",
+            "distinct confirmation: a repeated one carries the same message id.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
@@ -145,7 +144,7 @@ def document() -> dict[str, Any]:
 
 
 def address_fits(address: str, key: str) -> bool:
-    """Whether that key is one of a channel's."""
+    """Return whether a routing key fits the address of a channel."""
     wanted, words = address.split("."), key.split(".")
     return len(wanted) == len(words) and all(
         part == word or (part.startswith("{") and bool(word)) for part, word in zip(wanted, words, strict=True)
@@ -155,7 +154,7 @@ def address_fits(address: str, key: str) -> bool:
 # --- parts ---
 
 
-def _channel(one: Channel) -> dict[str, Any]:
+def _channel(one: AsyncApiChannel) -> dict[str, Any]:
     named = [part[1:-1] for part in one.address.split(".") if part.startswith("{")]
     return {
         "address": one.address,
@@ -177,7 +176,7 @@ def _parameter(name: str) -> dict[str, Any]:
     return {"description": f"{about}: {names.NAME_PATTERN}", "examples": [example]}
 
 
-def _operation(who: Who, action: Action, one: Channel) -> dict[str, Any]:
+def _operation(who: Who, action: Action, one: AsyncApiChannel) -> dict[str, Any]:
     return {
         "action": action,
         "channel": {"$ref": f"#/channels/{one.name}"},
@@ -187,7 +186,7 @@ def _operation(who: Who, action: Action, one: Channel) -> dict[str, Any]:
     }
 
 
-def _message(name: str, every: list[Channel]) -> dict[str, Any]:
+def _message(name: str, every: list[AsyncApiChannel]) -> dict[str, Any]:
     examples = [{"name": one.name, "payload": dict(one.example)} for one in every if one.message == name]
     made: dict[str, Any] = {
         "name": name,
@@ -201,7 +200,7 @@ def _message(name: str, every: list[Channel]) -> dict[str, Any]:
     return made
 
 
-def _signal(signal: Signal) -> Channel:
+def _signal(signal: Signal) -> AsyncApiChannel:
     sends: tuple[tuple[Who, Action], ...] = (("orchestrator", "send"), ("controller", "receive"))
     if signal.of_component:
         sends = (*sends, ("controller", "send"), ("component", "receive"))
@@ -215,7 +214,7 @@ def _signal(signal: Signal) -> Channel:
         "origin": "orchestrator",
     }
     args = _ARGS.get(signal)
-    return Channel(
+    return AsyncApiChannel(
         name=f"{signal}",
         address=f"sig.{signal}.{_scope(signal)}",
         message="ControlSignal",
@@ -225,13 +224,14 @@ def _signal(signal: Signal) -> Channel:
     )
 
 
-def _confirmations(signal: Signal) -> Iterator[Channel]:
-    """By the controller; by the orchestrator what it does itself, refuses, gives up, or was asked before."""
+def _confirmations(signal: Signal) -> Iterator[AsyncApiChannel]:
+    """Yield the confirmations of a signal. The orchestrator sends those of commands that it does, refuses or gives up
+    itself."""
     by: tuple[tuple[Who, Action], ...] = (("orchestrator", "send"),)
     if signal not in (Signal.CREATE, Signal.STATUS):
         by = (*by, ("orchestrator", "receive"), ("controller", "send"))
     if signal is not Signal.STATUS:  # answered by a status-full
-        yield Channel(
+        yield AsyncApiChannel(
             name=f"ready.{signal}",
             address=f"ev.ready.{signal}.{_scope(signal)}",
             message="Ready",
@@ -243,7 +243,7 @@ def _confirmations(signal: Signal) -> Iterator[Channel]:
                 "state": str(messages.state_of(signal) or "Running"),
             },
         )
-    yield Channel(
+    yield AsyncApiChannel(
         name=f"error.{signal}",
         address=f"ev.error.{signal}.{_scope(signal)}",
         message="Error",
@@ -309,11 +309,11 @@ _AGGREGATE = {
     "data": {"health": "Healthy"},
 }
 _SIGNALS = {
-    Signal.TEMPLATE: "Send or replace the plan; every component is provisioned, and disabled",
-    Signal.START: "Enable the components, in the order of the queues",
-    Signal.STOP: "Disable the components, in the reverse order; everything stays",
-    Signal.REMOVE: "Take the components away",
-    Signal.CONFIG: "New config of one component, or whether it works",
+    Signal.TEMPLATE: "Send or replace the plan; every component is launched, disabled",
+    Signal.START: "Enable the components, in the order of the work flow",
+    Signal.STOP: "Disable the components, in reverse order; everything stays",
+    Signal.REMOVE: "Remove the components",
+    Signal.CONFIG: "Change the config of one component, or enable or disable it",
     Signal.STATUS: "Answered by a status-full under the same correlation id",
 }
 _ARGS: Mapping[Signal, dict[str, Any]] = {

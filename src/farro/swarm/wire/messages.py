@@ -1,9 +1,7 @@
-"""Signals, confirmations and status as they stand on the wire (seed 003 §3.1, §12; DESIGN §11), read and written.
+"""Signals, confirmations and status messages on the wire (seed 003 §3.1, §12; DESIGN §11): encode and decode them.
 
-Routing keys live in names; who sends what, and when, lives in the services.
-
-Names on the wire are camelCase, and absent where there is nothing to say; null is taken for absent. What a later
-version adds is left alone; what a message must have and does not makes it no message, and it is told why.
+Names on the wire are camelCase; absent values are left out, and null counts as absent. Unknown fields, which a later
+version may add, are ignored. A message that lacks a required field is refused with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ MAX_BYTES = 1 << 20
 
 UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 Uuid = Annotated[str, Matching(UUID, "a UUID")]
-Name = Annotated[str, Matching(NAME_PATTERN, "small letters, digits and -")]
+Name = Annotated[str, Matching(NAME_PATTERN, "lower-case letters, digits and -")]
 _TIME = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:Z|[+-]\d{2}:\d{2})"
 Moment = Annotated[str, Matching(_TIME, "a time such as 2026-11-16T12:34:56Z")]
 SignalName = Literal[
@@ -68,7 +66,7 @@ class ControlSignal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """A command was carried out, and seen to be."""
+    """A command had its effect, which was observed."""
 
     takes_more: ClassVar[bool] = True
 
@@ -84,7 +82,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Error:
-    """A command was not carried out; what there is was kept."""
+    """A command failed; everything that exists was kept."""
 
     takes_more: ClassVar[bool] = True
 
@@ -95,7 +93,7 @@ class Error:
     scope: ScopeBody
     result: Literal["error"] = "error"
     phase: Phase
-    code: Annotated[str, Matching(r"[A-Z][A-Z0-9_]{0,63}", "capitals, digits and _")]
+    code: Annotated[str, Matching(r"[A-Z][A-Z0-9_]{0,63}", "upper-case letters, digits and _")]
     message: str
     retryable: bool
     details: dict[str, Any] | None = None
@@ -103,12 +101,12 @@ class Error:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Duplicate:
-    """The same command came again: its confirmation was sent once more, and nothing was done."""
+    """The same command was sent again: its confirmation was repeated, and nothing was done."""
 
     takes_more: ClassVar[bool] = True
 
     ts: Moment
-    correlation_id: Uuid  # of the signal that came again
+    correlation_id: Uuid  # of the repeated signal
     original_correlation_id: Uuid | None = None
     idempotency_key: Uuid
     signal: SignalName
@@ -116,7 +114,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Warning:  # noqa: A001 - the word of the seed
+class Warning:  # noqa: A001 - the seed's name
     takes_more: ClassVar[bool] = True
 
     ts: Moment
@@ -137,7 +135,7 @@ class Totals:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Queues:
+class StatusQueues:
     takes_more: ClassVar[bool] = True
 
     inputs: tuple[str, ...] = ()
@@ -145,8 +143,8 @@ class Queues:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Status:
-    """What a component says of itself, or a controller of its swarm: all of it (`status-full`), or what changed."""
+class StatusReport:
+    """The status of a component, or of a swarm by its controller: complete (`status-full`), or changes only."""
 
     takes_more: ClassVar[bool] = True
 
@@ -163,7 +161,7 @@ class Status:
     watermark: Moment | None = None
     max_staleness_sec: Annotated[float, Bounds(at_least=0)] | None = None
     totals: Totals | None = None
-    queues: Queues | None = None
+    queues: StatusQueues | None = None
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -171,46 +169,46 @@ M = TypeVar("M")
 
 
 def encode(message: Any) -> bytes:
-    """As JSON, without what is not there."""
+    """Encode a message as JSON, without absent values."""
     return json.dumps(_wire(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode(shape: type[M], data: bytes) -> M:
-    """InputError says all that is wrong with it; nothing of a forged body is repeated."""
+    """Decode a message. Raises InputError with all problems; nothing of a forged body is repeated in it."""
     if len(data) > MAX_BYTES:
         raise InputError(f"{shape.__name__}: {len(data)} bytes; a message may have {MAX_BYTES}")
     try:
-        told = _DECODER.decode(data.decode())
+        document = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{shape.__name__}: it is no JSON ({type(error).__name__})") from error
-    checked = shapes.check(shape, _snake(told))
+        raise InputError(f"{shape.__name__}: it is not valid JSON ({type(error).__name__})") from error
+    checked = shapes.check(shape, _snake(document))
     if checked.value is None or checked.faults:
-        said = [f"{'.'.join(_camel(str(part)) for part in fault.path)} {fault.message}" for fault in checked.faults]
-        raise InputError(f"{shape.__name__}: {'; '.join(said[:5])}")
+        problems = [f"{'.'.join(_camel(str(part)) for part in fault.path)} {fault.message}" for fault in checked.faults]
+        raise InputError(f"{shape.__name__}: {'; '.join(problems[:5])}")
     return checked.value
 
 
 def read_signal(data: bytes, signal: Signal, scope: Scope) -> ControlSignal:
-    """The signal in a body that came under a key which says the same. InputError: it is not one, or the two differ."""
+    """Decode a signal. Raises InputError if it is none, or if its body and its routing key differ."""
     found = decode(ControlSignal, data)
     if found.signal != signal:
         raise InputError(f"ControlSignal: the body says {found.signal}, its routing key {signal}")
     try:
-        said = found.scope
+        stated = found.scope
     except BadName as error:
         raise InputError(f"ControlSignal: {error}") from error
-    for own, told in ((scope.swarm, said.swarm), (scope.role, said.role), (scope.instance, said.instance)):
-        if own is not None and own != told:
-            raise InputError(f"ControlSignal: the body is about {said.words}, its routing key about {scope.words}")
+    for own, other in ((scope.swarm, stated.swarm), (scope.role, stated.role), (scope.instance, stated.instance)):
+        if own is not None and own != other:
+            raise InputError(f"ControlSignal: the body is about {stated.words}, its routing key about {scope.words}")
     return found
 
 
-def read_status(data: bytes, kind: StatusKind, scope: Scope) -> Status:
-    """The status in a body that came under a key which says the same. InputError: it is not one, or the two differ."""
-    found = decode(Status, data)
+def read_status(data: bytes, kind: StatusKind, scope: Scope) -> StatusReport:
+    """Decode a status. Raises InputError if it is none, or if its body and its routing key differ."""
+    found = decode(StatusReport, data)
     if found.kind != kind or (found.role, found.instance) != (scope.role, scope.instance):
         raise InputError(
-            f"Status: the body is a {found.kind} of {found.role}.{found.instance}, its routing key otherwise"
+            f"StatusReport: the body is a {found.kind} of {found.role}.{found.instance}, its routing key otherwise"
         )
     return found
 
@@ -220,7 +218,7 @@ def scope_body(scope: Scope) -> ScopeBody:
 
 
 def state_of(signal: Signal) -> SwarmState | None:
-    """The state that a success of it tells."""
+    """Return the state that a successful command leads to."""
     return {
         Signal.CREATE: SwarmState.CREATING,
         Signal.TEMPLATE: SwarmState.READY,
@@ -231,7 +229,7 @@ def state_of(signal: Signal) -> SwarmState | None:
 
 
 def schema(shape: Any) -> dict[str, Any]:
-    """JSON Schema of a message, in the names of the wire. What may be absent may be null."""
+    """Return the JSON Schema of a message in the names of the wire. What may be absent may be null."""
     made: dict[str, Any] = _camel_schema(json_schema.schema(shape))
     return made
 
@@ -241,25 +239,25 @@ def schema(shape: Any) -> dict[str, Any]:
 
 def _wire(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
-        told = {}
+        document = {}
         for each in fields(value):
             member = getattr(value, each.name)
             if member is not None and not (member == {} and each.default_factory is not MISSING):
-                told[_camel(each.name)] = _wire(member)
-        return told
+                document[_camel(each.name)] = _wire(member)
+        return document
     if isinstance(value, SwarmState | ComponentState):
         return str(value)
     if isinstance(value, tuple):
         return [_wire(item) for item in value]
-    return value  # a caller's own data: its names are its own
+    return value  # the sender's own data keeps its names
 
 
-def _snake(told: Any) -> Any:
-    """The names of our own; what lies within `args`, `data` and `details` is the sender's."""
-    if not isinstance(told, Mapping):
-        return told
+def _snake(document: Any) -> Any:
+    """Convert our own names to snake_case; `args`, `data` and `details` keep the sender's names."""
+    if not isinstance(document, Mapping):
+        return document
     read = {}
-    for name, value in told.items():
+    for name, value in document.items():
         if value is None:
             continue
         own = _snake_name(name)
@@ -285,15 +283,15 @@ def _camel_schema(made: Any) -> Any:
         return [_camel_schema(item) for item in made]
     if not isinstance(made, dict):
         return made
-    told = {name: _camel_schema(value) for name, value in made.items()}
+    schema = {name: _camel_schema(value) for name, value in made.items()}
     if isinstance(made.get("properties"), dict):
-        told["properties"] = {_camel(name): _camel_schema(value) for name, value in made["properties"].items()}
-        told["required"] = [_camel(name) for name in made.get("required", ())]
-    return told
+        schema["properties"] = {_camel(name): _camel_schema(value) for name, value in made["properties"].items()}
+        schema["required"] = [_camel(name) for name in made.get("required", ())]
+    return schema
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not valid JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # one for all: a controller reads hundreds a second
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # shared: a controller decodes hundreds of messages a second

@@ -1,6 +1,4 @@
-"""Names on the wire (seed 003 §3): exchanges, queues, routing keys, and which binding a key fits.
-
-What the messages say lives in signals, confirmations and status.
+"""Names on the wire (seed 003 §3): exchanges, queues, routing keys, and the matching of bindings.
 
     ph.control                              topic exchange of all signals and events
     ph.<swarm>.hive                         exchange of a swarm's work
@@ -8,12 +6,12 @@ What the messages say lives in signals, confirmations and status.
     sig.<signal>.<swarm>                    swarm-template, swarm-start, swarm-stop, swarm-remove
     sig.<signal>.<role>.<instance>          config-update, status-request
     ev.ready.<signal>.<scope>               and ev.error.<signal>.<scope>, ev.duplicate.<signal>.<scope>
-    ev.ready.swarm-controller.<instance>    the controller's control plane is up
-    ev.warning.<signal>.<swarm>             done, but not as a person may think
+    ev.ready.swarm-controller.<instance>    the controller listens on its control queue
+    ev.warning.<signal>.<swarm>             the command succeeded, with a note for people
     ev.status-full.<role>.<instance>        and ev.status-delta.<role>.<instance>
 
-A name is one word of a routing key: no dot can make it two, no * or # can make it a pattern.
-[test_a_name_is_one_word_of_a_key]
+A name is one word of a routing key: it has no dot, which would make two words, and no * or #, which would make a
+pattern. [test_a_name_is_one_word_of_a_key]
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from farro.errors import BadName
 from farro.lazy_dataclass import dataclass
 
 CONTROL = "ph.control"
-CONTROLLER = "swarm-controller"  # the role of every swarm's controller
+CONTROLLER = "swarm-controller"  # the role of every controller
 NAME_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(NAME_PATTERN)
 
 
 class Signal(StrEnum):
-    """What can be asked for. `CREATE` is never sent: the orchestrator does it, and confirms it as if it had been."""
+    """The commands. `CREATE` is never sent: the orchestrator does it itself and publishes its confirmation."""
 
     CREATE = "swarm-create"
     TEMPLATE = "swarm-template"
@@ -59,15 +57,17 @@ def is_name(text: str) -> bool:
 
 
 def check_name(text: str, what: str) -> str:
-    """A swarm's, a role's, an instance's or a queue's name."""
+    """Return a valid name of a swarm, role, instance or queue, or raise BadName."""
     if not is_name(text):
-        raise BadName(f"{ascii(text)[:100]} is no {what}: small letters, digits and -, at most 63, first and last no -")
+        raise BadName(
+            f"{ascii(text)[:100]} is not a valid {what}: lower-case letters, digits and -, at most 63, no - at the ends"
+        )
     return text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """Whom a message is about: a whole swarm, or one component."""
+    """What a message is about: a whole swarm, or one component."""
 
     swarm: str | None = None
     role: str | None = None
@@ -84,7 +84,7 @@ class Scope:
 
     @property
     def words(self) -> str:
-        """As routing keys spell it."""
+        """The scope as routing keys spell it."""
         return f"{self.role}.{self.instance}" if self.role is not None else str(self.swarm)
 
 
@@ -94,29 +94,29 @@ def work_exchange(swarm: str) -> str:
 
 def work_queue(swarm: str, suffix: str) -> str:
     if check_name(suffix, "queue") == "hive":
-        raise BadName("hive is the name of a swarm's exchange; call the queue otherwise")
+        raise BadName("hive is the name of a swarm's exchange; use another name for the queue")
     return f"ph.{check_name(swarm, 'swarm')}.{suffix}"
 
 
 def dead_letters(queue: str) -> str:
-    """Where items go that a component gave up."""
+    """Return the queue of items that components failed to process."""
     return f"{queue}.dlq"
 
 
 def control_queue(role: str, instance: str) -> str:
-    """Where one component, or one controller, gets its signals and events."""
+    """Return the queue in which a component or controller receives signals and events."""
     return f"{CONTROL}.{check_name(role, 'role')}.{check_name(instance, 'instance')}"
 
 
 def controller_keys(swarm: str, instance: str) -> list[str]:
-    """What a controller hears, whatever its plan: commands of its swarm, and who asks how it is."""
+    """Return the routing keys that a controller always receives: commands of its swarm, and status requests."""
     lifecycle = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
     keys = [signal_key(one, Scope(swarm=swarm)) for one in lifecycle]
     return [*keys, signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance))]
 
 
 def component_keys(role: str, instance: str) -> tuple[str, ...]:
-    """What the controller of a component hears about it: updates that others ask for, and its own word."""
+    """Return the routing keys about a component that its controller receives: config updates, and its status."""
     scope = Scope(role=role, instance=instance)
     return (
         signal_key(Signal.CONFIG, scope),
@@ -127,7 +127,7 @@ def component_keys(role: str, instance: str) -> tuple[str, ...]:
 
 def signal_key(signal: Signal, scope: Scope) -> str:
     if signal is Signal.CREATE:
-        raise BadName("nobody is asked to create a swarm by a signal: the orchestrator does it")
+        raise BadName("swarm-create is not a signal: the orchestrator creates a swarm itself")
     return f"sig.{signal}.{_fitting(signal, scope)}"
 
 
@@ -153,7 +153,7 @@ def _fitting(signal: Signal, scope: Scope) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """A routing key, read."""
+    """A parsed routing key."""
 
     kind: Literal["signal", "outcome", "status", "controller-up"]
     scope: Scope
@@ -164,7 +164,7 @@ class Key:
 
 @lru_cache(4096)
 def read_key(text: str) -> Key:
-    """BadName: it is none of those that the seed has."""
+    """Parse a routing key. Raises BadName if the seed has no such key."""
     words = text.split(".")
     if words[0] == "sig" and len(words) >= 3:
         signal = _signal(words[1], text)
@@ -180,7 +180,7 @@ def read_key(text: str) -> Key:
             if words[1] == outcome:
                 signal = _signal(words[2], text)
                 return Key(kind="outcome", outcome=outcome, signal=signal, scope=_about(signal, words[3:], text))
-    raise BadName(f"{ascii(text)[:200]} is no routing key of a swarm")
+    raise BadName(f"{ascii(text)[:200]} is not a routing key of a swarm")
 
 
 def _signal(word: str, text: str) -> Signal:
@@ -195,15 +195,15 @@ def _about(signal: Signal, words: list[str], text: str) -> Scope:
         return Scope(role=words[0], instance=words[1])
     if not signal.of_component and len(words) == 1:
         return Scope(swarm=words[0])
-    raise BadName(f"{ascii(text)[:200]} does not say whom {signal} is about")
+    raise BadName(f"{ascii(text)[:200]} does not name what {signal} is about")
 
 
 def matches(binding: str, key: str) -> bool:
-    """Whether a topic exchange gives `key` to a queue that is bound with `binding`: * is one word, # any number."""
+    """Return whether a topic exchange routes `key` by `binding`: * is one word, # any number of words."""
     if "*" not in binding and "#" not in binding:
-        return binding == key  # as nearly all are: a controller has three for each component
+        return binding == key  # the usual case: a controller has three such bindings per component
     wanted, words = binding.split("."), key.split(".")
-    ends = {0}  # how many words of the key the pattern so far may have taken
+    ends = {0}  # how many words of the key the pattern so far may match
     for word in wanted:
         if word == "#":
             ends = {end for start in ends for end in range(start, len(words) + 1)}

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from farro.queue.workers import WorkerLine
-from farro.swarm.requests import ComponentView, SwarmView
+from farro.swarm.service import ComponentView, SwarmView
 from farro.tui import texts
 from farro.tui.boards import Board, BoardRow, Cell, Column
 

@@ -1,13 +1,11 @@
 """The bus in files: a queue is a folder, a message is a file, taking one is a rename. No server, one machine.
 
-Consuming lives in consuming, the layout in layout; this is the Bus port over both, for asyncio.
-
-- A message is staged, synced, and linked into every queue whose binding fits: each has it whole or not at all.
-- A consumer is a leased folder (flock, as agents of the file store): what a dead one held goes back into the queue, by
-  whoever looks next. A taken message lies in its taker's folder; acknowledging removes it.
-- What is published, taken or acknowledged while the thread is at work is done in one go: many share their syncs.
-- Waiting is inotify on the queue's folder. The loop of asyncio never waits for the disk: calls run on one thread, which
-  also keeps the order of what one process publishes.
+- A message is staged, synced, and linked into every queue with a matching binding: each has it whole or not at all.
+- A consumer is a leased folder (flock, as agents of the file store). The next consumer that looks puts what a dead one
+  held back into the queue. A taken message is in its consumer's folder; acknowledging removes it.
+- Messages published, taken or acknowledged while the thread is busy are handled together: they share their syncs.
+- Waiting is inotify on the queue's folder. The event loop never waits for the disk: calls run on one thread, which also
+  keeps the order of what one process publishes.
 """
 
 from __future__ import annotations
@@ -22,36 +20,36 @@ from typing import Any, TypeVar
 
 from farro.errors import InputError
 from farro.host import fs, leases, trees
-from farro.swarm.bus.files import consumer as consuming
+from farro.swarm.bus.files import consumer as consumers
 from farro.swarm.bus.files import layout
 from farro.swarm.bus.files.consumer import FilesConsumer
 from farro.swarm.bus.files.layout import Layout
-from farro.swarm.bus.port import Binding, Depth, Message
+from farro.swarm.bus.port import Binding, BusMessage, QueueDepth
 from farro.swarm.wire.names import matches
 
 T = TypeVar("T")
-_KEYS = 10_000  # of which it is known whom they reach
-CROWD = 10_000  # messages in a queue: more of those that need not last are not added
-LOOK_AFTER = 100  # such messages of ours
-_TOGETHER = 100  # messages that are written at once
+_KEYS = 10_000  # cached routing keys
+CROWD = 10_000  # messages in a queue, above which no message is added that need not last
+LOOK_AFTER = 100  # how many such messages are published between two counts of a queue
+_TOGETHER = 100  # messages written at once
 
 
 class FilesBus:
-    """The Bus port. `folder` is made when it is not there; `durable` syncs what is published."""
+    """The Bus port in files. `folder` is created if missing; `durable` syncs what is published."""
 
     def __init__(self, folder: str, *, durable: bool = True) -> None:
         self._layout = Layout(folder)
         self._durable = durable
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus")
-        self._known: dict[str, tuple[int, tuple[Binding, ...]]] = {}  # queue → its file's inode, and what it says
+        self._cached: dict[str, tuple[int, tuple[Binding, ...]]] = {}  # queue → inode of its file, and its bindings
         self._exclusive: dict[str, leases.Lease] = {}
         self._consumers: list[FilesConsumer] = []
         self._swept = False
         self._generation: str | None = None
-        self._names: list[str] = []  # of queues, as they were then
-        self._reached: dict[tuple[str, str], list[str]] = {}  # exchange and key → queues, as they were then
-        self._looks: dict[str, int] = {}  # queue → how many words more until its length is looked at
-        self._waiting: list[tuple[str, Message, asyncio.Future[None]]] = []
+        self._names: list[str] = []  # queues at that generation
+        self._reached: dict[tuple[str, str], list[str]] = {}  # exchange and key → queues, at that generation
+        self._looks: dict[str, int] = {}  # queue → messages until the next count
+        self._waiting: list[tuple[str, BusMessage, asyncio.Future[None]]] = []
         self._publishing: asyncio.Task[None] | None = None
         self._layout.make()
 
@@ -65,7 +63,7 @@ class FilesBus:
             layout.check(binding.exchange)
         if dead_letters is not None:
             layout.check(dead_letters)
-        told = {
+        data = {
             "bindings": [[binding.exchange, binding.key] for binding in bindings],
             "dead_letters": dead_letters,
             "exclusive": exclusive,
@@ -73,17 +71,17 @@ class FilesBus:
         with leases.exclusively(self._layout.lock):
             if not fs.exists(self._layout.queue(queue)):
                 with self._layout.changing():
-                    self._build(queue, told, exclusive)
+                    self._build(queue, data, exclusive)
             else:
-                self._declare_again(queue, told, exclusive)
+                self._declare_again(queue, data, exclusive)
 
-    def _build(self, queue: str, told: Mapping[str, Any], exclusive: bool) -> None:
-        """In staging, then renamed in: a queue appears with its bindings."""
+    def _build(self, queue: str, data: Mapping[str, Any], exclusive: bool) -> None:
+        """Build a queue in staging and rename it: it appears with its bindings."""
         staged = fs.temporary(self._layout.staging)
         fs.mkdir(staged)
         for name in (layout.READY, layout.TAKEN):
             fs.mkdir(f"{staged}/{name}")
-        fs.create(f"{staged}/{layout.ABOUT}", json.dumps(told).encode() + b"\n")
+        fs.create(f"{staged}/{layout.ABOUT}", json.dumps(data).encode() + b"\n")
         lease = leases.create(f"{staged}/{layout.LEASE}", b"") if exclusive else None
         try:
             if self._durable:
@@ -98,20 +96,20 @@ class FilesBus:
         if lease is not None:
             self._exclusive[queue] = lease
 
-    def _declare_again(self, queue: str, told: Mapping[str, Any], exclusive: bool) -> None:
+    def _declare_again(self, queue: str, data: Mapping[str, Any], exclusive: bool) -> None:
         path = self._layout.about(queue)
         before = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
         if bool(before["exclusive"]) != exclusive or (exclusive and queue not in self._exclusive):
-            raise InputError(f"the queue {queue} is there already, and somebody else's")
-        if before["dead_letters"] != told["dead_letters"]:
-            raise InputError(f"the queue {queue} is there already, with other dead letters")
-        more = [pair for pair in told["bindings"] if pair not in before["bindings"]]
+            raise InputError(f"the queue {queue} exists already and belongs to another process")
+        if before["dead_letters"] != data["dead_letters"]:
+            raise InputError(f"the queue {queue} exists already with other dead letters")
+        more = [pair for pair in data["bindings"] if pair not in before["bindings"]]
         if more:
             with self._layout.changing():
                 self._write(queue, {**before, "bindings": [*before["bindings"], *more]})
 
-    def _write(self, queue: str, told: Mapping[str, Any]) -> None:
-        fs.write_atomic(self._layout.about(queue), json.dumps(told).encode() + b"\n", sync=self._durable)
+    def _write(self, queue: str, data: Mapping[str, Any]) -> None:
+        fs.write_atomic(self._layout.about(queue), json.dumps(data).encode() + b"\n", sync=self._durable)
 
     async def unbind(self, queue: str, binding: Binding) -> None:
         await self._do(lambda: self._unbind(layout.check(queue), [binding.exchange, binding.key]))
@@ -137,7 +135,7 @@ class FilesBus:
         with leases.exclusively(self._layout.lock), self._layout.changing():
             self._layout.remove(queue)
 
-    async def publish(self, exchange: str, message: Message) -> None:
+    async def publish(self, exchange: str, message: BusMessage) -> None:
         accepted = asyncio.get_running_loop().create_future()
         self._waiting.append((layout.check(exchange), message, accepted))
         if self._publishing is None or self._publishing.done():
@@ -145,26 +143,26 @@ class FilesBus:
         await accepted
 
     async def _publish_waiting(self) -> None:
-        """Those that came while others were written go together, in the order in which they came."""
+        """Publish in order; messages that arrive while others are written go together."""
         while self._waiting:
             batch, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
             error: BaseException | None = None
             try:
                 pairs = [(exchange, message) for exchange, message, _ in batch]
                 await self._do(lambda pairs=pairs: self._publish(pairs))  # type: ignore[misc]
-            except BaseException as raised:  # noqa: BLE001 - whoever publishes is told, whatever it was
+            except BaseException as raised:  # noqa: BLE001 - every publisher gets the error, whatever it is
                 error = raised
             for _, _, accepted in batch:
                 if accepted.done():
-                    continue  # nobody waits any more
+                    continue  # its publisher was cancelled
                 accepted.set_result(None) if error is None else accepted.set_exception(error)
 
-    def _publish(self, batch: Sequence[tuple[str, Message]]) -> None:
-        """Staged, synced, linked, synced: each step for all of them."""
+    def _publish(self, batch: Sequence[tuple[str, BusMessage]]) -> None:
+        """Stage, sync, link, sync: each step for the whole batch."""
         staged: list[tuple[str, str, list[str]]] = []
         lasting: list[str] = []
-        ready: dict[str, None] = {}  # folders of queues that got such a one
-        self._know()
+        ready: dict[str, None] = {}  # folders of queues that got a lasting message
+        self._refresh()
         try:
             for exchange, message in batch:
                 bound = self._bound(exchange, message.key)
@@ -193,8 +191,9 @@ class FilesBus:
                     fs.unlink(path)
 
     def _crowded(self, queue: str) -> bool:
-        """Nobody has read it for long: words that need not last are not added, so that a reader who is away for days
-        does not find a full disk. [test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last]"""
+        """Return whether a queue without a reader is so long that messages which need not last are dropped. Else a
+        reader that is gone for days would fill the disk.
+        [test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last]"""
         left = self._looks.get(queue, 0)
         if left > 0:
             self._looks[queue] = left - 1
@@ -208,15 +207,15 @@ class FilesBus:
         self._looks[queue] = 0 if crowded else LOOK_AFTER
         return crowded
 
-    def _know(self) -> None:
-        """Of all bindings: as long as nobody changed any, what was read once holds, however many queues there are."""
+    def _refresh(self) -> None:
+        """Read the queues again if a binding changed; unchanged ones stay cached, however many queues there are."""
         at = self._layout.generation()
         if at is None or at != self._generation:
             self._names, self._reached = self._layout.names(), {}
             self._generation = at
 
     def _bound(self, exchange: str, key: str) -> list[str]:
-        """The queues that get it."""
+        """Return the queues that get a message."""
         found = self._reached.get((exchange, key))
         if found is None:
             found = [queue for queue in self._names if self._fits(queue, exchange, key)]
@@ -229,34 +228,34 @@ class FilesBus:
         return any(binding.exchange == exchange and matches(binding.key, key) for binding in self._bindings(queue))
 
     def _bindings(self, queue: str) -> tuple[Binding, ...]:
-        """As the queue's file says; it is replaced as a whole, so its number tells whether it is the same."""
+        """Return the bindings of a queue. Its file is replaced as a whole, so its inode shows a change."""
         path = self._layout.about(queue)
         try:
             inode = fs.lstat(path).st_ino
-            known = self._known.get(queue)
+            known = self._cached.get(queue)
             if known is not None and known[0] == inode:
                 return known[1]
-            told = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
+            data = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
         except FileNotFoundError:
-            self._known.pop(queue, None)
+            self._cached.pop(queue, None)
             return ()
-        found = tuple(Binding(exchange, key) for exchange, key in told["bindings"])
-        self._known[queue] = (inode, found)
+        found = tuple(Binding(exchange, key) for exchange, key in data["bindings"])
+        self._cached[queue] = (inode, found)
         return found
 
     async def consume(self, queue: str, *, prefetch: int = 1) -> FilesConsumer:
         layout.check(queue)
-        if not self._swept:  # whoever was killed is followed by one that begins to listen
+        if not self._swept:  # a process that replaces a killed one begins with consuming
             self._swept = True
             await self._do(lambda: sweep(self._layout.folder))
-        folder = await self._do(lambda: consuming.join(self._layout, queue))
+        folder = await self._do(lambda: consumers.join(self._layout, queue))
         consumer = FilesConsumer(self._layout, queue, *folder, prefetch=prefetch, do=self._do)
         self._consumers = [one for one in self._consumers if not one.closed] + [consumer]
         await consumer.open()
         return consumer
 
-    async def depth(self, queue: str) -> Depth | None:
-        return await self._do(lambda: consuming.depth(self._layout, layout.check(queue)))
+    async def depth(self, queue: str) -> QueueDepth | None:
+        return await self._do(lambda: consumers.depth(self._layout, layout.check(queue)))
 
     async def close(self) -> None:
         for consumer in self._consumers:
@@ -272,20 +271,20 @@ class FilesBus:
 
 
 def sweep(folder: str) -> list[str]:
-    """Remove what dead processes left: staged messages, exclusive queues. What they had taken, consumers take back.
+    """Remove what dead processes left: staged messages and exclusive queues. Consumers take back what they had taken.
     [test_what_killed_publishers_left_is_swept_by_who_listens_next]"""
-    place = Layout(folder)
+    paths = Layout(folder)
     gone = []
-    for queue in place.names():
-        lease_path = f"{place.queue(queue)}/{layout.LEASE}"
+    for queue in paths.names():
+        lease_path = f"{paths.queue(queue)}/{layout.LEASE}"
         if fs.exists(lease_path) and not leases.is_held(lease_path):
-            with leases.exclusively(place.lock), place.changing():
-                place.remove(queue)
+            with leases.exclusively(paths.lock), paths.changing():
+                paths.remove(queue)
             gone.append(queue)
-    for name in fs.listdir(place.staging):
-        path = f"{place.staging}/{name}"
+    for name in fs.listdir(paths.staging):
+        path = f"{paths.staging}/{name}"
         with contextlib.suppress(FileNotFoundError):
-            if place.old(path):
+            if paths.old(path):
                 trees.remove_tree(path) if os.path.isdir(path) else fs.unlink(path)
                 gone.append(name)
     return gone

@@ -1,15 +1,15 @@
-"""Where things of the files bus lie, and how a message is spelled.
+"""The layout of the files bus, and the encoding of a message.
 
     bus/.lock                               one declaration at a time
-    bus/.bindings                           another word after each declaration, none while one goes on
+    bus/.bindings                           changes with each declaration; empty while one is in progress
     bus/.staging/                           messages and queues that are being made
     bus/queues/<queue>/queue.json           its bindings, its dead letters
-    bus/queues/<queue>/.lease               of an exclusive queue: flock'd by whoever declared it
+    bus/queues/<queue>/.lease               of an exclusive queue: flock'd by the process that declared it
     bus/queues/<queue>/ready/<message>      waiting, in the order of the names
     bus/queues/<queue>/taken/<consumer>/    a consumer's folder with its .lease, and what it has taken
 
-A message is one line of JSON and its body as it is. Its name begins with the time at which it was sent, and ends in ~N
-when it was given to N consumers before.
+A message is one line of JSON and then its body. Its name begins with the time of sending, and ends in ~N after it was
+given to N consumers.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from collections.abc import Iterator
 
 from farro.errors import BadName, Damaged
 from farro.host import fs, trees
-from farro.swarm.bus.port import Message
+from farro.swarm.bus.port import BusMessage
 
 READY, TAKEN, ABOUT, LEASE = "ready", "taken", "queue.json", ".lease"
 ABOUT_LIMIT = 1 << 20
 MESSAGE_LIMIT = 64 << 20
-KEEP_S = 3600.0  # nobody stages for an hour
+KEEP_S = 3600.0  # no process stages for an hour
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}")
 _MESSAGE = re.compile(r"[0-9]{20}\.[0-9]{10}\.[0-9a-f]{16}(?:~([0-9]{1,6}))?")
 
 
 def check(name: str) -> str:
-    """Of a queue or an exchange: no path is built from anything else."""
+    """Return a valid name of a queue or an exchange, or raise BadName: names become paths."""
     if _NAME.fullmatch(name) is None or ".." in name:
-        raise BadName(f"{ascii(name)[:100]} is no name of a queue or an exchange")
+        raise BadName(f"{ascii(name)[:100]} is not a valid name of a queue or an exchange")
     return name
 
 
@@ -51,26 +51,26 @@ def given_before(name: str) -> bool:
 
 
 def given_again(name: str) -> str:
-    """Its name when it goes back: the same place in the order."""
+    """Return the name of a message that goes back: it keeps its place in the order."""
     found = _MESSAGE.fullmatch(name)
     assert found is not None, name
     return f"{name.partition('~')[0]}~{int(found[1] or 0) + 1}"
 
 
-def encode(message: Message) -> bytes:
+def encode(message: BusMessage) -> bytes:
     head = {"key": message.key, "message_id": message.message_id, "headers": dict(message.headers)}
     return json.dumps(head).encode() + b"\n" + message.body
 
 
-def decode(data: bytes, path: str) -> Message:
+def decode(data: bytes, path: str) -> BusMessage:
     head, _, body = data.partition(b"\n")
     try:
-        told = json.loads(head)
-        return Message(
-            key=str(told["key"]), message_id=str(told["message_id"]), headers=dict(told["headers"]), body=body
+        fields = json.loads(head)
+        return BusMessage(
+            key=str(fields["key"]), message_id=str(fields["message_id"]), headers=dict(fields["headers"]), body=body
         )
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise Damaged(f"{path} is no message: {error}") from error
+        raise Damaged(f"{path} is not a valid message: {error}") from error
 
 
 class Layout:
@@ -79,28 +79,29 @@ class Layout:
         self.staging = f"{folder}/.staging"
         self.queues = f"{folder}/queues"
         self.lock = f"{folder}/.lock"
-        self._word = f"{folder}/.bindings"
+        self._generation_file = f"{folder}/.bindings"
         self._numbers = itertools.count()
 
     def make(self) -> None:
         with contextlib.suppress(FileExistsError):
-            fs.mkdir_private(self.folder)  # what is said, plans with their `env` among it, is nobody else's
+            fs.mkdir_private(self.folder)  # messages may hold secrets, such as the `env` of plans
         for path in (self.staging, self.queues):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(path)
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Queues or bindings are changed inside, under the lock. Whoever has read them reads them again: those who look
-        now, every time; those who look later, once. One that dies inside leaves it so that everybody looks."""
-        fs.write_atomic(self._word, b"", sync=False)
+        """Change queues or bindings inside, under the lock. Publishers read the bindings each time meanwhile, and once
+        after it. If a process dies inside, they go on reading them each time."""
+        fs.write_atomic(self._generation_file, b"", sync=False)
         yield
-        fs.write_atomic(self._word, os.urandom(8).hex().encode(), sync=False)
+        fs.write_atomic(self._generation_file, os.urandom(8).hex().encode(), sync=False)
 
     def generation(self) -> str | None:
-        """The same as long as no queue and no binding changed; read before they are. None: look every time."""
+        """Return a value that changes with any queue or binding; None means: read them each time. Read it before
+        them."""
         try:
-            return fs.read_bytes(self._word, 64).decode() or None
+            return fs.read_bytes(self._generation_file, 64).decode() or None
         except FileNotFoundError:
             return None
 
@@ -126,7 +127,7 @@ class Layout:
         return time.time() - fs.lstat(path).st_mtime > KEEP_S
 
     def remove(self, queue: str) -> None:
-        """Out of everybody's sight first, then for good: a publisher meets it whole or not at all."""
+        """Remove a queue: moved away first, then deleted, so that a publisher sees all of it or nothing."""
         aside = fs.temporary(self.staging)
         try:
             fs.move(self.queue(queue), aside)

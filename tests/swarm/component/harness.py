@@ -1,4 +1,4 @@
-"""What the tests of components share: a loop with a bound, and asking a health endpoint."""
+"""Helpers of the tests of components: an event loop with a time limit, and a request to a health endpoint."""
 
 from __future__ import annotations
 

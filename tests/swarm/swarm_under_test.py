@@ -1,12 +1,12 @@
-"""A swarm under test: a bus, a controller that lives and ends, real processes, and everything that is said.
+"""A swarm under test: a bus, a controller that starts and ends, real processes, and all messages.
 
     def test_something(play: Play) -> None:           # on each bus
-        async def act(hive: Hive) -> None:
-            async with hive.controller():
-                await hive.ask(Signal.TEMPLATE, plan)
+        async def act(demo: SwarmUnderTest) -> None:
+            async with demo.controller():
+                await demo.ask(Signal.TEMPLATE, plan)
         play(act)
 
-`play` is a fixture of this suite. Whatever was said while `act` ran is judged when it ends (capture).
+`play` is a fixture of this suite. All messages that were sent while `act` ran are checked when it ends (capture).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from farro.errors import BadDocument
 from farro.host.clock import SystemClock
 from farro.jobs.times import timestamp
 from farro.swarm import plan
-from farro.swarm.bus.open import opened
-from farro.swarm.bus.port import Binding, Bus, Consumer, Message
-from farro.swarm.controller.actions import Ground, environment
+from farro.swarm.bus import open_bus
+from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer
+from farro.swarm.controller.actions import ControllerContext, environment
 from farro.swarm.controller.controller import Controller
-from farro.swarm.publish import Voice
+from farro.swarm.publish import ControlPublisher
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
 from farro.worker.process_runtime import ProcessRuntime
@@ -39,7 +39,7 @@ from swarm.capture import Capture
 
 PATIENCE_S = 90.0
 SWARM = "demo"
-Act = Callable[["Hive"], Awaitable[None]]
+Act = Callable[["SwarmUnderTest"], Awaitable[None]]
 Play = Callable[[Act], None]
 
 
@@ -58,8 +58,8 @@ PIPELINE = {
 }
 
 
-class Hive:
-    """A swarm under test: its bus, its processes, and everything that is said on the control exchange."""
+class SwarmUnderTest:
+    """The bus, the processes, and all messages on the control exchange."""
 
     def __init__(self, address: str, folder: Path, bus: Bus, events: Consumer) -> None:
         self.address = address
@@ -82,7 +82,7 @@ class Hive:
     async def listen(self) -> None:
         async for delivery in self._events:
             message = delivery.message
-            with contextlib.suppress(ValueError):  # a test may say what is no JSON
+            with contextlib.suppress(ValueError):  # a test may send invalid JSON
                 said = json.loads(message.body)
                 async with self._came:
                     self.heard.append((message.key, said if isinstance(said, dict) else {}, message.message_id))
@@ -90,7 +90,7 @@ class Hive:
             await delivery.ack()
 
     def broke(self, task: asyncio.Task[None]) -> None:
-        """A controller that ended by an exception: nothing will come any more."""
+        """Cancel the test: the controller ended by an exception, so nothing will arrive any more."""
         self.failure = task.exception()
         for other in asyncio.all_tasks():
             if other is not task:
@@ -106,10 +106,10 @@ class Hive:
 
     @asynccontextmanager
     async def controller(self) -> AsyncIterator[Controller]:
-        """One life of the controller; its components go on after it."""
+        """Run a controller; its components go on after it."""
         home = self.folder / "swarm"
         (home / "logs").mkdir(parents=True, exist_ok=True)
-        ground = Ground(
+        context = ControllerContext(
             swarm=SWARM,
             instance="demo-marshal",
             bus_address=self.address,
@@ -117,8 +117,8 @@ class Hive:
             cwd=ROOT,
             env={**environment(), "SINK": str(self.sink), "PYTHONPATH": f"{ROOT}/tests:{ROOT}/src"},
         )
-        bus = await opened(self.address, durable=False)
-        made = Controller(ground, bus, self.runtime, log=self._log, now=now, durable=False)
+        bus = await open_bus(self.address, durable=False)
+        made = Controller(context, bus, self.runtime, log=self._log, now=now, durable=False)
         before = len(self.heard)
         running = asyncio.create_task(made.run())
         running.add_done_callback(lambda task: task.cancelled() or task.exception() is None or self.broke(task))
@@ -133,11 +133,11 @@ class Hive:
     async def send(
         self, sig: Signal, args: dict[str, Any] | None = None, *, key: str | None = None, **scope: str
     ) -> str:
-        """A signal as the orchestrator sends it; its correlation id."""
+        """Send a signal as the orchestrator does, and return its correlation id."""
         correlation = str(uuid.uuid4())
         self._note(sig, args)
         about = Scope(swarm=SWARM, **scope)
-        told = messages.ControlSignal(
+        body = messages.ControlSignal(
             correlation_id=correlation,
             idempotency_key=key or correlation,
             signal=sig.value,
@@ -148,23 +148,23 @@ class Hive:
             args=args,
         )
         of_key = Scope(role=about.role, instance=about.instance) if sig.of_component else Scope(swarm=SWARM)
-        await Voice(self.bus, now)._send(names.signal_key(sig, of_key), told, correlation)
+        await ControlPublisher(self.bus, now).send(names.signal_key(sig, of_key), body, correlation)
         return correlation
 
     async def forge(self, key: str, body: bytes | dict[str, Any], message_id: str | None = None) -> None:
-        """Anything, under any key."""
+        """Send any body under any key."""
         own = message_id or str(uuid.uuid4())
         self.capture.forged(own)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        await self.bus.publish(names.CONTROL, Message(key=key, body=data, message_id=own))
+        await self.bus.publish(names.CONTROL, BusMessage(key=key, body=data, message_id=own))
 
     async def status(self, role: str, instance: str) -> dict[str, Any]:
-        """What it says of itself now."""
+        """Request the status of a component."""
         own = await self.send(Signal.STATUS, role=role, instance=instance)
         return await self.until(lambda key, body: body.get("data", {}).get("correlationId") == own)
 
     def _note(self, sig: Signal, args: dict[str, Any] | None) -> None:
-        """What a plan brings with it, to be taken away afterwards."""
+        """Note the components and queues of a plan, to remove them afterwards."""
         if sig is Signal.TEMPLATE:
             with contextlib.suppress(BadDocument):
                 wanted = plan.load(Document(args, "template"))
@@ -176,7 +176,7 @@ class Hive:
         return [*work, *map(names.dead_letters, work), *(names.control_queue(*one) for one in sorted(self.members))]
 
     async def ask(self, sig: Signal, args: dict[str, Any] | None = None, **scope: str) -> dict[str, Any]:
-        """A signal, and its confirmation."""
+        """Send a signal and return its confirmation."""
         correlation = await self.send(sig, args, **scope)
         return await self.confirmed(correlation)
 
@@ -184,7 +184,7 @@ class Hive:
         return await self.until(lambda key, body: body.get("correlationId") == correlation and _confirms(key))
 
     def confirmations(self, correlation: str) -> list[str]:
-        """Distinct ones, by their message ids."""
+        """Return the distinct confirmations, by their message ids."""
         found = [own for key, body, own in self.heard if _confirms(key) and body.get("correlationId") == correlation]
         return sorted(set(found))
 
@@ -197,25 +197,25 @@ def now() -> str:
     return timestamp(datetime.now(UTC))
 
 
-def played(act: Act, address: str, folder: Path, *, queen: str | None = None, capture: str | None = None) -> None:
-    """Run it, with time for everything, and leave nothing behind. `queen`, `capture`: other addresses of the same bus,
-    for whoever sends signals, and for whoever hears everything."""
+def run_test(act: Act, address: str, folder: Path, *, queen: str | None = None, capture: str | None = None) -> None:
+    """Run a test with a time limit, and leave nothing behind. `queen` and `capture` are other addresses of the same
+    bus, for the sender of signals and for the listener."""
 
     async def bounded() -> None:
-        bus = await opened(queen or address, durable=False)
+        bus = await open_bus(queen or address, durable=False)
         listener = names.control_queue("listener", uuid.uuid4().hex[:8])
         await bus.declare(listener, [Binding(names.CONTROL, "ev.#")])
-        hive = Hive(address, folder, bus, await bus.consume(listener, prefetch=200))
-        listening = asyncio.create_task(hive.listen())
+        demo = SwarmUnderTest(address, folder, bus, await bus.consume(listener, prefetch=200))
+        listening = asyncio.create_task(demo.listen())
         try:
-            async with asyncio.timeout(PATIENCE_S), Capture.of(capture or address, [SWARM]) as hive.capture:
-                await act(hive)
-                await hive.capture.check()
+            async with asyncio.timeout(PATIENCE_S), Capture.of(capture or address, [SWARM]) as demo.capture:
+                await act(demo)
+                await demo.capture.check()
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
-            hive.runtime.stop([seen.name for seen in hive.runtime.list()], 5)
-            for queue in (listener, *hive.queues()):
+            demo.runtime.stop([seen.name for seen in demo.runtime.list()], 5)
+            for queue in (listener, *demo.queues()):
                 await bus.delete(queue)
             await bus.close()
 

@@ -1,4 +1,4 @@
-"""A component that fails: what it said last is told by every command that shows it, and told once."""
+"""A failing component: its last log line is shown by every command, and shown once."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def line(text: str, instance: str) -> str:
     return next((one for one in text.splitlines() if one.startswith(f"{instance} ")), "")
 
 
-def test_the_last_words_of_a_component_that_dies_again_and_again_are_told(swarms: Program) -> None:
+def test_the_last_log_line_of_a_component_that_keeps_dying_is_reported(swarms: Program) -> None:
     apply(swarms, "loop", {"role": "bad"})
-    told = "ended with exit code 7 at "
+    how = "ended with exit code 7 at "
 
     def shown() -> bool:
         row = line(swarms.run("swarm", "status", "loop", code=0).out, "loop-bad")
-        return "Provisioning" in row and told in row and row.endswith(": no licence found")
+        return "Provisioning" in row and how in row and row.endswith(": no licence found")
 
     eventually(shown, "the status says nothing of why it dies")
     page = swarms.run("swarm", "status", "loop", code=0).out
@@ -51,7 +51,7 @@ def test_the_last_words_of_a_component_that_dies_again_and_again_are_told(swarms
     assert said["last_end"]["words"] == "no licence found"
 
 
-def test_a_failure_is_told_once_and_what_nobody_starts_again_counts_as_failed(swarms: Program) -> None:
+def test_a_failure_is_reported_once_and_a_dead_component_that_is_not_restarted_is_failed(swarms: Program) -> None:
     apply(swarms, "once", {"role": "last", "restart": "never"}, {"role": "other"})
 
     def failed() -> bool:

@@ -1,4 +1,4 @@
-"""Components, and what farro starts for swarms, while the bus is away: they wait, and tell then what they did."""
+"""Components and the orchestrator while the bus is unreachable: they wait, and report afterwards what they did."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from farro.errors import BusTrouble
 from farro.swarm import service
 from farro.swarm.bus.files import FilesBus
 from farro.swarm.bus.files.consumer import FilesConsumer
-from farro.swarm.bus.port import Binding, Bus, Message
+from farro.swarm.bus.port import Binding, Bus, BusMessage
 from farro.swarm.cli import daemons
 from farro.swarm.component import Component, testing
 from farro.swarm.component import run as running
 from farro.swarm.component.testing import trial
-from swarm.component.bench import run
+from swarm.component.harness import run
 
 
-class Away(FilesBus):
-    """A bus of which some calls do not work for now."""
+class UnreachableBus(FilesBus):
+    """A bus on which some calls fail for now."""
 
     gone: ClassVar[set[str]] = set()
-    missed: ClassVar[list[str]] = []
+    failed_calls: ClassVar[list[str]] = []
 
     def _check(self, what: str) -> None:
         if what in self.gone:
-            self.missed.append(what)
+            self.failed_calls.append(what)
             raise BusTrouble(f"no {what} now")
 
     async def declare(
@@ -41,7 +41,7 @@ class Away(FilesBus):
             self._check("declare")
         await super().declare(queue, bindings, dead_letters=dead_letters, exclusive=exclusive)
 
-    async def publish(self, exchange: str, message: Message) -> None:
+    async def publish(self, exchange: str, message: BusMessage) -> None:
         if message.key.startswith("ev."):
             self._check("publish")
         await super().publish(exchange, message)
@@ -52,13 +52,13 @@ class Away(FilesBus):
 
 
 @pytest.fixture
-def away(monkeypatch: pytest.MonkeyPatch) -> type[Away]:
-    monkeypatch.setattr(testing, "FilesBus", Away)
+def away(monkeypatch: pytest.MonkeyPatch) -> type[UnreachableBus]:
+    monkeypatch.setattr(testing, "FilesBus", UnreachableBus)
     monkeypatch.setattr(running, "AGAIN_S", 0.01)
     monkeypatch.setattr(running, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(Away, "gone", set())
-    monkeypatch.setattr(Away, "missed", [])
-    return Away
+    monkeypatch.setattr(UnreachableBus, "gone", set())
+    monkeypatch.setattr(UnreachableBus, "failed_calls", [])
+    return UnreachableBus
 
 
 def copier() -> Component[Any]:
@@ -71,19 +71,19 @@ def copier() -> Component[Any]:
     return bee
 
 
-async def missed(away: type[Away], what: str) -> None:
-    """Until that was tried twice: whoever gave up at the first would be over."""
-    before = away.missed.count(what)
-    while away.missed.count(what) < before + 2:
+async def tried_twice(away: type[UnreachableBus], what: str) -> None:
+    """Wait until a call was tried twice: a component that gave up at the first would have ended."""
+    before = away.failed_calls.count(what)
+    while away.failed_calls.count(what) < before + 2:
         await asyncio.sleep(0.01)
 
 
-def test_a_component_waits_for_a_bus_that_is_away(shm: Path, away: type[Away]) -> None:
+def test_a_component_waits_for_a_bus_that_is_away(shm: Path, away: type[UnreachableBus]) -> None:
     async def play() -> None:
         away.gone = {"declare"}
 
         async def back() -> None:
-            await missed(away, "declare")
+            await tried_twice(away, "declare")
             away.gone = set()
 
         returning = asyncio.create_task(back())
@@ -91,23 +91,23 @@ def test_a_component_waits_for_a_bus_that_is_away(shm: Path, away: type[Away]) -
             await returning
             away.gone = {"publish"}
             asking = [asyncio.create_task(it.enable()), asyncio.create_task(it.feed("raw", 1))]
-            await missed(away, "publish")  # what it did, and its beats, are told to nobody
+            await tried_twice(away, "publish")  # its work and its heartbeats cannot be reported
             away.gone = set()
-            assert (await asking[0]).enabled is True  # by a beat
+            assert (await asking[0]).enabled is True  # by a heartbeat
             assert await it.next("done") == 1
             await asking[1]
 
     run(play)
 
 
-def test_a_workload_reads_all_of_its_queues_or_none(shm: Path, away: type[Away]) -> None:
-    """One of two could not be had: the component is not enabled, and the next time it reads both."""
+def test_a_workload_reads_all_of_its_queues_or_none(shm: Path, away: type[UnreachableBus]) -> None:
+    """One of two queues cannot be consumed: the component is not enabled, and the next time it reads both."""
 
     async def play() -> None:
         async with trial(copier(), str(shm / "bus"), inputs=["raw", "late"], outputs=["done"]) as it:
             away.gone = {"consume ph.trial.late"}
-            told = await it.enable()
-            assert (told.enabled, "no consume" in told.data["update"]["error"]) == (False, True)
+            report = await it.enable()
+            assert (report.enabled, "no consume" in report.data["update"]["error"]) == (False, True)
             away.gone = set()
             assert (await it.enable()).enabled is True
             await it.feed("late", 2)
@@ -116,10 +116,12 @@ def test_a_workload_reads_all_of_its_queues_or_none(shm: Path, away: type[Away])
     run(play)
 
 
-def test_a_reader_that_met_trouble_reads_on(shm: Path, away: type[Away], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_goes_on_after_an_error(
+    shm: Path, away: type[UnreachableBus], monkeypatch: pytest.MonkeyPatch
+) -> None:
     take, troubles = FilesConsumer._take, [OSError(5, "Input/output error")]
 
-    def sometimes(self: FilesConsumer, room: int, *, recovering: bool) -> list[tuple[str, Message]]:
+    def sometimes(self: FilesConsumer, room: int, *, recovering: bool) -> list[tuple[str, BusMessage]]:
         if troubles and self._queue == "ph.trial.raw":
             raise troubles.pop()
         return take(self, room, recovering=recovering)
@@ -136,7 +138,7 @@ def test_a_reader_that_met_trouble_reads_on(shm: Path, away: type[Away], monkeyp
 
 
 def test_an_orchestrator_waits_for_a_broker_that_is_not_up_yet(monkeypatch: pytest.MonkeyPatch, shm: Path) -> None:
-    """As after a boot: nobody would start it again."""
+    """As after a boot: no process would start it again."""
     tries: list[str] = []
     lived: list[Bus] = []
 

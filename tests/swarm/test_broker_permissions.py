@@ -1,4 +1,4 @@
-"""The example definitions of a broker, loaded into a real one: who may say and hear what, and who may not."""
+"""The example definitions of a broker, loaded into a real one: what each user may send and receive."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 from farro.errors import BusTrouble, InputError
 from farro.swarm.bus.amqp import AmqpBus
-from farro.swarm.bus.port import Binding, Bus, Message
+from farro.swarm.bus.port import Binding, Bus, BusMessage
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Signal
 from servers import RabbitServer
 from support import ROOT
-from swarm.hive import PIPELINE, Hive, played
+from swarm.swarm_under_test import PIPELINE, SwarmUnderTest, run_test
 
 DEFINITIONS = Path(ROOT, "examples", "rabbitmq", "definitions.json")
 PATIENCE_S = 90.0
@@ -32,15 +32,15 @@ def hashed(password: str) -> str:
 
 @pytest.fixture(scope="module")
 def broker(rabbit_server: RabbitServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The address of each user: its password is its name, and a second swarm has a controller like demo's."""
+    """Return the address of each user: its password is its name, and a second swarm has a controller like demo's."""
     text = DEFINITIONS.read_text(encoding="utf-8")
-    told = json.loads(text)
+    shown = json.loads(text)
     other = json.loads(text.replace("demo", "other"))
     for section in ("users", "permissions", "topic_permissions"):
         name = "name" if section == "users" else "user"
-        told[section] += [one for one in other[section] if one[name] == "controller-other"]
-    for user in told["users"]:
-        assert user["password_hash"] == ""  # nobody gets in before whoever runs the broker sets a password
+        shown[section] += [one for one in other[section] if one[name] == "controller-other"]
+    for user in shown["users"]:
+        assert user["password_hash"] == ""  # no user can log in before the operator sets a password
         user["password_hash"] = hashed(user["name"])
     whole = {
         "user": "guest",
@@ -48,10 +48,10 @@ def broker(rabbit_server: RabbitServer, tmp_path_factory: pytest.TempPathFactory
         "configure": ".*",
         "write": ".*",
         "read": ".*",
-    }  # for the tests' own ears
-    told["permissions"].append(whole)
+    }  # for the tests' own listener
+    shown["permissions"].append(whole)
     file = tmp_path_factory.mktemp("definitions") / "definitions.json"
-    file.write_text(json.dumps(told))
+    file.write_text(json.dumps(shown))
     rabbit_server.control("import_definitions", str(file))
     return lambda user: f"amqp://{user}:{user}@127.0.0.1:{rabbit_server.port}/farro"
 
@@ -65,7 +65,7 @@ def play(act: Callable[[], Awaitable[None]]) -> None:
 
 
 async def say(bus: Bus, key: str, exchange: str = names.CONTROL) -> None:
-    await bus.publish(exchange, Message(key=key, body=b"{}", message_id=str(uuid.uuid4())))
+    await bus.publish(exchange, BusMessage(key=key, body=b"{}", message_id=str(uuid.uuid4())))
 
 
 async def refused(call: Awaitable[object]) -> None:
@@ -73,29 +73,29 @@ async def refused(call: Awaitable[object]) -> None:
         await call
 
 
-async def opened(address: str) -> AmqpBus:
-    return await AmqpBus.opened(address, patience_s=20.0)
+async def open_bus(address: str) -> AmqpBus:
+    return await AmqpBus.connect(address, patience_s=20.0)
 
 
-def test_a_viewer_hears_events_and_can_change_nothing(broker: Callable[[str], str]) -> None:
+def test_a_viewer_receives_events_and_can_change_nothing(broker: Callable[[str], str]) -> None:
     async def act() -> None:
-        queen, viewer = await opened(broker("orchestrator")), await opened(broker("viewer"))
-        marshal = await opened(broker("controller-demo"))
+        queen, viewer = await open_bus(broker("orchestrator")), await open_bus(broker("viewer"))
+        controller_name = await open_bus(broker("controller-demo"))
         try:
             own = f"viewer-{uuid.uuid4().hex[:8]}"
             await viewer.declare(own, [Binding(names.CONTROL, "ev.#")], exclusive=True)
             heard = await viewer.consume(own)
             await say(queen, "sig.swarm-start.demo")
             await say(queen, "ev.ready.swarm-create.demo")
-            await say(marshal, "ev.status-full.generator.demo-generator")
+            await say(controller_name, "ev.status-full.generator.demo-generator")
             keys = []
             for _ in range(2):
                 delivery = await anext(aiter(heard))
                 keys.append(delivery.message.key)
                 await delivery.ack()
             assert sorted(keys) == ["ev.ready.swarm-create.demo", "ev.status-full.generator.demo-generator"]
-            await marshal.declare("ph.control.swarm-controller.demo-marshal")
-            await marshal.declare("ph.demo.items", [Binding("ph.demo.hive", "items")])
+            await controller_name.declare("ph.control.swarm-controller.demo-marshal")
+            await controller_name.declare("ph.demo.items", [Binding("ph.demo.hive", "items")])
             for key in ("sig.swarm-remove.demo", "ev.ready.swarm-stop.demo", "ev.status-full.generator.demo-generator"):
                 await refused(say(viewer, key))
             await refused(say(viewer, "items", "ph.demo.hive"))
@@ -105,19 +105,19 @@ def test_a_viewer_hears_events_and_can_change_nothing(broker: Callable[[str], st
             await refused(viewer.declare(own, [Binding("ph.demo.hive", "#")], exclusive=True))
             await refused(viewer.consume("ph.control.swarm-controller.demo-marshal"))
             await refused(viewer.delete("ph.demo.items"))
-            assert await marshal.depth("ph.demo.items") is not None
+            assert await controller_name.depth("ph.demo.items") is not None
         finally:
             for queue in ("ph.demo.items", "ph.control.swarm-controller.demo-marshal"):
-                await marshal.delete(queue)
-            for bus in (queen, viewer, marshal):
+                await controller_name.delete(queue)
+            for bus in (queen, viewer, controller_name):
                 await bus.close()
 
     play(act)
 
 
-def test_a_controller_speaks_and_hears_within_its_swarm_alone(broker: Callable[[str], str]) -> None:
+def test_a_controller_sends_and_receives_only_within_its_swarm(broker: Callable[[str], str]) -> None:
     async def act() -> None:
-        demo, other = await opened(broker("controller-demo")), await opened(broker("controller-other"))
+        demo, other = await open_bus(broker("controller-demo")), await open_bus(broker("controller-other"))
         try:
             control = "ph.control.swarm-controller.other-marshal"
             await other.declare(control)
@@ -133,12 +133,12 @@ def test_a_controller_speaks_and_hears_within_its_swarm_alone(broker: Callable[[
                 await say(demo, key)
             for key in (
                 "ev.ready.swarm-start.other",
-                "ev.ready.swarm-create.demo",  # which is the orchestrator's to say
+                "ev.ready.swarm-create.demo",  # which only the orchestrator may send
                 "ev.error.config-update.generator.other-generator",
                 "ev.ready.swarm-controller.other-marshal",
                 "ev.status-delta.generator.other-generator",
                 "sig.config-update.generator.other-generator",
-                "sig.swarm-start.demo",  # only the orchestrator asks for a swarm's lifecycle
+                "sig.swarm-start.demo",  # only the orchestrator sends lifecycle commands
                 "sig.swarm-remove.other",
             ):
                 await refused(say(demo, key))
@@ -163,25 +163,25 @@ def test_a_controller_speaks_and_hears_within_its_swarm_alone(broker: Callable[[
     play(act)
 
 
-def test_a_swarm_lives_its_whole_life_within_those_rights(broker: Callable[[str], str], tmp_path: Path) -> None:
-    async def act(hive: Hive) -> None:
-        async with hive.controller():
-            assert (await hive.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
-            assert (await hive.ask(Signal.START))["state"] == "Running"
-            while not hive.sink.read_text():
+def test_a_swarm_runs_its_whole_lifecycle_within_those_rights(broker: Callable[[str], str], tmp_path: Path) -> None:
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            assert (await demo.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
+            assert (await demo.ask(Signal.START))["state"] == "Running"
+            while not demo.sink.read_text():
                 await asyncio.sleep(0.05)
-            off = await hive.ask(Signal.CONFIG, {"enabled": False}, role="generator", instance="demo-generator")
+            off = await demo.ask(Signal.CONFIG, {"enabled": False}, role="generator", instance="demo-generator")
             assert off["result"] == "success"
-            assert (await hive.ask(Signal.STOP))["state"] == "Stopped"
-            assert (await hive.ask(Signal.REMOVE))["state"] == "Removed"
+            assert (await demo.ask(Signal.STOP))["state"] == "Stopped"
+            assert (await demo.ask(Signal.REMOVE))["state"] == "Removed"
 
-    played(act, broker("controller-demo"), tmp_path, queen=broker("orchestrator"), capture=broker("guest"))
+    run_test(act, broker("controller-demo"), tmp_path, queen=broker("orchestrator"), capture=broker("guest"))
 
 
-def test_whoever_has_no_password_gets_in_nowhere(rabbit_server: RabbitServer, broker: Callable[[str], str]) -> None:
+def test_without_a_password_nothing_is_accessible(rabbit_server: RabbitServer, broker: Callable[[str], str]) -> None:
     async def act() -> None:
         for user in ("viewer:", "viewer:wrong", "stranger:stranger"):
             with pytest.raises(BusTrouble, match="refuses the user or the password"):
-                await opened(f"amqp://{user}@127.0.0.1:{rabbit_server.port}/farro")
+                await open_bus(f"amqp://{user}@127.0.0.1:{rabbit_server.port}/farro")
 
     play(act)

@@ -1,5 +1,4 @@
-"""A root with a real orchestrator: real controllers and components as processes, on either bus, and a listener to all
-that is said."""
+"""A root with a real orchestrator, real controllers and components as processes, on either bus, and a listener."""
 
 from __future__ import annotations
 
@@ -20,10 +19,12 @@ from urllib.parse import urlsplit
 from farro.config import reader
 from farro.doctor import root as roots
 from farro.swarm import requests, service
-from farro.swarm.bus.open import opened
-from farro.swarm.bus.port import Binding, Bus, Message
+from farro.swarm.bus import open_bus
+from farro.swarm.bus.port import Binding, Bus, BusMessage
 from farro.swarm.conformance import Captured, check
-from farro.swarm.files import Place
+from farro.swarm.files import SwarmFiles
+from farro.swarm.requests import CommandReceipt, CommandRequest
+from farro.swarm.views import CommandView
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Signal
 from support import ROOT
@@ -49,8 +50,8 @@ def pipeline(sink: Path) -> dict[str, Any]:
     }
 
 
-class Kingdom:
-    """`address`: of the bus, with its password."""
+class RunningRoot:
+    """`address` is that of the bus, with its password."""
 
     def __init__(self, root: Path, address: str, bus: Bus) -> None:
         self.root = root
@@ -59,7 +60,7 @@ class Kingdom:
         self.sink = root / "sink"
         self.heard: list[Captured] = []
         self.settings = reader.load(str(root))
-        self.place: Place = service.place(str(root), self.settings)
+        self.files: SwarmFiles = service.files(str(root), self.settings)
         self.runtime = service.runtime(str(root))
         self.orchestrator: subprocess.Popen[bytes] | None = None
 
@@ -72,7 +73,7 @@ class Kingdom:
         }
 
     def begin(self) -> None:
-        """One life of the orchestrator."""
+        """Start the orchestrator."""
         with (self.root / "orchestrator.log").open("ab") as log:
             self.orchestrator = subprocess.Popen(
                 [sys.executable, "-m", "farro", "orchestrator", "--root", str(self.root)],
@@ -99,16 +100,17 @@ class Kingdom:
             check=False,
         )
 
-    def ask(self, wanted: Signal, swarm: str | None = SWARM, **more: Any) -> requests.Asked:
-        return requests.ask(self.place.folder, wanted, swarm, durable=False, **more)
+    def ask(self, wanted: Signal, swarm: str | None = SWARM, **more: Any) -> CommandReceipt:
+        request = CommandRequest(signal=wanted, swarm=swarm, **more)
+        return requests.submit(self.files.folder, request, durable=False)
 
-    async def end(self, asked: requests.Asked) -> requests.CommandView:
-        found = await asyncio.to_thread(requests.wait, self.place.folder, asked.correlation_id, PATIENCE_S)
+    async def end(self, asked: CommandReceipt) -> CommandView:
+        found = await asyncio.to_thread(requests.wait, self.files.folder, asked.correlation_id, PATIENCE_S)
         assert found is not None, (self.root / "orchestrator.log").read_text()
         return found
 
-    async def done(self, wanted: Signal, **more: Any) -> requests.CommandView:
-        """Asked for, and its end."""
+    async def done(self, wanted: Signal, **more: Any) -> CommandView:
+        """Submit a command and wait for its end."""
         return await self.end(self.ask(wanted, **more))
 
     async def until(self, seen: Callable[[], bool]) -> None:
@@ -120,8 +122,8 @@ class Kingdom:
     def alive(self) -> dict[str, int | None]:
         return {seen.name: seen.pid for seen in self.runtime.list() if seen.alive}
 
-    def confirmations(self, asked: requests.Asked) -> list[str]:
-        """Keys of distinct ones."""
+    def confirmations(self, asked: CommandReceipt) -> list[str]:
+        """Return the keys of the distinct confirmations."""
         found = {}
         for one in self.heard:
             about = json.loads(one.body).get("correlationId")
@@ -130,9 +132,9 @@ class Kingdom:
         return list(found.values())
 
     async def judge(self, *, complete: bool = True) -> None:
-        """Whether everything that was said keeps its schema and the rules; when all of it has come."""
+        """Check all messages against their schemas and the rules, once all have arrived."""
         own = str(uuid.uuid4())
-        await self.bus.publish(names.CONTROL, Message(key=END, body=b"{}", message_id=own))
+        await self.bus.publish(names.CONTROL, BusMessage(key=END, body=b"{}", message_id=own))
         await self.until(lambda: any(one.message_id == own for one in self.heard))
         trace = [one for one in self.heard if one.key != END]
         wrong = [fault for one in trace for fault in schema_faults(one)]
@@ -149,21 +151,21 @@ class Kingdom:
 
 
 @asynccontextmanager
-async def kingdom(root: Path, address: str) -> AsyncIterator[Kingdom]:
+async def running_root(root: Path, address: str) -> AsyncIterator[RunningRoot]:
     parts = urlsplit(address)
-    told: dict[str, Any] = {"version": "1.0.0", "durability": "process", "bus": address}
+    config: dict[str, Any] = {"version": "1.0.0", "durability": "process", "bus": address}
     if parts.scheme == "amqp":
-        told |= {
+        config |= {
             "bus": f"amqp://{parts.hostname}:{parts.port}{parts.path}",
             "amqp": {"user": parts.username, "password": "${BROKER_PASSWORD}"},
         }
     root.mkdir(exist_ok=True)
-    (root / "agents-config.json").write_text(json.dumps(told))
+    (root / "agents-config.json").write_text(json.dumps(config))
     roots.init(str(root), reader.load(str(root)))
-    bus = await opened(address, durable=False)
+    bus = await open_bus(address, durable=False)
     await bus.declare("listener", [Binding(names.CONTROL, "#")])
     events = await bus.consume("listener", prefetch=500)
-    made = Kingdom(root, address, bus)
+    made = RunningRoot(root, address, bus)
 
     async def listen() -> None:
         async for delivery in events:
@@ -189,12 +191,12 @@ async def kingdom(root: Path, address: str) -> AsyncIterator[Kingdom]:
         await bus.close()
 
 
-def _queues(made: Kingdom) -> list[str]:
-    """Of the root's swarms, for a broker that serves other tests too."""
+def _queues(made: RunningRoot) -> list[str]:
+    """Return the queues of the root's swarms, to delete them on a broker that other tests use too."""
     work = [names.work_queue(SWARM, name) for name in ("raw", "done")]
     members = [(role, f"{SWARM}-{role}") for role in ("generator", "processor", "sink", "dies")]
     control = [names.control_queue(*one) for one in (*members, (names.CONTROLLER, f"{SWARM}-marshal"))]
-    about = Path(made.place.orchestrator, "about.json")
+    about = Path(made.files.orchestrator, "about.json")
     own = [json.loads(about.read_text())["instance"]] if about.exists() else []
     mine = [names.control_queue("orchestrator", name) for name in own]
     return ["listener", *work, *map(names.dead_letters, work), *control, *mine]

@@ -1,4 +1,5 @@
-"""What nobody obeys: forged and broken messages, and replays. On each bus, against a controller and its components."""
+"""Messages that are not obeyed: forged, broken and replayed ones, on each bus, against a controller and its
+components."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ import pytest
 from farro.documents import Document
 from farro.errors import BadDocument, BadName
 from farro.swarm import plan
-from farro.swarm.bus.port import Message
-from farro.swarm.component.refusals import REMEMBERED, Refusals
+from farro.swarm.bus.port import BusMessage
+from farro.swarm.component.run import REMEMBERED, RefusedSignals
 from farro.swarm.conformance import Captured
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Signal
 from flows.program import Program
-from swarm.hive import PIPELINE, SWARM, Hive, Play, bee, now
+from swarm.swarm_under_test import PIPELINE, SWARM, Play, SwarmUnderTest, bee, now
 
 GENERATOR = ("generator", "demo-generator")
 KEY = "sig.config-update.generator.demo-generator"
@@ -26,8 +27,8 @@ KEY = "sig.config-update.generator.demo-generator"
 
 def signal(sig: str = "swarm-start", **changes: Any) -> dict[str, Any]:
     own = str(uuid.uuid4())
-    told = {"correlationId": own, "idempotencyKey": own, "signal": sig, "timestamp": now(), "swarmId": SWARM, **changes}
-    return {name: value for name, value in told.items() if value is not None}
+    body = {"correlationId": own, "idempotencyKey": own, "signal": sig, "timestamp": now(), "swarmId": SWARM, **changes}
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def update(**changes: Any) -> dict[str, Any]:
@@ -35,8 +36,8 @@ def update(**changes: Any) -> dict[str, Any]:
     return signal("config-update", **{**about, **changes})
 
 
-def big(told: dict[str, Any]) -> bytes:
-    return json.dumps({**told, "args": {"much": "x" * messages.MAX_BYTES}}).encode()
+def big(body: dict[str, Any]) -> bytes:
+    return json.dumps({**body, "args": {"much": "x" * messages.MAX_BYTES}}).encode()
 
 
 SIGNALS: dict[str, bytes | dict[str, Any]] = {
@@ -67,94 +68,94 @@ UPDATES: dict[str, bytes | dict[str, Any]] = {
 }
 
 
-async def state(hive: Hive) -> tuple[str, int]:
-    told = await hive.status(names.CONTROLLER, "demo-marshal")
-    return told["state"], told["totals"]["enabled"]
+async def state(demo: SwarmUnderTest) -> tuple[str, int]:
+    report = await demo.status(names.CONTROLLER, "demo-marshal")
+    return report["state"], report["totals"]["enabled"]
 
 
-def trail(hive: Hive) -> list[dict[str, Any]]:
-    """The swarm's audit."""
-    return [json.loads(line) for line in (hive.folder / "swarm" / "audit.jsonl").read_text().splitlines()]
+def audit(demo: SwarmUnderTest) -> list[dict[str, Any]]:
+    """Read the swarm's audit log."""
+    return [json.loads(line) for line in (demo.folder / "swarm" / "audit.jsonl").read_text().splitlines()]
 
 
-def test_forged_signals_are_ignored_and_told(play: Play) -> None:
-    """By the controller in its log and the swarm's audit, by a component in its own log and its status."""
+def test_forged_signals_are_ignored_and_reported(play: Play) -> None:
+    """By the controller in its log and the swarm's audit log, by a component in its own log and its status."""
 
-    async def act(hive: Hive) -> None:
-        async with hive.controller():
-            assert (await hive.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            assert (await demo.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
             for body in SIGNALS.values():
-                await hive.forge("sig.swarm-start.demo", body)
+                await demo.forge("sig.swarm-start.demo", body)
             for body in UPDATES.values():
-                await hive.forge(KEY, body)
-            # Also the word of a component that another says: the controller would take it for enabled.
-            spoken = await hive.status(*GENERATOR)
-            await hive.forge("ev.status-delta.sink.demo-sink", {**spoken, "kind": "status-delta", "enabled": True})
-            await hive.forge(
+                await demo.forge(KEY, body)
+            # Also a component's status from another sender: the controller would take the component for enabled.
+            spoken = await demo.status(*GENERATOR)
+            await demo.forge("ev.status-delta.sink.demo-sink", {**spoken, "kind": "status-delta", "enabled": True})
+            await demo.forge(
                 "ev.status-full.sink.demo-sink", {**spoken, "role": "sink", "instance": "demo-sink", "swarmId": 3}
             )
-            said = await hive.status(*GENERATOR)
+            said = await demo.status(*GENERATOR)
             assert said["enabled"] is False
             refused = said["data"]["refused"]
             assert (refused["count"], refused["lastKey"]) == (len(UPDATES), KEY)
             assert refused["lastReason"].startswith("ControlSignal: ")
-            assert await state(hive) == ("Ready", 0)
-            ignored = [fields["key"] for level, what, fields in hive.logged if (level, what) == ("warning", "ignored")]
+            assert await state(demo) == ("Ready", 0)
+            ignored = [fields["key"] for level, what, fields in demo.logged if (level, what) == ("warning", "ignored")]
             assert ignored.count("sig.swarm-start.demo") == len(SIGNALS)
             assert ignored.count(KEY) == len(UPDATES)
             assert [key for key in ignored if key.startswith("ev.")] == [
                 "ev.status-delta.sink.demo-sink",
                 "ev.status-full.sink.demo-sink",
             ]
-            noted = [line for line in trail(hive) if line["what"] == "ignored"]
+            noted = [line for line in audit(demo) if line["what"] == "ignored"]
             assert sorted(line["key"].strip("'") for line in noted) == sorted(ignored)
-            log = (hive.folder / "swarm" / "logs" / "demo-generator.log").read_text()
+            log = (demo.folder / "swarm" / "logs" / "demo-generator.log").read_text()
             assert log.count('"ignored"') == len(UPDATES)
             assert "xxxx" not in log  # nothing of a body is repeated
-            assert (await hive.ask(Signal.START))["state"] == "Running"  # and everybody still listens
+            assert (await demo.ask(Signal.START))["state"] == "Running"  # and all still listen
 
     play(act)
 
 
-def test_a_replay_changes_nothing_and_is_told(play: Play) -> None:
-    async def act(hive: Hive) -> None:
-        async with hive.controller():
-            assert (await hive.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
-            assert (await hive.ask(Signal.START))["state"] == "Running"
-            assert (await hive.ask(Signal.STOP))["state"] == "Stopped"
-            await hive.capture.settle()
-            start = next(one for one in hive.capture.messages if one.key == "sig.swarm-start.demo")
+def test_a_replayed_signal_changes_nothing_and_is_reported(play: Play) -> None:
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            assert (await demo.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
+            assert (await demo.ask(Signal.START))["state"] == "Running"
+            assert (await demo.ask(Signal.STOP))["state"] == "Stopped"
+            await demo.capture.settle()
+            start = next(one for one in demo.capture.messages if one.key == "sig.swarm-start.demo")
             correlation = json.loads(start.body)["correlationId"]
-            ours = [one for one in hive.capture.messages if one.key == KEY and b'"enabled":true' in one.body]
-            before = len(hive.heard)
-            await hive.bus.publish(names.CONTROL, _again(start))
-            # The stored confirmation, once more; and nobody starts.
+            ours = [one for one in demo.capture.messages if one.key == KEY and b'"enabled":true' in one.body]
+            before = len(demo.heard)
+            await demo.bus.publish(names.CONTROL, _again(start))
+            # The stored confirmation again; nothing is started.
             ready = "ev.ready.swarm-start.demo"
-            again = await hive.until(
+            again = await demo.until(
                 lambda key, body: key == ready and body["correlationId"] == correlation, after=before
             )
             assert again["state"] == "Running"
-            assert len(hive.confirmations(correlation)) == 1
-            for one in ours:  # what the controller once said to enable it
-                await hive.bus.publish(names.CONTROL, _again(one))
-            told = await hive.status(*GENERATOR)
-            assert (told["enabled"], told["data"]["refused"]["count"]) == (False, len(ours))
-            assert "came before" in told["data"]["refused"]["lastReason"]
-            assert await state(hive) == ("Stopped", 0)
-            assert [line["instance"] for line in trail(hive) if line["what"] == "refused"] == ["demo-generator"]
+            assert len(demo.confirmations(correlation)) == 1
+            for one in ours:  # what the controller sent to enable it
+                await demo.bus.publish(names.CONTROL, _again(one))
+            report = await demo.status(*GENERATOR)
+            assert (report["enabled"], report["data"]["refused"]["count"]) == (False, len(ours))
+            assert "received and obeyed before" in report["data"]["refused"]["lastReason"]
+            assert await state(demo) == ("Stopped", 0)
+            assert [line["instance"] for line in audit(demo) if line["what"] == "refused"] == ["demo-generator"]
 
     play(act)
 
 
-def _again(one: Captured) -> Message:
-    return Message(key=one.key, body=one.body, message_id=one.message_id)
+def _again(one: Captured) -> BusMessage:
+    return BusMessage(key=one.key, body=one.body, message_id=one.message_id)
 
 
 BAD = ["a.b", "*", "#", "a*", "../a", "A", "", "x" * 64, "ph.control", "a b", "ä"]
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_plan_with_a_name_that_is_more_than_a_word_is_refused_with_its_place(name: str) -> None:
+def test_a_plan_with_an_invalid_name_is_refused_with_its_position(name: str) -> None:
     def refused(where: str, **data: Any) -> None:
         with pytest.raises(BadDocument, match=where):
             plan.load(Document({"id": SWARM, "bees": [bee("generator")], **data}, "plan"))
@@ -166,19 +167,19 @@ def test_a_plan_with_a_name_that_is_more_than_a_word_is_refused_with_its_place(n
 
 
 def test_a_plan_of_another_swarm_is_refused_and_changes_nothing(play: Play) -> None:
-    async def act(hive: Hive) -> None:
-        async with hive.controller():
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
             for wanted in ({**PIPELINE, "id": "other"}, {**PIPELINE, "id": "*"}, {"id": SWARM, "bees": [bee("a.b")]}):
-                end = await hive.ask(Signal.TEMPLATE, wanted)
+                end = await demo.ask(Signal.TEMPLATE, wanted)
                 assert (end["result"], end["code"]) == ("error", "BAD_PLAN")
-            assert hive.runtime.list() == []
-            assert await hive.bus.depth("ph.other.raw") is None
+            assert demo.runtime.list() == []
+            assert await demo.bus.depth("ph.other.raw") is None
 
     play(act)
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_no_key_queue_or_exchange_is_made_of_such_a_name(name: str) -> None:
+def test_no_key_queue_or_exchange_is_made_of_an_invalid_name(name: str) -> None:
     for make in (
         lambda: names.work_exchange(name),
         lambda: names.work_queue(SWARM, name),
@@ -192,23 +193,23 @@ def test_no_key_queue_or_exchange_is_made_of_such_a_name(name: str) -> None:
             make()
 
 
-def test_a_flood_of_forged_messages_is_little_memory() -> None:
-    """What is remembered of signals is bounded."""
-    refusals = Refusals("demo-generator")
+def test_a_flood_of_forged_messages_needs_little_memory() -> None:
+    """The number of remembered signals is bounded."""
+    refusals = RefusedSignals("demo-generator")
     ids = [f"id-{number}" for number in range(3 * REMEMBERED)]
     assert all(refusals.first(one) for one in ids)
     assert not refusals.first(ids[-1])
-    assert refusals.first(ids[0])  # so old that it is taken for new
-    assert refusals.told() == {}
+    assert refusals.first(ids[0])  # so old that it counts as new
+    assert refusals.status() == {}
 
 
-def test_a_name_that_is_more_than_a_word_is_refused_by_every_command(tmp_path: Path) -> None:
+def test_an_invalid_name_is_refused_by_every_command(tmp_path: Path) -> None:
     farro, file = Program(tmp_path), tmp_path / "plan.json"
     farro.run("init", code=0)
     for name in ("a.b", "*"):
         file.write_text(json.dumps({**PIPELINE, "id": name}))
         for words in (("create", name, "--plan", str(file)), ("start", name), ("stop", name), ("status", name)):
             said = farro.call("swarm", *words, code=2).err
-            assert "small letters, digits and -" in said, said
-        assert "no role" in farro.call("swarm", "config", name, "x", "a=1", code=2).err
+            assert "lower-case letters, digits and -" in said, said
+        assert "not a valid role" in farro.call("swarm", "config", name, "x", "a=1", code=2).err
     assert not any((tmp_path / "swarms").glob("orchestrator/wishes/*"))

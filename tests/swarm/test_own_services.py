@@ -1,4 +1,4 @@
-"""farro's own services as members of a swarm: real processes, and a test that plays their controller."""
+"""farro's own services as components of a swarm: real processes, with the test as their controller."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from farro.swarm.bus.files import FilesBus
-from farro.swarm.bus.port import Binding, Bus, Consumer, Message
-from farro.swarm.component.environment import Surroundings
+from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer
+from farro.swarm.component.environment import ComponentEnvironment
 from flows.program import Program, endless, marked, shell
 from support import eventually
 
 PATIENCE_S = 90.0
 
 
-class One:
-    """A member of its own, and what it says."""
+class MemberProcess:
+    """One component and its messages."""
 
-    def __init__(self, bus: Bus, says: Consumer, about: Surroundings, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, bus: Bus, says: Consumer, about: ComponentEnvironment, process: subprocess.Popen[bytes]) -> None:
         self._bus = bus
         self._says = says
         self._about = about
@@ -35,19 +35,19 @@ class One:
     async def heard(self) -> dict[str, Any]:
         delivery = await anext(aiter(self._says))
         await delivery.ack()
-        told: dict[str, Any] = json.loads(delivery.message.body)
-        return told
+        report: dict[str, Any] = json.loads(delivery.message.body)
+        return report
 
     async def ask(self, signal: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
         own, about = str(uuid.uuid4()), self._about
         body = {"correlationId": own, "idempotencyKey": own, "signal": signal, "swarmId": about.swarm}
         body |= {"role": about.role, "instance": about.instance, **({"args": args} if args else {})}
         key = f"sig.{signal}.{about.role}.{about.instance}"
-        await self._bus.publish("ph.control", Message(key=key, body=json.dumps(body).encode(), message_id=own))
+        await self._bus.publish("ph.control", BusMessage(key=key, body=json.dumps(body).encode(), message_id=own))
         while True:
-            told = await self.heard()
-            if own in ((told["data"].get("update") or {}).get("correlationId"), told["data"].get("correlationId")):
-                return told
+            report = await self.heard()
+            if own in ((report["data"].get("update") or {}).get("correlationId"), report["data"].get("correlationId")):
+                return report
 
     async def switch(self, enabled: bool) -> dict[str, Any]:
         return await self.ask("config-update", {"enabled": enabled})
@@ -62,18 +62,18 @@ def farro(tmp_path: Path) -> Iterator[Program]:
 
 
 @pytest.fixture
-def rig(farro: Program, shm: Path) -> Rig:
-    return Rig(farro, shm)
+def rig(farro: Program, shm: Path) -> MemberRig:
+    return MemberRig(farro, shm)
 
 
-class Rig:
+class MemberRig:
     def __init__(self, farro: Program, bus: Path) -> None:
         self.farro = farro
         self.bus = bus
 
     @asynccontextmanager
-    async def member(self, role: str, *words: str) -> AsyncIterator[One]:
-        about = Surroundings(bus=f"files:{self.bus}", swarm="farro", role=role, instance=f"farro-{role}")
+    async def member(self, role: str, *words: str) -> AsyncIterator[MemberProcess]:
+        about = ComponentEnvironment(bus=f"files:{self.bus}", swarm="farro", role=role, instance=f"farro-{role}")
         bus = FilesBus(str(self.bus), durable=False)
         await bus.declare("listener", [Binding("ph.control", "ev.#")])
         says = await bus.consume("listener", prefetch=100)
@@ -81,7 +81,7 @@ class Rig:
         with (self.farro.path / f"{role}.log").open("wb") as log:
             process = subprocess.Popen(command, env={**self.farro.env, **about.to_env()}, stdout=log, stderr=log)
         try:
-            one = One(bus, says, about, process)
+            one = MemberProcess(bus, says, about, process)
             async with asyncio.timeout(PATIENCE_S):
                 assert not (await one.heard())["enabled"]
                 yield one
@@ -96,20 +96,20 @@ class Rig:
         return (self.farro.path / f"{role}.log").read_text()
 
 
-def test_a_worker_claims_nothing_while_it_is_disabled(rig: Rig) -> None:
+def test_a_worker_claims_nothing_while_it_is_disabled(rig: MemberRig) -> None:
     first, second = (rig.farro.enqueue(shell("echo hi")) for _ in range(2))
 
     async def play() -> None:
         async with rig.member("worker", "worker", "--role", "Runner") as one:
-            told = await one.ask("status-request")
-            assert (told["kind"], told["enabled"], told["data"]["health"]) == ("status-full", False, "UP")
+            report = await one.ask("status-request")
+            assert (report["kind"], report["enabled"], report["data"]["health"]) == ("status-full", False, "UP")
             assert rig.farro.run("workers", "--json", code=0).json["workers"] == []
             assert rig.farro.status(first) == "queued"
             assert (await one.switch(True))["enabled"]
             for job in (first, second):
                 becomes(rig.farro, job, "succeeded")
-            told = await one.switch(False)
-            assert (told["enabled"], told["data"]["done"]) == (False, 2)
+            report = await one.switch(False)
+            assert (report["enabled"], report["data"]["done"]) == (False, 2)
             third = rig.farro.enqueue(shell("echo hi"))
             await one.ask("status-request")
             assert rig.farro.status(third) == "queued"
@@ -123,7 +123,7 @@ def becomes(farro: Program, job_id: str, status: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["disabled", "terminated"])
-def test_a_worker_that_is_told_to_end_hands_its_job_back(rig: Rig, how: str) -> None:
+def test_a_worker_that_is_stopped_hands_its_job_back(rig: MemberRig, how: str) -> None:
     rig.farro.enqueue(endless(), "--id", "long")
 
     async def play() -> None:
@@ -140,19 +140,19 @@ def test_a_worker_that_is_told_to_end_hands_its_job_back(rig: Rig, how: str) -> 
     assert (job["status"], job["hops"][-1]["reason"]) == ("queued", "released")
 
 
-def test_a_member_that_cannot_work_says_so_and_is_down(rig: Rig) -> None:
-    place = rig.farro.path / "agents/Runner/in-progress"
-    place.rmdir()
-    place.write_text("in the way")
+def test_a_member_that_cannot_work_reports_why_and_is_down(rig: MemberRig) -> None:
+    files = rig.farro.path / "agents/Runner/in-progress"
+    files.rmdir()
+    files.write_text("in the way")
 
     async def play() -> None:
         async with rig.member("worker", "worker", "--role", "Runner") as one:
             await one.switch(True)
-            while (told := await one.heard())["data"]["health"] != "DOWN":
+            while (report := await one.heard())["data"]["health"] != "DOWN":
                 pass
-            assert "in-progress" in told["data"]["lastError"]
-            place.unlink()
-            place.mkdir()
+            assert "in-progress" in report["data"]["lastError"]
+            files.unlink()
+            files.mkdir()
             while (await one.heard())["data"]["health"] != "UP":
                 pass
 
@@ -160,10 +160,10 @@ def test_a_member_that_cannot_work_says_so_and_is_down(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("role", ["manager", "watchdog"])
-def test_manager_and_watchdog_are_members_too(rig: Rig, role: str) -> None:
+def test_manager_and_watchdog_are_members_too(rig: MemberRig, role: str) -> None:
     def there() -> bool:
-        told = rig.farro.run("status", "--json", code=0).json["alive"]
-        return bool(told[role])
+        report = rig.farro.run("status", "--json", code=0).json["alive"]
+        return bool(report[role])
 
     async def play() -> None:
         async with rig.member(role, role) as one:

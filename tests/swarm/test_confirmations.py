@@ -1,4 +1,4 @@
-"""What a controller says: confirmations that were not given up, errors once each, components that changed."""
+"""Confirmations of a controller, its reported errors, and the components that changed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, cast
 import psutil
 
 from farro.host.clock import SystemClock
-from farro.swarm import single_process
-from farro.swarm.audit import Trail
-from farro.swarm.controller.confirm import Answers, superseded
-from farro.swarm.controller.observed import Watch
-from farro.swarm.controller.state import GivenUp, Kept
+from farro.swarm import processes
+from farro.swarm.audit import SwarmAudit
+from farro.swarm.controller.confirm import Confirmations, GivenUpCommands, superseded
+from farro.swarm.controller.observed import ComponentObserver
+from farro.swarm.controller.state import ControllerState
 from farro.swarm.controller.summary import Summary
-from farro.swarm.ledger import CommandLedger, End
+from farro.swarm.ledger import CommandEnd, CommandLedger
 from farro.swarm.plan import Member
-from farro.swarm.publish import Voice
+from farro.swarm.publish import ControlPublisher
 from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Signal
 from farro.worker.runtime import Runtime
@@ -32,14 +32,16 @@ NOW = "2026-11-16T12:00:10.000Z"
 
 
 def signal(name: str = "swarm-start", **more: Any) -> ControlSignal:
-    told: dict[str, Any] = {"correlation_id": str(uuid.uuid4()), "idempotency_key": str(uuid.uuid4()), **more}
-    return ControlSignal(signal=name, swarm_id="demo", **told)  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"correlation_id": str(uuid.uuid4()), "idempotency_key": str(uuid.uuid4()), **more}
+    return ControlSignal(signal=name, swarm_id="demo", **fields)  # type: ignore[arg-type]
 
 
-def answers(folder: Path, bus: MemoryBus) -> tuple[Answers, CommandLedger]:
+def answers(folder: Path, bus: MemoryBus) -> tuple[Confirmations, CommandLedger]:
     ledger = CommandLedger(f"{folder}/commands.json", durable=False)
-    trail = Trail(str(folder), "controller", lambda: NOW, lambda *_: None)
-    return Answers(ledger, Voice(bus, lambda: NOW), trail, GivenUp(f"{folder}/given-up.json")), ledger
+    audit = SwarmAudit(str(folder), "controller", lambda: NOW, lambda *_: None)
+    return Confirmations(
+        ledger, ControlPublisher(bus, lambda: NOW), audit, GivenUpCommands(f"{folder}/given-up.json")
+    ), ledger
 
 
 def keys(bus: MemoryBus) -> list[str]:
@@ -54,26 +56,26 @@ def test_a_command_that_was_given_up_is_never_confirmed(shm: Path) -> None:
         for one in (first, second):
             assert await made.receive(one)
         (shm / "given-up.json").write_text(json.dumps([first.correlation_id, third.correlation_id]))
-        assert made.forget() == [Signal.START]  # it ends, and nothing is said
-        assert await made.receive(third) is False  # one that comes late is not begun
+        assert made.end_given_up() == [Signal.START]  # it ends without a confirmation
+        assert await made.receive(third) is False  # one that arrives late is not begun
         assert [entry.signal for entry in ledger.open()] == ["swarm-stop"]
-        await made.end(ledger.open()[0], End(good=True, state="Stopped"))
+        await made.end(ledger.open()[0], CommandEnd(good=True, state="Stopped"))
         assert keys(bus) == ["ev.ready.swarm-stop.demo"]
-        later, _ = answers(shm, bus)  # … nor by a controller that comes after it
-        assert later.forget() == []
+        later, _ = answers(shm, bus)  # nor by the next controller
+        assert later.end_given_up() == []
         assert keys(bus) == ["ev.ready.swarm-stop.demo"]
 
     asyncio.run(act())
 
 
-def test_a_confirmation_that_is_owed_is_not_sent_when_it_was_given_up_meanwhile(shm: Path) -> None:
+def test_an_owed_confirmation_is_not_sent_after_its_command_was_given_up(shm: Path) -> None:
     async def act() -> None:
         bus = MemoryBus()
         made, ledger = answers(shm, bus)
-        told = signal()
-        await made.receive(told)
-        ledger.end(ledger.open()[0], End(good=True, state="Running"), NOW)  # and died before it was told
-        (shm / "given-up.json").write_text(json.dumps([told.correlation_id]))
+        first_signal = signal()
+        await made.receive(first_signal)
+        ledger.end(ledger.open()[0], CommandEnd(good=True, state="Running"), NOW)  # and died before it was confirmed
+        (shm / "given-up.json").write_text(json.dumps([first_signal.correlation_id]))
         later, book = answers(shm, bus)
         for entry, _ in book.owed():
             await later.confirm(entry)
@@ -83,15 +85,15 @@ def test_a_confirmation_that_is_owed_is_not_sent_when_it_was_given_up_meanwhile(
     asyncio.run(act())
 
 
-def test_a_signal_that_is_delivered_twice_is_no_duplicate_and_a_retry_is(shm: Path) -> None:
+def test_a_redelivered_signal_is_no_duplicate_and_a_retry_is(shm: Path) -> None:
     async def act() -> None:
         bus = MemoryBus()
         made, _ = answers(shm, bus)
-        told = signal()
-        await made.receive(told)
-        await made.receive(told)
+        first_signal = signal()
+        await made.receive(first_signal)
+        await made.receive(first_signal)
         assert keys(bus) == []
-        await made.receive(replace(told, correlation_id=str(uuid.uuid4())))
+        await made.receive(replace(first_signal, correlation_id=str(uuid.uuid4())))
         assert keys(bus) == ["ev.duplicate.swarm-start.demo"]
 
     asyncio.run(act())
@@ -123,21 +125,21 @@ def test_a_stop_supersedes_a_start_but_not_a_stop(shm: Path) -> None:
     asyncio.run(act())
 
 
-def test_trouble_of_a_component_is_told_once_and_a_delta_tells_what_changed() -> None:
-    watch = Watch(cast(Runtime, None))
-    summary = Summary(watch, lambda: NOW, lambda *what, **more: None)
+def test_a_problem_of_a_component_is_reported_once_and_a_delta_has_what_changed() -> None:
+    observer = ComponentObserver(cast(Runtime, None))
+    summary = Summary(observer, lambda: NOW, lambda *what, **more: None)
     member = Member(role="sink", instance="demo-sink", bee=0)
-    watch.put("demo-sink", replace(watch.of("demo-sink"), launched=True, alive=True, launches=1))
+    observer.put("demo-sink", replace(observer.of("demo-sink"), launched=True, alive=True, launches=1))
     assert [one["instance"] for one in summary.changed(summary.lines([member], 1.0))] == ["demo-sink"]
     assert summary.changed(summary.lines([member], 2.0)) == []
-    watch.put("demo-sink", replace(watch.of("demo-sink"), launches=2, starts=1, end="by signal 9", end_s=2.5))
+    observer.put("demo-sink", replace(observer.of("demo-sink"), launches=2, starts=1, end="by signal 9", end_s=2.5))
     summary.lines([member], 2.6)
-    watch.put("demo-sink", replace(watch.of("demo-sink"), launches=3, end_words="no licence"))
-    told = summary.changed(summary.lines([member], 3.0))[0]
+    observer.put("demo-sink", replace(observer.of("demo-sink"), launches=3, end_log="no licence"))
+    line = summary.changed(summary.lines([member], 3.0))[0]
     end = {"at": "2026-11-16T12:00:09.900Z", "how": "by signal 9", "words": "no licence"}
-    assert (told["starts"], told["lastEnd"]) == (3, end)
-    assert summary.lines([member], 60.0)[0]["lastEnd"] == told["lastEnd"]  # however late it is told again
-    watch.put("demo-sink", replace(watch.of("demo-sink"), failure="ended, for good"))
+    assert (line["starts"], line["lastEnd"]) == (3, end)
+    assert summary.lines([member], 60.0)[0]["lastEnd"] == line["lastEnd"]  # however late it is reported again
+    observer.put("demo-sink", replace(observer.of("demo-sink"), failure="ended, for good"))
     for _ in range(3):
         summary.lines([member], 4.0)
     summary.error("swarm-start: too slow", "c")
@@ -148,35 +150,35 @@ def test_trouble_of_a_component_is_told_once_and_a_delta_tells_what_changed() ->
     ]
 
 
-def test_what_an_update_changed_holds_when_its_component_is_started_again(shm: Path) -> None:
-    kept = Kept.load(f"{shm}/controller.json", durable=False)
-    kept.change(configured=("demo-a", {"rate": 5}))
-    kept.change(configured=("demo-a", {"size": 2}))
-    again = Kept.load(f"{shm}/controller.json", durable=False)
+def test_config_updates_survive_a_restart_of_the_component(shm: Path) -> None:
+    state = ControllerState.load(f"{shm}/controller.json", durable=False)
+    state.change(configured=("demo-a", {"rate": 5}))
+    state.change(configured=("demo-a", {"size": 2}))
+    again = ControllerState.load(f"{shm}/controller.json", durable=False)
     assert again.config_of("demo-a") == {"rate": 5, "size": 2}
     assert again.config_of("demo-b") == {}
 
 
 HOLDER = """
 import subprocess, sys, time
-from farro.swarm import single_process as alone
+from farro.swarm import processes
 from farro.host.clock import SystemClock
-lease = alone.hold(sys.argv[1], "a holder", SystemClock())
+lease = processes.hold_lease(sys.argv[1], "a holder", SystemClock())
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(600)
 """
 
 
-def test_a_controller_that_is_ended_leaves_what_it_started(shm: Path) -> None:
+def test_killing_a_controller_leaves_its_components_running(shm: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(shm)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     child = psutil.Process(int(holder.stdout.readline()))
     try:
-        assert single_process.kill(str(shm), SystemClock())
+        assert processes.kill_holder(str(shm), SystemClock())
         assert holder.wait(60) == -9
         assert child.is_running()
-        single_process.hold(str(shm), "the next", SystemClock()).drop()
+        processes.hold_lease(str(shm), "the next", SystemClock()).drop()
     finally:
         child.kill()
         holder.kill()

@@ -1,0 +1,154 @@
+"""The orchestrator and the controllers as processes: one of each at a time, started, watched and ended.
+
+The kernel keeps the lease of each (flock), so a dead process never holds one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+
+from farro.errors import AlreadyRunning, FarroError
+from farro.host import fs, leases, process_identity
+from farro.host.clock import Clock
+from farro.lazy_dataclass import dataclass
+from farro.log.structured import Log
+from farro.swarm.files import FOLDER, ORCHESTRATOR, SwarmFiles, read_json
+from farro.swarm.logs import last_line, last_lines
+from farro.swarm.views import orchestrator_runs
+from farro.worker.runtime import ProcessSpec, Runtime
+
+PATIENCE_S = 20.0  # for the orchestrator to come up
+REPORT_S = 5.0  # a caller that waits longer is told what keeps the orchestrator
+_POLL_S = 0.02
+_TRIES, _PAUSE_S = 40, 0.05  # a process that only tests a lease holds it for a moment
+
+
+# --- one process at a time ---
+
+
+def hold_lease(folder: str, what: str, clock: Clock) -> leases.Lease:
+    """Take the lease of a folder for the life of this process. Raises AlreadyRunning if another process holds it."""
+    path = f"{folder}/.lease"
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileExistsError):
+            fs.create(path, b"")
+        lease = leases.take(path)
+        if lease is not None:
+            identity = json.dumps(process_identity.identity()).encode()
+            fs.write_atomic(f"{folder}/.process.json", identity + b"\n", sync=False)
+            return lease
+        clock.sleep(_PAUSE_S)
+    raise AlreadyRunning(f"{what} is already running; only one may run")
+
+
+def kill_holder(folder: str, clock: Clock) -> bool:
+    """Kill the process that holds the lease, but none that it started. Return whether it is gone."""
+    claimed = read_json(f"{folder}/.process.json")
+    if isinstance(claimed, dict) and leases.is_held(f"{folder}/.lease"):
+        process_identity.kill_identified(claimed)
+    for _ in range(_TRIES):
+        if not leases.is_held(f"{folder}/.lease"):
+            return True
+        clock.sleep(_PAUSE_S)
+    return False
+
+
+# --- the orchestrator ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartedOrchestrator:
+    pid: int | None
+    log: str
+
+
+def orchestrator_spec(root: str, program: Sequence[str], env: Mapping[str, str]) -> ProcessSpec:
+    """Describe the orchestrator's process. `program` is the command that starts farro here."""
+    return ProcessSpec(
+        name=ORCHESTRATOR,
+        argv=(*program, "orchestrator", "--root", root),
+        env=env,
+        cwd=root,
+        log=f"{root}/{FOLDER}/{ORCHESTRATOR}/orchestrator.log",
+    )
+
+
+def ensure_orchestrator(runtime: Runtime, spec: ProcessSpec, clock: Clock) -> StartedOrchestrator | None:
+    """Start the orchestrator and wait until it is up; None if one already runs. Raises FarroError if it ended."""
+    files = SwarmFiles(f"{spec.cwd}/{FOLDER}")
+    if orchestrator_runs(files.folder):
+        return None
+    files.make()
+    try:
+        pid = runtime.launch(spec).pid
+    except AlreadyRunning:
+        pid = None
+    until_s = clock.monotonic_s() + PATIENCE_S
+    while not orchestrator_runs(files.folder):
+        seen = runtime.look(spec.name)
+        if seen is None or not seen.alive:
+            raise FarroError(f"the orchestrator ended at once; {spec.log} ends with:\n{last_lines(spec.log)}")
+        if clock.monotonic_s() >= until_s:
+            raise FarroError(f"the orchestrator (pid {seen.pid}) is not up after {PATIENCE_S:g} s; see {spec.log}")
+        clock.sleep(_POLL_S)
+    return None if pid is None else StartedOrchestrator(pid=pid, log=spec.log)
+
+
+def orchestrator_problem(folder: str) -> str | None:
+    """Return the last logged problem of the orchestrator, or None."""
+    message, level = last_line(f"{folder}/{ORCHESTRATOR}/orchestrator.log")
+    return message or None if level in (None, "error") else None
+
+
+GUARD_S = 5.0  # between two checks of the orchestrator by a controller
+LONGEST_PAUSE_S = 300.0  # between two launches of an orchestrator that keeps dying
+STEADY_S = 600.0  # an orchestrator that lived this long does not keep dying
+
+
+class OrchestratorGuard:
+    """Restart an orchestrator that died. Each controller runs one; the orchestrator restarts controllers in turn.
+
+    An orchestrator that was stopped on purpose has no record in the runtime any more, and is left alone; one that died
+    left its record. It must be dead at two checks in a row, since a command may be stopping it just now.
+    [test_an_orchestrator_that_died_is_launched_again]
+    """
+
+    def __init__(self, runtime: Runtime, spec: ProcessSpec, folder: str, clock: Clock, log: Log) -> None:
+        self._runtime = runtime
+        self._spec = spec
+        self._folder = folder
+        self._clock = clock
+        self._log = log
+        self._was_dead = False  # at the last check
+        self._launched_s: float | None = None
+        self._pause_s = 0.0
+
+    async def run(self) -> None:
+        import asyncio  # here: most commands that import this module do not need it
+
+        while True:
+            await asyncio.sleep(GUARD_S)
+            await asyncio.to_thread(self.run_once)
+
+    def run_once(self) -> None:
+        was_dead, self._was_dead = self._was_dead, self._is_dead()
+        now_s = self._clock.monotonic_s()
+        since_s = None if self._launched_s is None else now_s - self._launched_s
+        if not (was_dead and self._was_dead) or (since_s is not None and since_s < self._pause_s):
+            return
+        again = since_s is not None and since_s < STEADY_S
+        self._launched_s = now_s
+        self._pause_s = min(LONGEST_PAUSE_S, max(GUARD_S, 2 * self._pause_s)) if again else GUARD_S
+        try:
+            started = ensure_orchestrator(self._runtime, self._spec, self._clock)
+        except (FarroError, OSError) as error:
+            self._log("error", f"the orchestrator died and cannot be started again: {error}", {})
+        else:
+            if started is not None:
+                self._log("warning", "the orchestrator died and was started again", {"pid": started.pid})
+
+    def _is_dead(self) -> bool:
+        seen = self._runtime.look(self._spec.name)
+        return seen is not None and not seen.alive and not orchestrator_runs(self._folder)
