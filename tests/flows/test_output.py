@@ -159,5 +159,5 @@ def test_a_folder_that_is_gone_is_said_to_be(empty: Program, command: str) -> No
     done = subprocess.run(["sh", "-c", script], cwd=empty.path, env=empty.env, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.endswith(
-        "the folder in which this was typed is gone; go to another one (cd), and type it again\n"
+        "the working folder was removed; change to another one (cd) and try again\n"
     )

@@ -1,6 +1,6 @@
-"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor, agx, agq, agw (§12).
+"""The other program names of farro (§12): agent-cli, agentd, managerd, watchdogd, air-executor, agx, agq, agw.
 
-Thin: each is a command of farro under another name, which its help and its complaints bear.
+Each is a command of farro under another name, which its help and its errors use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How farro starts another farro. What is started so lives in up, demo and the commands of swarms."""
+"""How one farro process starts another."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import sys
 
 
 def program() -> tuple[str, ...]:
-    """How farro is started here. -P: the folder that it starts in must not shadow it, should it hold a farro."""
+    """Return the command that starts farro. -P: a `farro` in the working folder must not shadow this one."""
     return (os.path.abspath(sys.executable), "-P", "-m", "farro")

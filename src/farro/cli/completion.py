@@ -1,7 +1,6 @@
-"""`farro completion`, and what Tab offers beside commands and options: jobs, roles, schedules, swarms, files.
+"""`farro completion`, and the names that Tab offers: jobs, roles, schedules, swarms, files.
 
-Which commands exist lives in cli.main; click speaks the shells' protocols. Looking for names must be quick and must not
-fail: a wrong config, or no root at all, offers nothing.
+Finding names must be quick and must not fail: with a wrong config, or without a root, nothing is offered.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from farro.config import reader
 from farro.errors import FarroError
 from farro.jobs import ids
 
-OFFERED = 200  # names; nobody reads more
+OFFERED = 200  # names; a person reads no more
 LOOKED_AT = 20_000  # names: Tab must not read a queue of a million
 _JOBS = {"job", "jobs", "named", "job_id", "job_ids", "after", "after_any"}
 _FOLDERS = {"root", "folder", "cwd"}
@@ -52,7 +51,7 @@ def completion(context: click.Context, shell: str, root: str | None, as_json: bo
 
 
 def equip(command: click.Command) -> None:
-    """Tell every parameter of a command what its values are, by what it, or its value, is called: once, for all."""
+    """Give every parameter of a command its completion, chosen by the name of the parameter or of its value."""
     for parameter in command.params:
         name, value = (parameter.name or "").lower(), parameter.metavar or ""
         if parameter._custom_shell_complete is not None or isinstance(parameter.type, click.Choice):
@@ -69,7 +68,7 @@ def equip(command: click.Command) -> None:
             parameter._custom_shell_complete = _jobs_or_file if "JOB" in value else _some_file
         elif value == "SCHEDULE":
             parameter._custom_shell_complete = _schedules
-        elif value.strip("[]") == "SWARM" and command.name != "create":  # whose name must be a new one
+        elif value.strip("[]") == "SWARM" and command.name != "create":  # a new swarm needs a new name
             parameter._custom_shell_complete = _swarms
     if isinstance(command, click.Group):
         for inner in command.commands.values():
@@ -77,7 +76,7 @@ def equip(command: click.Command) -> None:
 
 
 def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of folders, those that are not finished first; no job is opened."""
+    """Offer the names of job folders, unfinished ones first; no job is opened."""
     root = _root(context)
     if root is None:
         return []
@@ -119,7 +118,7 @@ def _schedules(context: click.Context, parameter: click.Parameter, incomplete: s
 
 
 def _swarms(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Those that were ever asked for: which of them were removed only their files tell, and none is opened."""
+    """Offer all swarms that were ever created: only their files tell which were removed, and none is opened."""
     root = _root(context)
     known = [] if root is None else sorted(_names(f"{root}/swarms"))
     found = [name for name in known if os.path.exists(f"{root}/swarms/{name}/desired.json")]

@@ -1,7 +1,4 @@
-"""What every daemon of the command line begins and ends with: whether it may start, its log, signals, a good end.
-
-What each of them does lives in daemons and agq.
-"""
+"""What every daemon begins and ends with: checks, log, signals, a clean exit."""
 
 from __future__ import annotations
 
@@ -33,15 +30,14 @@ def admit(app: App, store: Store, service: str, *, strict: bool) -> None:
 
 
 def log_to_stdout(actor: str, as_json: bool, runners: RunnersSettings) -> Log:
-    """JSON lines, or the short form: as the config says, else short where a person reads along. --json is stronger."""
+    """Make the log of a daemon: JSON lines with --json, else the form in the config, else short lines at a terminal."""
     terminal = sys.stdout is not None and sys.stdout.isatty()
     short = not as_json and (terminal if runners.log_format is None else runners.log_format == "text")
     return lines(actor, SystemClock().now, sys.stdout, short=short, level=runners.log_level)
 
 
 def end_well() -> None:
-    """The work is over, and well: one more impatient signal does not make it a failure, nor does a log that nobody
-    reads any more or that a full disk does not take."""
+    """Exit cleanly after the work: ignore further signals, and a log that has lost its reader or whose disk is full."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -52,8 +48,8 @@ def end_well() -> None:
 
 
 class Signals:
-    """SIGTERM and Ctrl-C, from the first moment on: who starts a daemon and ends it at once gets a graceful end too. A
-    signal that comes before there is a loop is kept for it; the second one does not wait for that."""
+    """Handle SIGTERM and Ctrl-C from the start of a daemon. A signal that comes before its loop runs is kept for the
+    loop; a second one ends the process at once."""
 
     def __init__(self) -> None:
         self._stop: Callable[[], None] | None = None
@@ -70,7 +66,7 @@ class Signals:
             self._early = True
 
     def end(self, stop: Callable[[], None]) -> None:
-        """From here on a signal means `stop`; so does one that came before."""
+        """Call `stop` for each signal from here on, and for one that came before."""
         self._stop = stop
         if self._early:
             stop()

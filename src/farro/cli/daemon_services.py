@@ -1,7 +1,4 @@
-"""The services of a root, made from its config: what the daemons (`farro worker`) and a swarm's members share.
-
-The loops live in services; who starts and stops them lives in daemons and member.
-"""
+"""Build the services of a root from its config: for the daemons (`farro worker`) and for a swarm's members."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class WorkerOptions:
     slots: int
     drain: bool = False
     tags: Sequence[str] = ()
-    name: str | None = None  # of its agents; None: the machine's
+    name: str | None = None  # of its agents; None: the host's
     runner: str | None = None  # None: as the config says
     bypass: bool = False
 
@@ -48,7 +45,7 @@ class WorkerOptions:
 def worker(
     app: App, path: str, settings: Settings, options: WorkerOptions, log: Log, tools: Sequence[str]
 ) -> Iterator[Worker]:
-    """A worker that is not started yet; its store is closed at the end. `tools`: what its steps may use."""
+    """Build a worker that is not started yet; close its store at the end. `tools`: those that its steps may use."""
     clock, role = SystemClock(), options.role
     store: WorkerStore
     handover: Handover | None = None
@@ -77,7 +74,7 @@ def worker(
             turns=turns,
             lookout=lookout,
             handover=handover,
-            # An idle slot beats when it turns: where silence is short it turns more often, or it counts as hung.
+            # An idle slot sends its heartbeat once per turn: with a short stale_after_s it must turn more often.
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 3),
         )
 
@@ -90,7 +87,7 @@ def worker(
 def _over_agq(
     app: App, path: str, settings: Settings, options: WorkerOptions, tools: Sequence[str]
 ) -> tuple[AgqStore, Until | None]:
-    """A job only ends there: what comes next is the business of the store behind agq."""
+    """Connect a worker over AGQ. It only ends jobs: the store behind AGQ routes them on."""
     store = app.open_agq(path, settings, tools=tools)
     return store, Emptied(lambda: store.pending(options.role)) if options.drain else None
 
@@ -106,7 +103,7 @@ def watchdog(app: App, store: Store, settings: Settings, log: Log) -> Keeper:
 
 
 def manager(app: App, store: Store, settings: Settings, log: Log, *, auto_plan: bool | None = None) -> Keeper:
-    """`auto_plan`: None: as the config says."""
+    """Build the manager. `auto_plan`: None takes the config's value."""
     plans = settings.manager.auto_plan if auto_plan is None else auto_plan
     return app.manager(
         store,

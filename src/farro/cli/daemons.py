@@ -1,7 +1,4 @@
-"""`farro worker`, `watchdog`, `manager`, `scheduler`: start a loop, turn signals into a graceful end.
-
-The loops live in services.
-"""
+"""`farro worker`, `watchdog`, `manager`, `scheduler`: run a loop until a signal ends it gracefully."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ GRACE_S = 5.0  # for running steps after the first signal
 
 
 @click.command()
-@click.option("--role", default="Runner", show_default=True, metavar="ROLE", help="The queue to work.")
+@click.option("--role", default="Runner", show_default=True, metavar="ROLE", help="The role whose queue to work.")
 @click.option(
     "--slots",
     "--workers",
@@ -41,20 +38,26 @@ GRACE_S = 5.0  # for running steps after the first signal
     show_default=True,
     type=click.IntRange(1, 64),
     metavar="N",
-    help="Jobs at once in this process.",
+    help="How many jobs run at once in this process.",
 )
 @click.option("--drain", is_flag=True, help="Exit 0 when nothing is queued, running or due in that queue.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="What this worker offers; jobs may require tags.")
-@click.option("--name", metavar="NAME", help="The agents' name; else this machine's.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="A tag that this worker offers to jobs that require it; repeatable.",
+)
+@click.option("--name", metavar="NAME", help="The name of its agents; default: the host's.")
 @click.option(
     "--runner",
     type=click.Choice(["inline", "process"]),
-    help="Run jobs in this process, or each in one of its own; else as the config says.",
+    help="Run jobs in this process, or each in its own; default: the config's.",
 )
 @click.option(
     "--degraded-bypass",
     is_flag=True,
-    help="While the manager is away, go on to the workflow's next role without it, if the config permits it.",
+    help="Route jobs to the workflow's next role while no manager runs, if the config permits it.",
 )
 @daemon
 def worker(
@@ -78,7 +81,7 @@ def worker(
     signals = Signals()
     from farro.cli import daemon_services
 
-    # Over agq a machine needs nothing of its own: where it has no root, its user's is made.
+    # Over AGQ a machine needs no root of its own: without one, the user's own root is made.
     path, settings = read_root(root, make=(asked_store() or "").startswith(AGQ))
     _check_worker(role, degraded_bypass, settings)
     log = log_to_stdout(f"worker/{role}", as_json, settings.runners)
@@ -112,10 +115,10 @@ def _check_worker(role: str, bypass: bool, settings: Settings) -> None:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="One pass, then exit.")
+@click.option("--once", is_flag=True, help="Run one pass, then exit.")
 @daemon
 def watchdog(once: bool, root: str | None, as_json: bool) -> int:
-    """Recover what dead agents left: decided jobs are carried out, others become stale. Any number may run."""
+    """Recover the jobs of dead agents: finish those with a decision, mark the others stale. Any number may run."""
     from farro.cli import daemon_services
 
     def told(item: Any) -> tuple[Mapping[str, Any], str]:
@@ -135,16 +138,18 @@ def watchdog(once: bool, root: str | None, as_json: bool) -> int:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Decide what is to decide now, then exit; 3 where another manager acts.")
+@click.option(
+    "--once", is_flag=True, help="Make all decisions that are due, then exit; 3 where another manager is active."
+)
 @click.option(
     "--auto-plan",
     type=click.Choice(["off", "on"]),
-    help="Make jobs of an Architect's drafts and of tasks that nobody has started; else as the config says.",
+    help="Make jobs of an Architect's drafts and of tasks that have no job yet; default: the config's.",
 )
 @daemon
 def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) -> int:
-    """Route work from role to role as its task says, and finish it. Stale jobs are queued again while attempts remain,
-    else killed with the reason; what is in schedules/ runs when it is due. One acts at a time, others wait."""
+    """Route jobs from role to role as their tasks say, and finish them. Queues stale jobs again while attempts remain,
+    else kills them with the reason; runs the schedules of schedules/. One manager is active at a time, others wait."""
 
     from farro.cli import daemon_services
 
@@ -169,7 +174,7 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
 @click.option("--once", is_flag=True, help="Run what is due now, then exit.")
 @daemon
 def scheduler(once: bool, root: str | None, as_json: bool) -> int:
-    """Run what is in schedules/ when it is due. For who runs no manager, which does this too; any number may run."""
+    """Run the schedules of schedules/ when they are due. A manager does this too. Any number may run."""
     from farro.cli import daemon_services
     from farro.queue.scheduler import Scheduler
 
@@ -195,7 +200,7 @@ def _keep(
     root: str | None,
     as_json: bool,
 ) -> int:
-    """One turn with its answer, or turns with a log until a signal comes."""
+    """Run one turn and print its results, or run turns with a log until a signal comes."""
     signals = None if once else Signals()
     path, settings = read_root(root)
     log = _Watched(grave_only(sys.stderr) if once else log_to_stdout(name, as_json, settings.runners))
@@ -219,11 +224,11 @@ def _keep(
         answer({key: [data for data, _ in done]})
     else:
         say("\n".join(line for _, line in done) or nothing)
-    return 1 if log.grave else 0  # what could not be recovered or decided was said on stderr
+    return 1 if log.grave else 0  # the errors are on stderr
 
 
 class _Watched:
-    """A log that knows whether something went wrong."""
+    """Pass events on, and remember whether one of them was an error."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -1,7 +1,4 @@
-"""`farro doctor`: what is wrong with a root and its machine, and the commands that repair it.
-
-What is checked lives in the rooms; running and judging it, in operations.doctor.
-"""
+"""`farro doctor`: report what is wrong with a root and its machine, with the commands that repair it."""
 
 from __future__ import annotations
 
@@ -25,14 +22,16 @@ FINISHED = 20_000
 
 
 @click.command()
-@click.option("--strict", is_flag=True, help="Warnings fail too.")
+@click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @click.option(
-    "--conformance", is_flag=True, help="Also compare with policy.lock.json and SPEC-1's profile; its checklist."
+    "--conformance",
+    is_flag=True,
+    help="Also compare with policy.lock.json and SPEC-1's profile, and print its checklist.",
 )
 @click.option("--all", "whole", is_flag=True, help=f"Open every finished job, not only {FINISHED:,} of them.")
 @common
 def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_json: bool) -> int:
-    """Check the root, its config, its filesystem, its log, its jobs, and what agents need; say what repairs it.
+    """Check the root, its config, filesystem, log, jobs, and what agents need; print the commands that repair it.
 
     Changes nothing. Exit code 0: all is well, warnings aside; 1: something failed (with --strict: or warned).
     """
@@ -61,7 +60,7 @@ def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_js
 
 
 def _found_by_itself(path: str) -> bool:
-    """Whether commands that are typed here find this root without being told."""
+    """Tell whether commands typed here find this root without --root."""
     try:
         return reader.find_root(None, own=True) == path
     except NotARoot:
@@ -88,7 +87,7 @@ def _explain(result: CheckResult) -> None:
 
 
 def _say(line: str, verdict: str) -> None:
-    """The first word in colour, at a terminal that wants colours."""
+    """Print the first word in colour, where the terminal has colours."""
     word, rest = line[: len(verdict)], line[len(verdict) :]
     if draws(sys.stdout) and not os.environ.get("NO_COLOR"):
         click.echo(click.style(word, fg=_COLOURS[verdict]), nl=False)

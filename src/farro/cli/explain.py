@@ -1,4 +1,4 @@
-"""`farro explain`: why a job is not running, and the command that helps. The rules live in kernel.findings."""
+"""`farro explain`: say why a job is not running, and which command helps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from farro.queue import find_job
 @click.argument("job")
 @common
 def explain(job: str, root: str | None, as_json: bool) -> None:
-    """Why a job is not running, or what it does just now, and the command that helps.
+    """Say why a job is not running, or what it is doing, and which command helps.
 
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """

@@ -1,6 +1,6 @@
-"""A command of commands that answers a wrong name with the right one. Which commands there are lives with each group.
+"""A group of commands that answers a wrong name with the nearest right one.
 
-Imported by every start of the program: nothing heavy here.
+Every start of the program imports this module: nothing heavy here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import click
 
 
 def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """The callback of --root."""
-    if value == "":  # an unset variable in a script must not mean "wherever I happen to stand"
+    """Refuse an empty --root."""
+    if value == "":  # an unset variable in a script must not mean the working folder
         raise click.BadParameter("it is empty; name a folder, or leave it out")
     return value
 

@@ -1,4 +1,4 @@
-"""`farro history`: a job's life as a page, or as JSON. What it is told from lives in operations.history."""
+"""`farro history`: print a job's whole life, as a page or as JSON."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from farro.queue import find_job
 from farro.queue import history as histories
 from farro.queue.history import AttemptRecord, History, StepRecord
 
-_BEHIND = 28  # columns: of a time and the gap behind it
+_BEHIND = 28  # columns of a time and the gap after it
 
 
 @click.command()
 @click.argument("job")
 @common
 def history(job: str, root: str | None, as_json: bool) -> None:
-    """The whole life of a job: each attempt with its agent, steps and times, and each decision with its reason.
+    """Print the whole life of a job: each attempt with its agent, steps and times, and each decision with its reason.
 
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
@@ -52,7 +52,7 @@ def _data(told: History) -> dict[str, Any]:
 def _page(told: History) -> None:
     life = told.view.lifecycle
     say(f"{life.job_id}  {life.status}  ({life.role})")
-    # Sorted by time; what happened in the same millisecond stays in the order of the job's own life.
+    # Sorted by time; events of the same millisecond keep their order in the job's history.
     moments: list[tuple[str, int, str]] = [(life.created_at, 0, "created")]
     if life.retry_of:
         moments.append((life.created_at, 0, f"repeats {life.retry_of}"))
@@ -115,7 +115,7 @@ def _remark(step: StepRecord) -> str:
 def _ending(told: History) -> None:
     life = told.view.lifecycle
     if told.view.place == places.QUARANTINE:
-        return  # nobody wrote down when it was put aside but the audit log
+        return  # only the audit log knows when it was set aside
     if life.terminal and life.finalized_at:
         say(f"  {life.status} {span(seconds_between(life.created_at, life.finalized_at))} after it was created")
     else:
@@ -130,5 +130,5 @@ def _codes(line: Any) -> str:
 
 
 def _clock(stamp: str) -> str:
-    """2026-01-31 12:00:00.000Z, as long as every other: columns stay in line."""
+    """Return 2026-01-31 12:00:00.000Z, always of the same width, so that columns align."""
     return stamp.replace("T", " ")

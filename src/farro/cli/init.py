@@ -1,4 +1,4 @@
-"""`farro init`. What it makes lives in operations.roots, presets of agents in operations.presets."""
+"""`farro init`: make a folder a farro root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from farro.agents.presets import AddedPresets
 
 AGENTS = ("claude", "codex", "gemini")
-_STORE_LINE = f"{roots.CONFIG}: store"  # among what was made: a line, not a file
+_STORE_LINE = f"{roots.CONFIG}: store"  # in the list of made things: a line of the config, not a file
 
 
 @click.command()
@@ -26,12 +26,12 @@ _STORE_LINE = f"{roots.CONFIG}: store"  # among what was made: a line, not a fil
     "--agents",
     multiple=True,
     type=click.Choice(AGENTS),
-    help="Have this program answer the agents' prompts; repeatable. It must be installed.",
+    help="Let this program answer agent prompts; repeatable. It must be installed.",
 )
 @click.option(
     "--store",
     metavar="URL",
-    help='Write into the config where the jobs lie: redis://HOST:PORT/DB, or "files", in this folder.',
+    help='Set the store in the config: redis://HOST:PORT/DB, or "files", in this folder.',
 )
 @root_option("The folder; else FARRO_ROOT, else this one. It is made when it does not exist.")
 @json_option("Answer as JSON.")
@@ -47,7 +47,7 @@ def init(folder: str | None, agents: tuple[str, ...], store: str | None, root: s
     was_root = os.path.isdir(f"{path}/jobs")
     settings = reader.load(path, warn=terminal.complain)
     if store is not None:
-        reader.with_store(settings, store)  # a wrong address is told before anything is made
+        reader.with_store(settings, store)  # refuse a wrong address before anything is made
     made = roots.init(path, settings)
     if store is not None and store != settings.store:
         if (by_hand := roots.set_store(path, store)) is None:
@@ -63,7 +63,7 @@ def init(folder: str | None, agents: tuple[str, ...], store: str | None, root: s
     from farro.agents import presets
 
     added = presets.add(path, agents)
-    reader.load(path)  # what was written is a config, or whoever reads this is told now
+    reader.load(path)  # raises where the written config is wrong
     if as_json:
         told = {"made": list(added.made), "kept": list(added.kept), "by_hand": added.by_hand}
         answer({"root": path, "made": made, "agents": told})

@@ -1,4 +1,4 @@
-"""`farro ls`, `show`, `requeue`, `kill`, `force-complete`. What they do lives in operations.jobs."""
+"""`farro ls`, `show`, `requeue`, `kill`, `force-complete`."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from farro.store.port import JobView, Store
 
 _STATES = {"incoming": Status.QUEUED, "in-progress": Status.IN_PROGRESS, "completed": None}
 RECOVERS = "`farro watchdog` recovers it"
-_TITLED = 1000  # jobs of which is told what they do; to read the prompts of many more takes as long as all the rest
-_LONGEST = 100  # of an error in a line of the list; `farro show` has all of it
+_TITLED = 1000  # jobs whose command is shown; reading the prompts of more takes longer than the rest of the list
+_LONGEST = 100  # characters of an error in the list; `farro show` has all of it
 _FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 
 
 @click.command()
-@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role's jobs; may be repeated.")
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role's jobs; repeatable.")
 @click.option(
     "--status",
     "statuses",
     multiple=True,
     type=click.Choice([*(str(status) for status in Status), "in-progress"]),
-    help="Only jobs of this status; may be repeated.",
+    help="Only jobs of this status; repeatable.",
 )
 @click.option("--state", type=click.Choice(list(_STATES)), help="Only jobs in this folder of their role.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs that need this tag; may be repeated.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="The N that changed last, the newest first.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs that need this tag; repeatable.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="The last N that changed, the newest first.")
 @common
 def ls(
     roles: tuple[str, ...],
@@ -54,7 +54,7 @@ def ls(
     root: str | None,
     as_json: bool,
 ) -> None:
-    """List jobs, the oldest first: where each is, what it does and what its folder says."""
+    """List jobs, the oldest first, with their role, status, command and error."""
     wanted = {Status.parse(status) for status in statuses}
     if state is not None:
         status = _STATES[state]
@@ -95,7 +95,7 @@ def ls(
 @click.argument("job")
 @common
 def show(job: str, root: str | None, as_json: bool) -> None:
-    """Show one job: its state, how it came there, its result and its files.
+    """Show one job: its state, its history, its result and its files.
 
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
@@ -145,7 +145,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     if details.files:
         say("  files")
         for name in details.files:
-            if f"/{SNAPSHOT}/" not in name:  # each attempt's own; the last one's is at the top
+            if f"/{SNAPSHOT}/" not in name:  # snapshots of earlier attempts; the last one is at the top
                 say(f"    {name}")
     if details.message:
         say("\n" + details.message.rstrip())
@@ -153,12 +153,12 @@ def show(job: str, root: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("named", nargs=-1, required=True, metavar="JOB...")
-@click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@click.option("--note", metavar="TEXT", help="The reason; kept in the job's history.")
 @common
 def requeue(named: tuple[str, ...], note: str | None, root: str | None, as_json: bool) -> int:
     """Put a stale job, or a failed one that is not final, back into its queue; or several.
 
-    With several, what one of them refuses is told, and the others are done; the exit code is the worst.
+    With several jobs, an error of one is printed and the others go on; the exit code is the highest.
     """
     store, _ = open_root(root)
     return several_jobs.each(
@@ -175,16 +175,16 @@ _ENDABLE = (Status.QUEUED, Status.IN_PROGRESS, Status.STALE, Status.FAILED)
 
 @click.command()
 @click.argument("named", nargs=-1, metavar="[JOB...]")
-@click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@click.option("--note", metavar="TEXT", help="The reason; kept in the job's history.")
 @click.option(
     "--status",
     "statuses",
     multiple=True,
     type=click.Choice([str(status) for status in _ENDABLE]),
-    help="Instead of JOBs: all of this status; may be repeated.",
+    help="Instead of JOBs: all of this status; repeatable.",
 )
 @click.option("--role", "roles", multiple=True, metavar="ROLE", help="Instead of JOBs: all of this role; repeatable.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask before all of a status or role are ended.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before killing all of a status or role.")
 @common
 def kill(
     named: tuple[str, ...],
@@ -195,14 +195,14 @@ def kill(
     root: str | None,
     as_json: bool,
 ) -> int:
-    """End a job for good, or several. Their processes end within two seconds. One that is finished already answers
-    what it is.
+    """Kill a job, or several. Their processes end within two seconds. A finished job stays as it is, and its status is
+    printed.
 
     JOB is an id, a name, or at least eight characters of the beginning of an id that no other job shares. `--status
-    queued --role Runner` means all that are so now; it asks first.
+    queued --role Runner` kills all that match now; it asks first.
     """
     if bool(named) == bool(statuses or roles):
-        raise click.UsageError("name the jobs that shall end, or say which with --status and --role")
+        raise click.UsageError("name the jobs to kill, or choose them with --status and --role")
     store, _ = open_root(root)
     if named:
         job_ids = several_jobs.meant(store, named, shortest=find_job.SHORTEST_TO_END)
@@ -249,10 +249,10 @@ def _count(job_ids: list[str]) -> str:
 
 @click.command(name="force-complete")
 @click.argument("job")
-@click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@click.option("--note", metavar="TEXT", help="The reason; kept in the job's history.")
 @common
 def force_complete(job: str, note: str | None, root: str | None, as_json: bool) -> None:
-    """Declare a job succeeded, whatever its attempts say."""
+    """Declare a job succeeded, whatever its attempts came to."""
     store, _ = open_root(root)
     _told(jobs.force_complete(store, find_job.resolve(store, store.root, job), by=operator_name(), note=note), as_json)
 

@@ -1,7 +1,4 @@
-"""The `farro` command: its subcommands by name, loaded when they are asked for, and how errors become exit codes.
-
-Each noun has a file of its own.
-"""
+"""The `farro` command: its subcommands by name, imported when they are used, and how errors become exit codes."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from farro.errors import FarroError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# section → its commands as (name, what it does, where it lives): a command's imports are paid by that command alone.
+# section → its commands as (name, help, module:function). A module is imported only when its command runs.
 SECTIONS = {
     "Run and queue": (
         ("run", "Run a command as a job, here and now.", "farro.cli.run:run"),
@@ -36,53 +33,53 @@ SECTIONS = {
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
         ("plan", "Check plans, and draw them.", "farro.cli.plan:plan"),
         ("agx", "Write a plan step by step, from commands or words.", "farro.agx.cli.group:agx"),
-        ("tools", "The tools that steps may use.", "farro.cli.tools:tools"),
+        ("tools", "List the tools that steps may use.", "farro.cli.tools:tools"),
         (
             "provider-test",
-            "Ask a role's provider something, to see that it answers.",
+            "Send a test prompt to a role's provider.",
             "farro.agents.cli.providers:provider_test",
         ),
     ),
     "Look": (
-        ("status", "How the named jobs do, with their progress.", "farro.air.cli:status"),
+        ("status", "Show the named jobs, with their progress.", "farro.air.cli:status"),
         ("ls", "List jobs.", "farro.cli.jobs:ls"),
         ("show", "Show one job.", "farro.cli.jobs:show"),
-        ("logs", "What a job's steps said.", "farro.cli.logs:logs"),
-        ("explain", "Why a job is not running, and what helps.", "farro.cli.explain:explain"),
-        ("history", "The whole life of a job.", "farro.cli.history:history"),
+        ("logs", "Print the output of a job.", "farro.cli.logs:logs"),
+        ("explain", "Say why a job is not running, and what helps.", "farro.cli.explain:explain"),
+        ("history", "Show the whole life of a job.", "farro.cli.history:history"),
         ("watch", "Watch the queues, or a job, live.", "farro.cli.watch:watch"),
-        ("top", "Queues, workers, jobs and logs on one screen, to steer.", "farro.tui.cli:top"),
-        ("workers", "Who works here, and with what.", "farro.cli.workers:workers"),
-        ("stats", "How each role does.", "farro.cli.stats:stats"),
-        ("costs", "What agents' calls cost, and what budgets have left.", "farro.agents.cli.costs:costs"),
+        ("top", "Queues, workers, jobs and logs on one screen.", "farro.tui.cli:top"),
+        ("workers", "List the workers, their tools and their jobs.", "farro.cli.workers:workers"),
+        ("stats", "Show queue depth and throughput of each role.", "farro.cli.stats:stats"),
+        ("costs", "Show what agents' calls cost, and what budgets have left.", "farro.agents.cli.costs:costs"),
     ),
     "Steer": (
-        ("inbox", "What waits for a person.", "farro.agents.cli.inbox:inbox"),
-        ("approve", "Let a job that waits for a person go on.", "farro.agents.cli.inbox:approve"),
-        ("refuse", "Send it back, with the reason.", "farro.agents.cli.inbox:refuse"),
-        ("edit", "Let it go on with a text of your own.", "farro.agents.cli.inbox:edit"),
+        ("inbox", "List the jobs that wait for a person.", "farro.agents.cli.inbox:inbox"),
+        ("approve", "Approve a job that waits for a person.", "farro.agents.cli.inbox:approve"),
+        ("refuse", "Send such a job back, with the reason.", "farro.agents.cli.inbox:refuse"),
+        ("edit", "Approve it with a text of your own.", "farro.agents.cli.inbox:edit"),
         ("route", "Send a job to a role, whatever its workflow says.", "farro.agents.cli.inbox:route"),
         ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),
         ("replay", "Run an agent job again with its recorded answers.", "farro.agents.cli.replay:replay"),
         ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
         ("reset", "Put a named job back to waiting, from its start.", "farro.air.cli:reset"),
-        ("kill", "End a job for good.", "farro.cli.jobs:kill"),
+        ("kill", "Kill a job.", "farro.cli.jobs:kill"),
         ("force-complete", "Declare a job succeeded.", "farro.cli.jobs:force_complete"),
-        ("pause", "Give out no more jobs of a queue.", "farro.cli.pause:pause"),
-        ("resume", "Let a paused queue go on.", "farro.cli.pause:resume"),
+        ("pause", "Stop giving out the jobs of a queue.", "farro.cli.pause:pause"),
+        ("resume", "Resume a paused queue.", "farro.cli.pause:resume"),
         ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
     ),
     "Keep running": (
         ("up", "Start what a root needs, here or in the background.", "farro.swarm.cli.up:up"),
         ("down", "Stop what `farro up` started.", "farro.swarm.cli.up:down"),
-        ("ps", "Which components run, and how they do.", "farro.swarm.cli.up:ps"),
+        ("ps", "List the components that run, and their state.", "farro.swarm.cli.up:ps"),
         ("start", "The same as up --detach.", "farro.swarm.cli.up:start"),
         ("stop", "The same as down.", "farro.swarm.cli.up:stop"),
         ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
-        ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
+        ("watchdog", "Recover the jobs of dead agents.", "farro.cli.daemons:watchdog"),
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
-        ("swarm", "Sets of components, kept as they are wanted.", "farro.swarm.cli.swarm:swarm"),
+        ("swarm", "Manage sets of components.", "farro.swarm.cli.swarm:swarm"),
         ("agq", "Serve the queues to Redis clients.", "farro.agq.cli:agq"),
         ("web", "Serve the dashboard and the HTTP API.", "farro.web.cli:web"),
         ("mcp", "Serve farro to coding agents, as MCP tools.", "farro.mcp.cli:mcp"),
@@ -91,16 +88,16 @@ SECTIONS = {
         ("demo", "A task from idea to documents, watched live.", "farro.agents.cli.demo:demo"),
         ("init", "Make a folder a farro root.", "farro.cli.init:init"),
         ("doctor", "Check a root and its machine; say what repairs it.", "farro.cli.doctor:doctor"),
-        ("policy", "Pin what jobs run under, in policy.lock.json.", "farro.cli.policy:policy"),
-        ("sandbox", "What keeps jobs to their allowed_paths here.", "farro.cli.sandbox:sandbox"),
-        ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),
+        ("policy", "Pin the policies of jobs in policy.lock.json.", "farro.cli.policy:policy"),
+        ("sandbox", "Show what confines jobs to their allowed_paths.", "farro.cli.sandbox:sandbox"),
+        ("service", "Run everything as systemd user services.", "farro.cli.service:service"),
         ("migrate", "Move queued jobs to another store, or back.", "farro.cli.migrate:migrate"),
-        ("import-air", "Take over the jobs of an Air-Executor.", "farro.air.cli:import_air"),
-        ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),
+        ("import-air", "Import the jobs of an Air-Executor.", "farro.air.cli:import_air"),
+        ("completion", "Print a script that lets Tab complete commands.", "farro.cli.completion:completion"),
     ),
 }
 COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in section}
-# What farro starts by itself, and nobody else.
+# Commands that only farro itself starts.
 HIDDEN = {
     "orchestrator": "farro.swarm.cli.daemons:orchestrator",
     "controller": "farro.swarm.cli.daemons:controller",
@@ -124,23 +121,23 @@ class Lazy(Hinting):
             return None
         module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
-        gc.freeze()  # modules stay: no collection need look at them
+        gc.freeze()  # modules stay for good: collections can skip them
         gc.enable()
-        if ctx.resilient_parsing:  # a shell asks what may stand next
+        if ctx.resilient_parsing:  # a shell asks what may come next
             from farro.cli.completion import equip
 
             equip(command)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The names of commands without their modules: click would import every one of them for its help."""
+        """Offer the names without importing their modules, which click would do for the help texts."""
         from click.shell_completion import CompletionItem
 
         names = [CompletionItem(name, help=HELP[name]) for name in COMMANDS if name.startswith(incomplete)]
         return names if not incomplete.startswith("-") else super(click.Group, self).shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, COMMANDS))  # one for all, or each section would have a column of its own
+        width = max(map(len, COMMANDS))  # the same for all sections
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text, _ in commands])
@@ -153,18 +150,18 @@ def farro() -> None:
 
     \b
     Start here:
-      farro run -- make test      run a command now, and keep what it said
+      farro run -- make test      run a command now, and keep its output
       farro enqueue -- make test  queue it; also --delay 10m, --after JOB
       farro worker --drain        work the queue until it is empty
-      farro ls                    see what became of it
+      farro ls                    list the jobs
 
     Exit codes: 0 done, 1 failed, 2 wrong use or bad input, 3 refused.
     """
 
 
 def run(arguments: list[str], *, program: str = "farro", command: click.Command = farro) -> int:
-    """Run one command; the exit code. 0 ok, 1 failed, 2 usage or bad input, 3 refused. No traceback for a mistake.
-    `program` is the name that its help and its complaints bear (cli.aliases)."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong use or bad input, 3 refused. A user's mistake
+    prints no traceback. `program` is the name in help and errors (cli.aliases)."""
     terminal.make_encodable()
     terminal.program = program
     try:
@@ -191,13 +188,13 @@ def run(arguments: list[str], *, program: str = "farro", command: click.Command 
         terminal.complain(str(error))
         return error.exit_code
     except OSError as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # in whose wake something was closed a second time
+        if isinstance(error.__context__, KeyboardInterrupt):  # something was closed twice while it unwound
             terminal.complain("stopped")
             return 130
         if error.filename is not None:
             terminal.complain(f"{error.filename}: {error.strerror or error}")
         elif _nowhere():
-            terminal.complain("the folder in which this was typed is gone; go to another one (cd), and type it again")
+            terminal.complain("the working folder was removed; change to another one (cd) and try again")
         else:
             terminal.forget_stdout()
             terminal.complain(f"the answer could not be written: {error.strerror or error}")
@@ -205,22 +202,22 @@ def run(arguments: list[str], *, program: str = "farro", command: click.Command 
 
 
 def leave(code: int) -> None:
-    """End the process. Where no other thread runs, without dismantling the interpreter: to free every module one by one
-    takes an eighth of a short command."""
+    """End the process. Where no other thread runs, skip the interpreter's own clean-up: freeing all modules takes an
+    eighth of the time of a short command."""
     if threading.active_count() == 1:
         atexit._run_exitfuncs()
         try:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
-        except (OSError, ValueError):  # the interpreter says what becomes of it
+        except (OSError, ValueError):  # the interpreter reports it
             sys.exit(code)
         os._exit(code)
     sys.exit(code)
 
 
 def _nowhere() -> bool:
-    """Somebody removed the folder that we stand in: what asks for its name fails, and says of what only here."""
+    """Tell whether the working folder was removed, which makes os.getcwd fail without a file name."""
     try:
         os.getcwd()
     except FileNotFoundError:

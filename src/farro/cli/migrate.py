@@ -1,4 +1,4 @@
-"""`farro migrate`: queued jobs from one store to another. How it is done lives in operations.migrate."""
+"""`farro migrate`: move queued jobs from one store to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("files", "redis")
 
 @click.command()
 @click.option("--from", "source", required=True, type=click.Choice(KINDS), help="Where the jobs are.")
-@click.option("--to", "target", required=True, type=click.Choice(KINDS), help="Where they shall go.")
+@click.option("--to", "target", required=True, type=click.Choice(KINDS), help="Where they go.")
 @click.option("--dry-run", is_flag=True, help="Say what would be moved; move nothing.")
 @common
 def migrate(source: str, target: str, dry_run: bool, root: str | None, as_json: bool) -> int:

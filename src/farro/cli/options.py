@@ -1,7 +1,4 @@
-"""Options that every command has, and opening the root that they name.
-
-What the commands do lives in their own files.
-"""
+"""Options that every command has, and opening the root that they name."""
 
 from __future__ import annotations
 
@@ -43,20 +40,20 @@ __all__ = [
     "store_option",
 ]
 
-_STRICT, _STORE = "farro.strict", "farro.store"  # in the context of a command
+_STRICT, _STORE = "farro.strict", "farro.store"  # in click's context
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]  # made by click.option or click.argument
 
-ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here, else your own."
+ROOT_HELP = "The farro root; default: FARRO_ROOT, else the nearest one upwards from here, else your own."
 
 
 def common(command: F) -> F:
-    """`--root`, `--store` and `--json`, on every command."""
+    """Add `--root`, `--store` and `--json`."""
     return root_option(ROOT_HELP)(store_option(json_option("Answer as JSON.")(command)))
 
 
 def daemon(command: F) -> F:
-    """The same for a command that goes on: its answer is its log. And `--strict`, which `starts_strictly` knows."""
+    """Add the same options to a daemon, whose answer is its log, and `--strict`, which `starts_strictly` reads."""
     strict = click.option(
         "--strict",
         is_flag=True,
@@ -89,8 +86,8 @@ def option_group(name: str, group: type[Any], *options: Option) -> Callable[[F],
 
 
 def starts_strictly(settings: Settings, *, once: bool = False) -> bool:
-    """Whether a daemon is held to doctor. One turn (`--once`) is how things are repaired: the config does not stop
-    it, only whoever asks for it."""
+    """Tell whether a daemon must pass doctor's quick checks. With `--once`, which repairs a root, only --strict
+    asks for them, not the config."""
     context = click.get_current_context(silent=True)
     asked = context is not None and bool(context.meta.get(_STRICT))
     return asked or (settings.strict_start and not once)
@@ -101,13 +98,13 @@ def root_option(text: str) -> Callable[[F], F]:
 
 
 def store_option(command: F) -> F:
-    """Where the jobs lie, instead of what the config says; `asked_store` knows it."""
+    """Add `--store`, which replaces the config's; `asked_store` returns it."""
     return click.option(
         "--store",
         metavar="URL",
         expose_value=False,
         callback=_keep_store,
-        help='Where the jobs lie: redis://HOST:PORT/DB, or "files"; else FARRO_STORE, else as the config says.',
+        help='The store of the jobs: redis://HOST:PORT/DB, or "files"; default: FARRO_STORE, else the config\'s.',
     )(command)
 
 
@@ -118,7 +115,7 @@ def _keep_store(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def asked_store() -> str | None:
-    """What `--store` says; None: nothing."""
+    """Return the value of `--store`; None without one."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_STORE)
 
@@ -138,10 +135,10 @@ def application() -> App:
 def open_root(
     root: str | None, *, log: Log | None = None, make: bool = False, way: str = "cli"
 ) -> tuple[Store, Settings]:
-    """The root that was named, else the nearest upwards, else the person's own; with `make` that one is made. `way`: by
-    which the person comes, for the audit log."""
+    """Open the named root, else the nearest upwards, else the user's own, which `make` makes. `way`: how the user
+    came in (cli, mcp, …), for the audit log."""
     path, settings = read_root(root, make=make)
-    # A command brings no log of its own and ends at once; a daemon does, and goes on.
+    # A daemon brings its log; a command without one ends at once.
     store = application().open_store(
         path, settings, log=log or grave_only(sys.stderr), actor=operator_name(way), brief=log is None
     )
@@ -150,12 +147,12 @@ def open_root(
 
 
 def gate(settings: Settings, force: bool) -> Gate:
-    """What keeps the caps for this user."""
+    """Make the gate that enforces the caps for this user."""
     return Gate.of(settings, user=admission.current_user(), force=force)
 
 
 def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:
-    """Where the root is and what its config says; what the config says in vain is told on stderr."""
+    """Find the root and read its config; print keys that have no effect on stderr."""
     path = reader.find_root(root, own=True, make=make)
     if make and not os.path.isdir(f"{path}/jobs"):
         _make_own_root(path)

@@ -1,4 +1,4 @@
-"""`farro pause`, `farro resume`. What they do lives in operations.pausing."""
+"""`farro pause`, `farro resume`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _all = click.option("--all", "everything", is_flag=True, help="Every queue of th
 @click.command()
 @click.argument("roles", nargs=-1, metavar="[ROLE]...")
 @_all
-@click.option("--why", metavar="TEXT", help="The reason: `farro explain` and the dashboard tell it.")
+@click.option("--why", metavar="TEXT", help="The reason, shown by `farro explain` and the dashboard.")
 @common
 def pause(roles: tuple[str, ...], everything: bool, why: str | None, root: str | None, as_json: bool) -> None:
     """Give out no more jobs of a queue, until `farro resume`. What runs goes on, and jobs are queued as ever.
@@ -44,11 +44,11 @@ def pause(roles: tuple[str, ...], everything: bool, why: str | None, root: str |
 @_all
 @common
 def resume(roles: tuple[str, ...], everything: bool, root: str | None, as_json: bool) -> None:
-    """Let queues that were paused go on. Workers that wait for their jobs are woken."""
+    """Resume paused queues, and wake the workers that wait for their jobs."""
     store, _ = open_root(root)
     wanted = tuple(store.paused()) if everything else roles
     if not wanted and not everything:
-        raise click.UsageError("name the queues that go on, or say --all; `farro pause` lists those that are paused")
+        raise click.UsageError("name the queues to resume, or give --all; `farro pause` lists those that are paused")
     done = pausing.resume(store, wanted, by=operator_name())
     if as_json:
         answer({"resumed": done})

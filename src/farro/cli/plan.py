@@ -1,4 +1,4 @@
-"""`farro plan lint`, `plan show`. Checking lives in operations.plans, pictures in plans.drawing."""
+"""`farro plan lint`, `farro plan show`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plan() -> None:
     """Look at plans before they run, or at the plan of a job: check them, draw them."""
 
 
-@plan.command(short_help="Check plans, and tell every problem with its place.")
+@plan.command(short_help="Check plans, and print every problem with its place.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option("--strict", is_flag=True, help="Exit 1 when there are warnings.")
 @common
@@ -58,13 +58,13 @@ def _checked(file: str, ground: PlanContext) -> list[PlanReport]:
             return [operations.check(document, ground) for document in read_plans(file)]
     except BadDocument as bad:
         return [PlanReport(source=bad.source, problems=tuple(bad.problems))]
-    except InputError as error:  # it cannot be read; the others can
+    except InputError as error:  # unreadable; the other files are still checked
         name, _, message = str(error).partition(": ")
         return [PlanReport(source=name, problems=(Problem(path="", message=message),))]
 
 
 def _ground(root: str | None) -> PlanContext:
-    """The root, where there is one: its config has tools and roles. Else the machine alone."""
+    """Check against the root's config, which has tools and roles; without a root against the machine alone."""
     try:
         path, settings = read_root(root)
     except NotARoot:
@@ -219,7 +219,7 @@ def _state_legend(drawn: JobPlan, signs: Mapping[Any, str]) -> list[str]:
 
 
 def _draws_lines() -> bool:
-    """Whether what reads us can take line-drawing characters."""
+    """Tell whether the output can show line-drawing characters."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     try:
         "┌─│▶✓".encode(encoding)

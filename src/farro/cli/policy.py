@@ -1,4 +1,4 @@
-"""`farro policy lock`: writes or compares policy.lock.json. What is in it lives in operations.policy_lock."""
+"""`farro policy lock`: write policy.lock.json, or compare it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from farro.errors import InputError
 
 @click.group(cls=Hinting)
 def policy() -> None:
-    """What jobs run under, pinned in one file."""
+    """Pin the policies of jobs in one file."""
 
 
 @policy.command(short_help="Write policy.lock.json, or check it.")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 when the file is not what it would be.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when the file is out of date.")
 @common
 def lock(check: bool, root: str | None, as_json: bool) -> int:
     """Write policy.lock.json: the pinned parameters, the version and hash of every policy, the hashes of the schemas.
@@ -31,7 +31,7 @@ def lock(check: bool, root: str | None, as_json: bool) -> int:
     except InputError:
         if check:
             raise
-        written = None  # it is written anew
+        written = None  # it is replaced
     found = None if written is None else policy_lock.compare(written, now)
     if check:
         if as_json:
@@ -42,7 +42,7 @@ def lock(check: bool, root: str | None, as_json: bool) -> int:
         elif found:
             say("\n".join(map(str, found)))
         else:
-            say(f"{policy_lock.FILE} agrees with what is")
+            say(f"{policy_lock.FILE} is up to date")
         return 0 if found == [] else 1
     changed = policy_lock.write(path, now)
     if as_json:

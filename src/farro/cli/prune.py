@@ -1,4 +1,4 @@
-"""`farro prune`: removes finished jobs that nobody needs any more. How gently lives in operations.prune."""
+"""`farro prune`: remove finished jobs that are no longer needed."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from farro.queue.tree import FINISHED
 
 
 @click.command()
-@click.option("--older-than", callback=seconds, metavar="DURATION", help="Only what ended so long ago, such as 7d.")
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of those that are chosen.")
+@click.option(
+    "--older-than", callback=seconds, metavar="DURATION", help="Only jobs that ended this long ago, such as 7d."
+)
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of the selected jobs.")
 @click.option(
     "--status",
     "statuses",
     multiple=True,
     type=click.Choice([str(status) for status in FINISHED]),
-    help="Only jobs that ended so; may be repeated.",
+    help="Only jobs of this status; repeatable.",
 )
-@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role's jobs; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="List what would go; remove nothing.")
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role's jobs; repeatable.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @common
 def prune(
     older_than: float | None,
@@ -86,7 +88,7 @@ def prune(
 
 
 def _configured(settings: Settings, wanted: list[Status]) -> dict[Status, float | None]:
-    """How long the config keeps jobs, for each status of which it says so."""
+    """Return how long the config keeps jobs, for each status that it names."""
     keep_s: Callable[[str], float | None] = getattr(getattr(settings, "prune", None), "keep_s", lambda status: None)
     return {status: kept for status in wanted if (kept := keep_s(str(status))) is not None}
 

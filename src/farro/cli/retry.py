@@ -1,4 +1,4 @@
-"""`farro retry`: a finished job again, from where it failed. What that means lives in operations.retry."""
+"""`farro retry`: run a finished job again, from where it failed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from farro.queue.retry import RetriedJob
 
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--from", "from_step", metavar="STEP", help="Run this step again, and what came after it.")
+@click.option("--from", "from_step", metavar="STEP", help="Run this step and the steps after it again.")
 @click.option("--from-start", is_flag=True, help="Run every step again.")
-@click.option("--after", multiple=True, metavar="JOB", help="Run after that job, not after what it waited for before.")
+@click.option("--after", multiple=True, metavar="JOB", help="Run after that job, instead of those it ran after before.")
 @click.option("--no-after", is_flag=True, help="Do not wait again for the jobs that it ran after.")
-@click.option("--with-dependents", is_flag=True, help="And those that were killed because it did not succeed.")
-@click.option("--force", is_flag=True, help="Queue it though a cap is reached, if the config permits it to you.")
+@click.option("--with-dependents", is_flag=True, help="Also the jobs that were killed because it did not succeed.")
+@click.option("--force", is_flag=True, help="Queue it beyond a cap, if the config permits it to you.")
 @common
 def retry(
     jobs: tuple[str, ...],

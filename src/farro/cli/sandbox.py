@@ -1,4 +1,4 @@
-"""`farro sandbox`: what keeps jobs with allowed_paths here. Probing lives in operations.sandbox."""
+"""`farro sandbox`: show what confines jobs with allowed_paths on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEVELS = {
 @click.command()
 @common
 def sandbox(root: str | None, as_json: bool) -> None:
-    """Show what keeps jobs with allowed_paths to them on this machine, and what that cannot stop."""
+    """Show what confines jobs to their allowed_paths on this machine, and what that cannot prevent."""
     try:
         settings = read_root(root)[1]
     except NotARoot:

@@ -1,4 +1,4 @@
-"""`farro schedules`, `schedules run`, `schedules check`. What they do lives in operations.schedules."""
+"""`farro schedules`, `schedules run`, `schedules check`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
     zone     UTC (the default), or a name such as Europe/Berlin
     plan     the plan, or plan_file: its file, named from the schedule's folder
     missed   run_once (the default), skip, or run_all: what happens to runs
-             whose time passed while nobody was there; run_all runs at most 100
+             whose time passed while no scheduler ran; run_all runs at most 100
     Also: name, role, enabled. `farro manager` or `farro scheduler` runs them.
     """
     if context.invoked_subcommand is not None:
@@ -52,12 +52,12 @@ def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
                 complain(problem)
 
 
-@schedules.command("run", short_help="Run one schedule now, beside its timetable.")
+@schedules.command("run", short_help="Run one schedule now, outside its timetable.")
 @click.argument("name", metavar="SCHEDULE")
 @common
 @click.pass_context
 def run(context: click.Context, name: str, root: str | None, as_json: bool) -> None:
-    """Run one schedule now, beside its timetable, also when it is disabled. Prints the job's id."""
+    """Run one schedule now, outside its timetable, also when it is disabled. Prints the job's id."""
     root, as_json = _inherited(context, root, as_json)
     store, settings = open_root(root)
     found = operations.named(store.root, store.roles(), name)
@@ -68,12 +68,12 @@ def run(context: click.Context, name: str, root: str | None, as_json: bool) -> N
         say(job_id)
 
 
-@schedules.command("check", short_help="Check schedule files, and tell every problem.")
+@schedules.command("check", short_help="Check schedule files, and print every problem.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @common
 @click.pass_context
 def check(context: click.Context, files: tuple[str, ...], root: str | None, as_json: bool) -> int:
-    """Check schedule files, in schedules/ or anywhere else: exit 2 and every problem with its place."""
+    """Check schedule files, in schedules/ or anywhere else. Prints every problem with its place, and exits 2."""
     root, as_json = _inherited(context, root, as_json)
     store, _ = open_root(root)
     entries = [operations.read_file(os.getcwd(), file, store.roles()) for file in files]

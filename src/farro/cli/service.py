@@ -1,7 +1,4 @@
-"""`farro service install`, `uninstall`, `status`: systemd user units.
-
-What they do lives in operations.service_units.
-"""
+"""`farro service install`, `uninstall`, `status`: systemd user units."""
 
 from __future__ import annotations
 
@@ -23,14 +20,16 @@ LINGER = "They end when you log out, unless you once run: loginctl enable-linger
 
 @click.group(cls=Hinting)
 def service() -> None:
-    """Run workers, watchdog and manager of a root as services of your systemd: from log-in on, restarted when they
+    """Run the workers, watchdog and manager of a root as systemd user services: started at log-in, restarted when they
     fail."""
 
 
 @service.command()
-@click.option("--role", "roles", multiple=True, metavar="ROLE", help="A queue to work; may be repeated. Else Runner.")
+@click.option(
+    "--role", "roles", multiple=True, metavar="ROLE", help="A queue to work; may be repeated. Default: Runner."
+)
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Slots for each role.")
-@click.option("--user", is_flag=True, help="Units of this user: the default, and the only kind.")
+@click.option("--user", is_flag=True, help="Units of this user; the default, and the only kind.")
 @click.option("--print", "only_print", is_flag=True, help="Show the units; write and start nothing.")
 @common
 def install(

@@ -1,7 +1,4 @@
-"""One verb for several jobs: `farro kill a b c`. Each is done by itself; what one of them refuses keeps none from it.
-
-What the verbs do lives in operations.
-"""
+"""Apply a command to several jobs, as in `farro kill a b c`: a job that refuses does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ T = TypeVar("T")
 
 
 def meant(store: Store, jobs: Sequence[str], *, shortest: int = 1) -> list[str]:
-    """The ids of all of them, each once, before anything is done to one: a slip of the pen changes nothing."""
+    """Resolve all names first, each id once, so that a typing error changes nothing."""
     return list(dict.fromkeys(find_job.resolve(store, store.root, job, shortest=shortest) for job in jobs))
 
 
@@ -30,7 +27,7 @@ def each(
     as_json: bool,
     code: Callable[[T], int] = lambda told: 0,
 ) -> int:
-    """The exit code: the worst of them. With JSON what was told of one job is the answer; of several, a list."""
+    """Return the highest exit code. With JSON the answer for one job is its object, for several a list."""
     if len(job_ids) == 1:
         told = act(job_ids[0])
         answer(data(told)) if as_json else tell(told)

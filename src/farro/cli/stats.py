@@ -1,4 +1,4 @@
-"""`farro stats`: a table for people, NDJSON or CSV for programs. Reading lives in operations.stats, sums in observe."""
+"""`farro stats`: a table for people, NDJSON or CSV for programs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ _MORE = ("WAIT P95", "FAILED %", "OLDEST")
 
 
 @click.command()
-@click.option("--since", callback=seconds, default="1h", show_default=True, metavar="DURATION", help="The window.")
-@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role; may be repeated.")
-@click.option("--csv", "as_csv", is_flag=True, help="Answer as CSV, with a line of names.")
-@click.option(
-    "--alerts", is_flag=True, help="What somebody must be woken for, instead; exit 1 when there is something."
-)
+@click.option("--since", callback=seconds, default="1h", show_default=True, metavar="DURATION", help="The time window.")
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role; repeatable.")
+@click.option("--csv", "as_csv", is_flag=True, help="Answer as CSV, with a header line.")
+@click.option("--alerts", is_flag=True, help="Print alerts instead; exit 1 when one fires.")
 @common
 def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root: str | None, as_json: bool) -> int:
     """How each role does: depth of its queue now; jobs that ended, how fast and how well, inside the window.
@@ -44,7 +42,7 @@ def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
     if since <= 0:
-        raise click.UsageError("--since wants a window longer than nothing, such as 10m")
+        raise click.UsageError("--since must be positive, such as 10m")
     store, _ = open_root(root)
     lines = statistics.stats(store, store.root, now=SystemClock().now(), window_s=since, roles=roles)
     if as_json:
@@ -109,7 +107,7 @@ def _page(lines: list[RoleStats], since: float) -> None:
         cells.append("-" if line.failure_rate is None else f"{line.failure_rate:.1%}")
         cells.append(span(line.oldest_queued_s))
         rows.append([*cells, *([str(line.waiting)] if waits else [])])
-    if len(rows) == 3:  # one role: its sum says the same
+    if len(rows) == 3:  # one role: its total would be the same
         del rows[2]
     show_table(rows, right=range(1, len(head)))
     if any(line.bounded for line in lines):

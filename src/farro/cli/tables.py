@@ -1,7 +1,4 @@
-"""Tables, durations and progress as people read them. What is in them lives in the commands.
-
-Everything goes through terminal.say, so that no text of a job steers the terminal.
-"""
+"""Format tables, durations, sizes and progress for people."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from farro.jobs.times import span as span
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """The callback of an option whose value is a duration: 90s, 10m, 2h, 1d."""
+    """Parse the value of an option that is a duration: 90s, 10m, 2h, 1d."""
     try:
         return None if value is None else parse_duration(value)
     except ValueError as error:
@@ -25,7 +22,7 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> str:
-    """Columns as wide as their widest cell; those in `right` end at the same place. The last one is never padded."""
+    """Align columns; those in `right` to the right. The last one is not padded."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -42,12 +39,12 @@ def show_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), inde
 
 
 def shortened(title: str, most: int = 40) -> str:
-    """A text, such as what a job does, for a column."""
+    """Shorten a text, such as a job's command, for a column."""
     return title if len(title) <= most else f"{title[: most - 1]}…"
 
 
 def size(count: int) -> str:
-    """Bytes: 512 B, 3.4 MiB."""
+    """Format bytes: 512 B, 3.4 MiB."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":
@@ -57,13 +54,13 @@ def size(count: int) -> str:
 
 
 def bar(done: int, total: int, width: int = 10) -> str:
-    """How much of something is done, in plain characters. Full only when all of it is."""
+    """Draw progress in plain characters. It is full only when everything is done."""
     filled = width * min(done, total) // total if total else 0
     return f"[{'#' * filled}{'.' * (width - filled)}]"
 
 
 class Bar:
-    """A bar on stderr that is drawn over itself, where that is a terminal and there is enough to wait for."""
+    """A progress bar on stderr, where that is a terminal and the work is long enough."""
 
     _WIDTH = 30
 
@@ -77,7 +74,7 @@ class Bar:
         self._write(f"\r\x1b[K{self._label} [{'#' * filled}{'.' * (self._WIDTH - filled)}] {done}/{self._total}")
 
     def clear(self) -> None:
-        """Before a line is said, and at the end: nothing of the bar stays behind."""
+        """Erase the bar: before another line is printed, and at the end."""
         self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
@@ -88,5 +85,5 @@ class Bar:
 
 
 def indented(text: str, width: int) -> str:
-    """A note of several lines, such as a review's findings: what follows the first stands under it."""
+    """Indent the lines after the first of a note, such as a review's findings."""
     return f"\n{' ' * width}".join(text.splitlines())

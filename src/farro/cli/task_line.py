@@ -1,7 +1,4 @@
-"""The command line of `farro task add`, read by hand: click alone takes longer to import than all of this to run.
-
-Nothing slow is imported unless there is a mistake to explain.
-"""
+"""The command line of `farro task add`, parsed without click, whose import takes longer than everything else here."""
 
 from __future__ import annotations
 
@@ -50,11 +47,11 @@ _MANY = ("--needs", "--env")
 
 
 class _Mistake(Exception):
-    """The line is wrong; the message says what would be right."""
+    """The command line is wrong; the message says what would be right."""
 
 
 def run(arguments: list[str]) -> int:
-    """Add what the line says; the exit code."""
+    """Add the step; return the exit code."""
     try:
         options, command = _read(arguments)
         if "--help" in options:
@@ -64,7 +61,7 @@ def run(arguments: list[str]) -> int:
     except _Mistake as mistake:
         _complain(f"{USAGE}\nTry 'farro task add --help' for help.\n\nError: {mistake}")
         return 2
-    except Exception as error:  # told apart below: the tree of errors is slow to import
+    except Exception as error:  # sorted out below: farro.errors is slow to import
         from farro.errors import FarroError
 
         if not isinstance(error, FarroError):
@@ -73,7 +70,7 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     try:
         _answer(f'{{"task_id": "{task_id}"}}\n' if "--json" in options else f"{task_id}\n")
-    except OSError as error:  # it is added all the same
+    except OSError as error:  # the step was added all the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # noqa: TID251 - no file of farro's
         if not isinstance(error, BrokenPipeError):
             _complain(f"farro: {task_id} was added, but its id could not be written: {error.strerror}")
@@ -81,7 +78,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _read(arguments: list[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The options, each with its values, and what stands after `--`."""
+    """Return the options, each with its values, and the words after `--`."""
     options: dict[str, list[str]] = {}
     rest = iter(arguments)
     for word in rest:
@@ -117,7 +114,7 @@ def _add(options: dict[str, list[str]], command: list[str]) -> str:
         raise _Mistake(f"--retries: {retries!r} is not a whole number from 0 to 100")
     delay = _only(options, "--retry-delay")
     cwd = _only(options, "--cwd")
-    if cwd == "":  # an unset variable in a script must not mean "wherever I happen to stand"
+    if cwd == "":  # an unset variable in a script must not mean the working folder
         raise _Mistake("--cwd: it is empty; name a folder, or leave it out")
     root = _only(options, "--root")
     if root is not None and os.environ.get(FOLDER) and not _same(root, os.environ.get("FARRO_ROOT", "")):
@@ -195,16 +192,16 @@ def _no_option(name: str) -> NoReturn:
 
 
 def _answer(text: str) -> None:
-    if sys.stdout is not None:  # closed by whoever started us: nobody asks for it
+    if sys.stdout is not None:  # None: it was closed before this program started
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
 def _complain(text: str) -> None:
-    """On stderr, with what could steer a terminal made visible."""
+    """Print to stderr, with control characters escaped."""
     plain = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
     try:
         sys.stderr.write(f"{plain}\n")
         sys.stderr.flush()
-    except (OSError, AttributeError):  # nobody listens
+    except (OSError, AttributeError):  # stderr is closed
         pass

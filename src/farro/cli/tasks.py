@@ -1,7 +1,4 @@
-"""`farro task`: what a running step may do to its own plan.
-
-The line of `task add` is read in cli.task_line, before click is imported; here the command is only found and listed.
-"""
+"""`farro task`: add steps to the plan of the running step."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from farro.cli.options import json_option, root_option
 
 
 class _ByHand(click.Command):
-    """A command whose line, help included, is another's to read."""
+    """Hand the whole command line, --help included, to task_line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["farro.line"] = list(args)
@@ -29,20 +26,20 @@ class _ByHand(click.Command):
 
 @click.group()
 def task() -> None:
-    """From inside a running step: add steps to its plan."""
+    """Add steps to the running plan, from inside one of its steps."""
 
 
 @task.command(cls=_ByHand, add_help_option=False)
-@click.option("--id", "task_id", metavar="ID", help="Its id; else one is made up.")
+@click.option("--id", "task_id", metavar="ID", help="Its id; default: a generated one.")
 @click.option("--needs", multiple=True, metavar="ID,ID", help="Steps that must have succeeded before; repeatable.")
 @click.option("--input-from", metavar="ID", help="The step whose output it reads.")
-@click.option("--timeout", metavar="DURATION", help="End it after so long, such as 90s, 10m or 2h.")
-@click.option("--cwd", metavar="DIR", help="Where it runs; else this folder.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="For its environment; repeatable.")
+@click.option("--timeout", metavar="DURATION", help="End it after this time, such as 90s, 10m or 2h.")
+@click.option("--cwd", metavar="DIR", help="Where it runs; default: this folder.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for it; repeatable.")
 @click.option("--retries", metavar="N", help="How often it is tried again when it fails.")
-@click.option("--retry-delay", metavar="DURATION", help="How long it rests before that, such as 10s.")
-@click.option("--retry-backoff", metavar="N", help="By how much that grows from try to try, such as 2.")
-@click.option("--tool", metavar="TOOL", help="The tool; else the command is a program.")
+@click.option("--retry-delay", metavar="DURATION", help="How long to wait before a retry, such as 10s.")
+@click.option("--retry-backoff", metavar="N", help="The factor by which that grows with each retry, such as 2.")
+@click.option("--tool", metavar="TOOL", help="The tool; default: the command is a program.")
 @root_option("The farro root; it can only be the job's own.")
 @json_option("Answer as JSON.")
 def add() -> None:

@@ -1,7 +1,4 @@
-"""What reaches the terminal: answers, complaints, and what becomes of both when nobody can take them.
-
-What is said lives in the commands.
-"""
+"""Write answers and errors to stdout and stderr, also when the reader or the terminal is gone."""
 
 from __future__ import annotations
 
@@ -17,27 +14,27 @@ import click
 from farro.errors import FarroError
 from farro.log.structured import printable
 
-program = "farro"  # as it was called: an alias complains in its own name
+program = "farro"  # as it was called: an alias uses its own name in errors
 
 
 class ReaderGone(FarroError):
-    """Whoever read the answer has left (`farro ls | head -1`): no error, and nobody to tell."""
+    """The reader of stdout has ended (`farro ls | head -1`): no error, and nothing is printed."""
 
-    exit_code = 141  # as a shell says of a command that SIGPIPE ended
+    exit_code = 141  # as of a command that SIGPIPE ended
 
 
 def answer(data: Any) -> None:
-    """JSON on stdout, one document."""
+    """Print one JSON document on stdout."""
     _echo(json.dumps(data, default=str, ensure_ascii=False))
 
 
 def say(text: str = "") -> None:
-    """A line, or several, for a person; what files and arguments brought into it cannot steer the terminal."""
+    """Print lines for a person, with control characters of files and arguments escaped."""
     _echo(printable(text, keep="\n\t"))
 
 
 def note(text: str) -> None:
-    """What a person may want to know beside the answer, on stderr."""
+    """Print on stderr what a person may want to know beside the answer."""
     with contextlib.suppress(OSError):
         click.echo(printable(text, keep="\n\t"), err=True)
 
@@ -47,12 +44,12 @@ def at_terminal() -> bool:
 
 
 def draws(stream: TextIO | None) -> bool:
-    """A terminal that can go back over what it shows: not an editor's shell or a script's, which calls itself dumb."""
+    """Tell whether the stream is a terminal that can move its cursor, which a dumb one cannot."""
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def raw(data: bytes) -> None:
-    """Bytes on stdout as they are: into a pipe or a file. What shall be seen at a terminal is made harmless first."""
+    """Write bytes to stdout as they are. For a terminal the caller escapes them first."""
     if sys.stdout is None:
         return
     try:
@@ -64,14 +61,14 @@ def raw(data: bytes) -> None:
 
 
 def complain(text: str) -> None:
-    """What went wrong, on stderr; with --json too, so that stdout holds one document or nothing."""
+    """Print an error on stderr, with --json too: stdout holds one document or nothing."""
     with contextlib.suppress(OSError):
         for line in text.splitlines():
             click.echo(f"{program}: {printable(line)}", err=True)
 
 
 def flush() -> None:
-    """The answer is out; OSError when it could not be written."""
+    """Flush stdout; raise OSError when it could not be written."""
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
@@ -84,13 +81,13 @@ def forget_stdout() -> None:
 
 
 def forget(name: str) -> None:
-    """What could not be written to `stdout` or `stderr` must not be tried again when the interpreter ends."""
+    """Discard what could not be written, or the interpreter would try again when it ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), getattr(sys, name).fileno())  # noqa: TID251 - no file of farro's
 
 
 def make_encodable() -> None:
-    """What the terminal's encoding, or a file name that is not text, cannot say is escaped; it is no reason to fail."""
+    """Escape what the terminal's encoding cannot show, and file names that are not text, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -99,5 +96,5 @@ def make_encodable() -> None:
 def _echo(text: str) -> None:
     try:
         click.echo(text)
-    except BrokenPipeError:  # caught here: click would turn it into exit code 1
+    except BrokenPipeError:  # click would turn it into exit code 1
         raise ReaderGone from None

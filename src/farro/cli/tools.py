@@ -1,4 +1,4 @@
-"""`farro tools`: the tools that steps may name here. Finding and asking them lives in operations.tools."""
+"""`farro tools`: list the tools that steps may name here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDEST = 60
 @click.option("--path", "on_path", is_flag=True, help="Also programs on the PATH called agx-… or farro-….")
 @common
 def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> None:
-    """List the tools that steps may name, with what each says of itself; or show one in full.
+    """List the tools that steps may name, with their descriptions; or show one in full.
 
     Programs are asked with --describe, and answer in JSON within two seconds, or are listed without a description.
     """

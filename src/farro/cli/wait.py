@@ -1,4 +1,4 @@
-"""`farro wait`: returns when jobs have ended, with an exit code that a script can use. Waiting lives in operations."""
+"""`farro wait`: return when jobs have ended, with an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from farro.queue.wait import EndedJob
 
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--timeout", callback=seconds, metavar="DURATION", help="Give up after so long, such as 90s, 10m, 2h.")
+@click.option("--timeout", callback=seconds, metavar="DURATION", help="Give up after this time, such as 90s, 10m, 2h.")
 @click.option("--any", "first", is_flag=True, help="Return when the first of them has ended.")
 @common
 def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | None, as_json: bool) -> int:
-    """Wait until the jobs have ended; prints each as it ends. What keeps one from starting is told, once, on stderr.
+    """Wait until the jobs have ended; print each as it ends. Prints once on stderr why a job does not start.
 
     Exit code 0: all succeeded (with --any: the first to end did). 1: one failed or was killed, or the time was over.
     """
@@ -42,7 +42,7 @@ def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | 
             bar.clear()
             if not as_json:
                 say(_line(end))
-                flush()  # whoever reads along, a pipe also, learns of it now
+                flush()  # a reader of the pipe must see it now
             if first:
                 break
             bar.draw(len(ended))

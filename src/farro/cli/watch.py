@@ -26,9 +26,9 @@ from farro.queue import find_job, pause
 from farro.queue.watch import ChangeWatcher, JobsOverview, JobUpdate, Viewer, updates
 from farro.store.port import Store
 
-STEP_S = 0.2  # a step that ends moves no folder: it is looked for so often
-_SHORTEST = 8  # of a name that is cut
-_SHARE = 5  # a picture that is dear is drawn less often: looking on may not become the work
+STEP_S = 0.2  # how often to look for ended steps, which move no folder
+_SHORTEST = 8  # characters left of a shortened name
+_SHARE = 5  # wait this many times as long as drawing took: watching must not load the machine
 
 _ENTER = b"\x1b[?1049h\x1b[?25l"
 _LEAVE = b"\x1b[?25h\x1b[?1049l"
@@ -42,7 +42,7 @@ _LEAVE = b"\x1b[?25h\x1b[?1049l"
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Draw at least so often.",
+    help="Draw at least this often.",
 )
 @common
 def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> int:
@@ -133,13 +133,13 @@ def _screen(store: Store, clock: Clock, interval: float) -> None:
 
 
 def _draw(lines: list[str], columns: int, rows: int) -> None:
-    """Over the last picture, each line to its end and the rest of the screen emptied: nothing flickers."""
+    """Draw over the last picture line by line, and clear the rest, so that nothing flickers."""
     shown = [printable(line)[:columns] for line in lines[: rows - 1]]
     raw(("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in shown) + "\x1b[J").encode("utf-8", "backslashreplace"))
 
 
 def page(told: JobsOverview, root: str, columns: int = 80) -> list[str]:
-    """The picture as lines. Where they are too long for the screen, names of jobs lose their beginnings."""
+    """Return the picture as lines. Where the screen is too narrow, job ids are shortened at their beginning."""
     lines = [f"farro {root}   {timestamp(told.at)[11:19]} UTC   Ctrl-C ends", ""]
     roles = [role for role in sorted(told.counts) if any(told.counts[role].values()) or told.alive.get(role)]
     roles += [role for role in sorted(told.alive) if role not in roles]
@@ -182,7 +182,7 @@ def page(told: JobsOverview, root: str, columns: int = 80) -> list[str]:
 
 
 def _narrowed(rows: list[tuple[Any, ...]], columns: int, *, matter: int) -> list[tuple[Any, ...]]:
-    """With shorter names of jobs, so that the first `matter` cells of a row fit. The end of a name is what differs."""
+    """Shorten job ids so that the first `matter` cells of a row fit. Ids differ at their end."""
     widths = [max(len(row[column]) for row in rows) for column in range(matter)]
     room = max(_SHORTEST, widths[0] - max(0, sum(widths) + 2 * matter - columns))
     return [(row[0] if len(row[0]) <= room else f"…{row[0][1 - room :]}", *row[1:]) for row in rows]

@@ -1,4 +1,4 @@
-"""`farro workers`: who works here, and with what. What is known of them lives in operations.workers."""
+"""`farro workers`: list the workers, their tools and their jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEW = 3  # tools in a line of the table; --json has all
 @click.option("--all", "everyone", is_flag=True, help="Also watchdogs, managers and commands that hold a job.")
 @common
 def workers(everyone: bool, root: str | None, as_json: bool) -> None:
-    """List the workers: every slot with its machine, tags, tools and the job in its hands."""
+    """List the workers: every slot with its machine, tags, tools and its job."""
     store, _ = open_root(root)
     found = operations.listed(store.agents(), everyone=everyone)
     if as_json:
