@@ -196,7 +196,7 @@ def test_a_budget_does_not_hide_why_a_program_failed(answered_by: Any) -> None:
     first, _, rest = error["message"].partition(". No further try was made: ")
     assert ("exit code 7" in first, "auth error: log in first" in first) == (True, True), error["message"]
     assert "0.05 of 0.05 are spent (0.05 of it estimated)" in rest
-    assert "Raise budgets.day_usd, or lower providers.script.call_usd, where a call costs less" in rest
+    assert "Raise budgets.day_usd, or lower providers.script.call_usd, if a call costs less" in rest
     assert "max_output_tokens" not in rest
     assert len(agent_root.calls()) == 1
 

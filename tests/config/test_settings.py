@@ -234,7 +234,10 @@ CLI = {"kind": "cli", "command": ["ask"]}
     ("data", "problem"),
     [
         ({"version": "1.0"}, "version: is not a version such as 1.0.0 (semver); it must match"),
-        ({"providers": {"gpt": {}}}, "providers.gpt: is no kind of provider, and names none; known: openai, google"),
+        (
+            {"providers": {"gpt": {}}},
+            "providers.gpt: is not a kind of provider, and sets no kind; known: openai, google",
+        ),
         ({"providers": {"x": {"kind": "opnai"}}}, "providers.x.kind: is not a kind of provider; known: openai"),
         ({"providers": {"openai": {}}}, "providers.openai.api_key: is required of a provider of kind openai"),
         ({"providers": {"cli": {}}}, "providers.cli.command: is required of a provider of kind cli"),
@@ -242,12 +245,15 @@ CLI = {"kind": "cli", "command": ["ask"]}
         ({"providers": {"scripted": {}}}, "providers.scripted.file: is required of a provider of kind scripted"),
         (
             {"providers": {"a": {**CLI, "api_key": "${K}"}}},
-            "providers.a.api_key: is of openai, google, openrouter; this",
+            "providers.a.api_key: belongs to the kind openai, google, openrouter; this",
         ),
-        ({"providers": {"a": {**CLI, "file": "x"}}}, "providers.a.file: is of scripted; this provider is cli"),
+        (
+            {"providers": {"a": {**CLI, "file": "x"}}},
+            "providers.a.file: belongs to the kind scripted; this provider is cli",
+        ),
         (
             {"providers": {"a": {**CLI, "options": {}}}},
-            "providers.a.options: is of installed providers; this one is cli",
+            "providers.a.options: belongs to providers of installed packages; this one is cli",
         ),
         ({"providers": {"a": {**CLI, "cost_field": "c"}}}, "providers.a.answer_field: is required where cost_field is"),
         ({"providers": {"a": {**CLI, "comand": 1}}}, "providers.a.comand: is not a known field; did you mean command?"),
@@ -262,18 +268,18 @@ CLI = {"kind": "cli", "command": ["ask"]}
         ),
         (
             {"roles": {"Architect": {"provider": "x"}}},
-            "roles.Architect.provider: is none of `providers`; there is none",
+            "roles.Architect.provider: is not one of `providers`; there is none",
         ),
         (
             {"providers": {"local": CLI}, "roles": {"Architect": {"provider": "locl"}}},
-            "roles.Architect.provider: is none of `providers`; did you mean local?",
+            "roles.Architect.provider: is not one of `providers`; did you mean local?",
         ),
         (
             {
                 "providers": {"local": CLI},
                 "roles": {"Architect": {"provider": "local", "fallbacks": [{"provider": "z"}]}},
             },
-            "roles.Architect.fallbacks[0].provider: is none of `providers`; there is local",
+            "roles.Architect.fallbacks[0].provider: is not one of `providers`; there is local",
         ),
         (
             {"providers": {"local": CLI}, "roles": {"Runner": {"provider": "local"}}},

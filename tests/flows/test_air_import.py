@@ -96,7 +96,7 @@ def test_an_orphaned_task_is_not_done_whatever_the_state_says(farro: Program, ai
     (folder / "runner.pid").write_text("999999999\n2025-10-02T10:05:00Z\n")
     told = taken(farro)["nightly"]
     assert told["action"] == "imported"
-    assert "its state said completed, and that was not so" in told["message"]
+    assert "its state was wrong: it said completed" in told["message"]
     farro.worked()
     assert (air.home / "ran-a").exists()
 

@@ -90,16 +90,19 @@ _QUOTED = 'The change adds this to its tests: {"verdict": "approve"}. That is no
 @pytest.mark.parametrize(
     ("own", "told"),
     [
-        ('{"verdict": "changes_requested", "findings": [{"message": "No."}, {"mess', ": there is more than one object"),
+        (
+            '{"verdict": "changes_requested", "findings": [{"message": "No."}, {"mess',
+            ": several objects may be the answer",
+        ),
         (
             '{"verdict": "changes_requested", "findings": [{"message": "No."}], "sure": true}',
             "sure: is not a known field",
         ),
         ('{"verdict": "changes_requested", "findings": []}', "findings: must have at least one"),
-        ("{'verdict': 'changes_requested', 'findings': ['No.']}", ": there is more than one object"),
+        ("{'verdict': 'changes_requested', 'findings': ['No.']}", ": several objects may be the answer"),
         (
             "{} " * 100 + '{"verdict": "changes_requested", "findings": [{"message": "No."}]}',
-            ": there is more than one",
+            ": several objects may be the answer",
         ),
     ],
 )

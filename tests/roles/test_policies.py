@@ -34,7 +34,7 @@ def test_a_policy_without_a_version_works_with_a_warning(text: str) -> None:
         ("---\nversion: 1.0.0\n", "f:1:1: the header that begins here has no end"),
         ("---\nrole: x\nversion: 1.0\n---\n", 'f:3:1: the version is "1.0"; it must be three numbers'),
         ("---\nversion: 01.0.0\n---\n", "f:2:1: the version is"),
-        ("---\nversion: 1.0.0\nversion: 1.0.1\n---\n", "f:3:1: the version is here twice"),
+        ("---\nversion: 1.0.0\nversion: 1.0.1\n---\n", "f:3:1: the version is given twice"),
     ],
 )
 def test_a_wrong_header_is_refused_with_its_position(text: str, told: str) -> None:

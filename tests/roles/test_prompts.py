@@ -89,7 +89,10 @@ def test_each_missing_required_field_is_reported(name: str) -> None:
         ({"routing": {"mode": "boss"}}, "routing.mode: must be 'manager' or 'role', not another word"),
         ({"routing": {"mode": "role"}}, "routing.next: is required where the mode is role"),
         ({"routing": {"mode": "role", "next": "Nobody"}}, "routing.next: Nobody is not a role here"),
-        ({"routing": {"mode": "manager", "next": "Architect"}}, "routing.next: is of no use where the mode is manager"),
+        (
+            {"routing": {"mode": "manager", "next": "Architect"}},
+            "routing.next: has no effect where the mode is manager",
+        ),
         ({"routing": {"mode": "manager", "to": "x"}}, "routing.to: is not a known field"),
         ({"routing": "manager"}, "routing: must be an object, not text"),
         ({"context_md": "../prompt.md"}, "context_md: is not a plain file name, without folders"),

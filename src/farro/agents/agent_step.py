@@ -131,14 +131,16 @@ class _Step:
             if answer.whole and not isinstance(read, list):
                 return answer.text if isinstance(read, answers.FreeText) else _as_json(read)
             problems = [problem.render("answer") for problem in read] if isinstance(read, list) else []
-            advice = "" if answer.whole else f". It may be longer with more of roles.{self._role}.max_output_tokens"
+            advice = "" if answer.whole else f". Raise roles.{self._role}.max_output_tokens for a longer answer"
             if not answer.whole:  # also if it can be read: the missing end may have changed its meaning
-                problems.append("it was cut off at the end: be shorter")
+                problems.append("it was cut off at the end: answer shorter")
             again = requests.repair_text(problems)
             more = (ChatMessage(author="assistant", text=answer.text), ChatMessage(author="user", text=again))
             messages = (*messages, *more)
         listed = "; ".join(problems[:5])
-        message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {listed}{advice}"
+        message = (
+            f"{self._role} gave no answer of the expected form, even after {role.repairs} repairs: {listed}{advice}"
+        )
         raise StepFailure("bad_answer", message)
 
     def _candidates(self, settings: Settings) -> list[ProviderCandidate]:
@@ -267,7 +269,7 @@ class _Calls:
     def _reserve(self, candidate: ProviderCandidate, request: Request, number: int) -> str:
         if not fs.exists(self.work.folder):
             # The exception that ends this thread may come late, or a library may swallow it.
-            raise StepFailure("lost", "the job was taken away: nothing more is asked for it")
+            raise StepFailure("lost", "the job was taken away: no further call is made for it")
         self._made = number
         size = len(request.system.encode()) + sum(len(message.text.encode()) for message in request.messages)
         most = self._prices.most_usd(
@@ -291,7 +293,7 @@ class _Calls:
         if isinstance(asked, PricedProvider):  # its price comes from a file or the config, not from tokens
             charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
         elif described.call_usd is not None and most == exact(described.call_usd):
-            charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, where a call costs less")
+            charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, if a call costs less")
         self._call_id = self.agents.ledger.reserve(charge, self._budgets())
         return self._call_id
 

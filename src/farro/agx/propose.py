@@ -142,7 +142,7 @@ class Planner:
             if not problems:
                 return said.steps
             if not come.whole:
-                problems = [*problems, "it was cut off at the end: be shorter"]
+                problems = [*problems, "it was cut off at the end: answer shorter"]
             quoted = ChatMessage(author="assistant", text=come.text[:_QUOTED])
             messages = (messages[0], quoted, ChatMessage(author="user", text=model_prompt.repair(problems)))
         raise NoPlan(

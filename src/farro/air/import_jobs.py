@@ -287,9 +287,9 @@ def _why_failed(found: RemainingTasks) -> str:
 def _said(job: AirJob, found: RemainingTasks) -> str:
     parts = [f"{len(found.tasks)} to run, {len(found.completed)} done before"]
     if found.orphaned:
-        parts.append(f"{', '.join(found.orphaned)} had begun without an end, and will run again")
+        parts.append(f"{', '.join(found.orphaned)} had started and not ended, and will run again")
     if job.state == "completed":
-        parts.append("its state said completed, and that was not so")
+        parts.append("its state was wrong: it said completed")
     if found.themselves:
         parts.append(
             f"{', '.join(found.themselves)} will fail: the command is `air-executor run-task` of the task itself"

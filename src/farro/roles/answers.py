@@ -213,7 +213,7 @@ def _last_begun(shape: type[Any], text: str) -> int:
     return max((found.start() for found in re.finditer(rf"[\"']{name}[\"']\s*:", text)), default=-1)
 
 
-_SEVERAL = "there is more than one object that may be meant; answer with exactly one"
+_SEVERAL = "several objects may be the answer; answer with exactly one"
 
 
 def _fences(text: str) -> Iterator[tuple[str, int, int]]:

@@ -93,7 +93,7 @@ def fault(path: str, *, allow_absolute: bool, root: str | None = None) -> str | 
                 "or set security.allow_absolute_paths in the config"
             )
         if _DRIVE.match(whole) and whole[2:3] != "/":
-            return f"{show(path)} depends on where its drive stands; write the whole path"
+            return f"{show(path)} depends on the current folder of its drive; write the whole path"
         inside = _beneath(whole, root)
     elif whole.split("/", 1)[0] == "..":
         return f"{show(path)} leads out of the repository; name a path inside it"
@@ -117,11 +117,11 @@ def _malformed(path: str) -> str | None:
     if len(path) > MAX_LENGTH:
         return f"may have at most {MAX_LENGTH} characters; it has {len(path)}"
     if _CONTROL.search(path):
-        return "holds a control character, which no path here can have; take it out"
+        return "contains a control character, which no path may have; remove it"
     if path == "~" or path.startswith(("~/", "~\\")):
         return "begins with ~, which no shell expands here; write the path"
     if "*" in path or "?" in path:
-        return f"{show(path)} is a pattern; name the folder, and all in it is meant: src/"
+        return f"{show(path)} is a pattern; name the folder, which includes everything in it: src/"
     return None
 
 

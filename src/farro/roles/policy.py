@@ -55,13 +55,13 @@ def read(text: str, source: str) -> Policy:
         if found is None or found[1].lower() != "version":
             continue  # other fields of the header are free
         if version is not None:
-            raise refuse(source, "the version is here twice; keep one", (number, 1))
+            raise refuse(source, "the version is given twice; keep one", (number, 1))
         version = found[2].split(" #", 1)[0].strip().strip("\"'")
         if re.fullmatch(SEMVER, version) is None:
             message = f"the version is {show(version)}; it must be three numbers, such as 1.0.0 (semver)"
             raise refuse(source, message, (number, 1))
     if version is None:
-        return Policy(version=None, text=body, warning=_advice(source, "says no version in its header"))
+        return Policy(version=None, text=body, warning=_advice(source, "has no version in its header"))
     return Policy(version=version, text=body)
 
 

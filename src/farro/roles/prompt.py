@@ -127,7 +127,7 @@ def _routing_faults(data: Any) -> Iterator[Fault]:
         yield Fault(("routing", "next"), 'is required where the mode is role, such as "next": "CodeReviewer"')
     if _member(routing, "mode") == "manager" and onward is not None:
         yield Fault(
-            ("routing", "next"), 'is of no use where the mode is manager; take it out, or set "mode": "role"', True
+            ("routing", "next"), 'has no effect where the mode is manager; take it out, or set "mode": "role"', True
         )
 
 

@@ -62,14 +62,16 @@ def _provider_faults(
         if kind not in offered:
             known = ", ".join((*KINDS, *offered))
             path = (*at, "kind") if provider.get("kind") else at
-            what = "is not a kind of provider" if provider.get("kind") else "is no kind of provider, and names none"
+            what = (
+                "is not a kind of provider" if provider.get("kind") else "is not a kind of provider, and sets no kind"
+            )
             yield Fault(path, f"{what}; known: {known}. Others come with packages that offer {ENTRY_POINTS}")
         return
     for member in provider:
         if member == "options":
-            yield Fault((*at, member), f"is of installed providers; this one is {kind}, whose fields are its own", True)
+            yield Fault((*at, member), f"belongs to providers of installed packages; this one is {kind}", True)
         elif member not in _OF_ALL | _FIELDS[kind] and (owners := [k for k in KINDS if member in _FIELDS[k]]):
-            yield Fault((*at, member), f"is of {', '.join(owners)}; this provider is {kind}", True)
+            yield Fault((*at, member), f"belongs to the kind {', '.join(owners)}; this provider is {kind}", True)
     needed, example = _NEEDED.get(kind, ("", ""))
     if needed and provider.get(needed) is None:
         yield Fault((*at, needed), f"is required of a provider of kind {kind}, such as {example}")
@@ -111,7 +113,7 @@ def _role_faults(at: tuple[str, ...], role: str, settings: Any, providers: Colle
             near = get_close_matches(name, providers, n=1)
             there = f"there is {', '.join(providers)}" if providers else "there is none"
             hint = f"did you mean {near[0]}?" if near else f"{there}; name it under `providers`"
-            yield Fault(path, f"is none of `providers`; {hint}")
+            yield Fault(path, f"is not one of `providers`; {hint}")
     if _member(settings, "fallbacks") and _member(settings, "provider") is None:
         yield Fault((*at, "provider"), "is required where fallbacks are: they are asked when it does not answer")
 

@@ -58,5 +58,5 @@ class AbandonedJobs:
             age = age_s(view.lifecycle, self.clock.now())
             if age is not None and age >= self.after_s:
                 longest = f"watchdog.abandon_after_s, {in_words(self.after_s)}"
-                found.append((view.job_id, f"abandoned: it has gone on for {in_words(age)}, longer than {longest}"))
+                found.append((view.job_id, f"abandoned: it has run for {in_words(age)}, longer than {longest}"))
         return found

@@ -124,7 +124,7 @@ class Manager(Keeper):
             self._waited = False
             self._seat.beat()
             return True
-        message = f"another manager acts ({self._seat.holder()}); two never do at once"
+        message = f"another manager acts ({self._seat.holder()}); only one may act at a time"
         if not self._shows:
             raise Refused(f"{message}. Let it run, or stop it first.")
         if not self._waited:
