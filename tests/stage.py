@@ -23,7 +23,7 @@ from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import is_decided
 from farro.store.feed import ChangeFeed
 from farro.store.files import FilesStore
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.files.journal import Journal
 from farro.store.port import Agent, Claim, StorePolicy, Submission
 
@@ -86,7 +86,7 @@ def open_files(
     """
     dice = random.Random(seed)
     store = FilesStore(
-        Ground(
+        FilesContext(
             root=root,
             policy=store_policy or policy(),
             clock=clock or QuickClock(),
@@ -99,7 +99,7 @@ def open_files(
             uniform=lambda low, high: low,
         )
     )
-    if store._ground.policy.rescan_s == 0:
+    if store._context.policy.rescan_s == 0:
         store._feeds.update({role: ChangeFeed() for role in (None, *store.roles())})
     return store
 
@@ -110,11 +110,11 @@ def small_journal(root: str, boot: str, random_bits: Callable[[int], int]) -> Jo
 
 def die(store: FilesStore) -> None:
     """What the kernel does when a process is killed: its locks drop. Nothing is cleaned up."""
-    for file in store._ground.journal._files if store._ground.journal is not None else ():
+    for file in store._context.journal._files if store._context.journal is not None else ():
         file.drop()
-    for held in store._ground.held.values():
-        held.lease.drop()
-    store._ground.held.clear()
+    for owner in store._context.local_agents.values():
+        owner.lease.drop()
+    store._context.local_agents.clear()
     for feed in store._feeds.values():
         feed.close()
     store._feeds.clear()

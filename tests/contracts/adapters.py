@@ -17,7 +17,7 @@ from farro.host.clock import ManualClock
 from farro.jobs.retry import RetryPolicy
 from farro.log.audit import Audit, Value
 from farro.store.files import FilesStore
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.memory import MemoryStore
 from farro.store.port import Agent, Store, StorePolicy
 from farro.store.redis import RedisStore
@@ -117,7 +117,7 @@ class Files:
     def process(self) -> FilesStore:
         dice = random.Random(len(self.stores))
         store = FilesStore(
-            Ground(
+            FilesContext(
                 root=self.root,
                 policy=self.policy,
                 clock=self.clock,
@@ -139,8 +139,8 @@ class Files:
         return self.when_hung(identity)
 
     def die(self, agent: Agent, store: Store | None = None) -> None:
-        ground = (store or self.store)._ground  # type: ignore[attr-defined]
-        ground.held.pop(agent.id).lease.drop()
+        context = (store or self.store)._context  # type: ignore[attr-defined]
+        context.local_agents.pop(agent.id).lease.drop()
 
     def snapshot(self) -> object:
         found: dict[str, bytes | str | None] = {}

@@ -178,10 +178,10 @@ def test_identity_never_decides_death(files: Files) -> None:
 
 
 def test_a_folder_that_is_no_root_is_refused(tmp_path: Path) -> None:
-    ground = make_adapter("power", str(tmp_path / "root")).store._ground  # type: ignore[attr-defined]
-    ground.root = str(tmp_path)
+    context = make_adapter("power", str(tmp_path / "root")).store._context  # type: ignore[attr-defined]
+    context.root = str(tmp_path)
     with pytest.raises(NotARoot, match="farro init"):
-        FilesStore(ground)
+        FilesStore(context)
 
 
 # --- claiming ----------------------------------------------------------------------------------------------------
@@ -697,7 +697,7 @@ def test_a_hung_process_is_killed_by_its_identity_before_its_jobs_move(files: Fi
     silent(files, dog)
     assert [identity["pid"] for identity in files.hung] == [1]
     assert [sorted(each) for each in where] == [[".lease", ".lock", "j"]]
-    assert files.reaped[-1] == [f"j/0001@{files.store._ground.scope}"], (
+    assert files.reaped[-1] == [f"j/0001@{files.store._context.scope}"], (
         "what the attempt left running ends before anyone may start the job again"
     )
 

@@ -216,7 +216,7 @@ def test_a_price_that_nobody_knows_is_refused_where_a_budget_is_set(ledger: File
 
 def test_a_budget_with_calls_of_unknown_cost_in_it_is_not_spent_further(ledger: FilesLedger) -> None:
     call_id = ledger.reserve(charge(None), Budgets())
-    with pytest.raises(BudgetExceeded, match=f"nobody knows what is left of the budget of {TODAY}.*{call_id}"):
+    with pytest.raises(BudgetExceeded, match=f"it is unknown what is left of the budget of {TODAY}.*{call_id}"):
         ledger.reserve(charge(job="job-2"), limits(day="9"))
     ledger.reserve(charge(job="job-2", role="DocWriter"), limits(role="9", job="9"))  # neither has that call in it
     ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.5"))
@@ -234,7 +234,7 @@ def test_a_file_that_cannot_be_read_counts_as_unknown(
     (call,) = fresh.of_day(TODAY)
     assert (call.id, call.charge.job_id, call.charge.role) == (call_id, "job-1", "Architect")
     assert call.counts_usd is None
-    with pytest.raises(BudgetExceeded, match="nobody knows what is left"):
+    with pytest.raises(BudgetExceeded, match="it is unknown what is left"):
         fresh.reserve(charge(job="job-2"), limits(day="9"))
     with pytest.raises(Damaged, match="counts as unknown"):
         fresh.settle(call_id, end="answered", usage=None, cost_usd=Decimal(0))

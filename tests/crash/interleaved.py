@@ -262,7 +262,7 @@ class World:
             if after[-1]["reason"] == Reason.AGENT_DIED and not self.scenario.hasty:
                 agent = data["error"]["message"].split()[1]
                 holder = self.agents.get(agent)
-                alive = holder is not None and not holder.over and agent in holder.store._ground.held
+                alive = holder is not None and not holder.over and agent in holder.store._context.local_agents
                 self.need(not alive, actor, f"{agent} is alive, and was declared dead (R3)")
             self.not_before[job_id] = data["not_before"]
         self.hops[job_id] = after
@@ -728,8 +728,8 @@ def _left_behind(world: World) -> None:
     claim = store.claim(agent)
     assert claim is not None
     world.history.executed.append((claim.job_id, claim.attempt))
-    for held in store._ground.held.values():
-        held.lease.drop()
+    for owner in store._context.local_agents.values():
+        owner.lease.drop()
 
 
 def _two_watchdogs(world: World) -> None:

@@ -314,7 +314,7 @@ def theatre() -> Iterator[None]:
     leases._lock = lock_at_a_point
     leases.Lease.drop = drop_at_a_point  # type: ignore[method-assign]
     leases.Lease.__init__ = made_by_an_actor  # type: ignore[method-assign]
-    changes.source = lambda ground, role: None  # type: ignore[assignment,return-value]
+    changes.source = lambda context, role: None  # type: ignore[assignment,return-value]
     try:
         yield
     finally:

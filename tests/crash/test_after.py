@@ -23,7 +23,7 @@ from farro.host.leases import Lease
 from farro.jobs.outcomes import Outcome
 from farro.jobs.states import Status
 from farro.store.files import FilesStore, agents, dependencies
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.port import Agent, Submission
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
@@ -100,8 +100,8 @@ def pruned(world: World) -> None:
     dead_before_unblocking(world)
     submitted(world, after("second", job_id="patient", any_end=True))
     for store in world.processes:  # nobody removes what a journal still speaks of
-        if store._ground.journal is not None:
-            store._ground.journal.close()
+        if store._context.journal is not None:
+            store._context.journal.close()
     shutil.rmtree(f"{world.root}/agents/Runner/completed/succeeded/first")
     world.history.enqueued.discard("first")
 
@@ -265,19 +265,19 @@ def known_plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for scenario in PLAYS:
         monkeypatch.setitem(BY_NAME, scenario.name, scenario)
     die, join = World.die, agents.join
-    made: list[tuple[Ground, Lease]] = []
+    made: list[tuple[FilesContext, Lease]] = []
 
-    def noted(ground: Ground, *args: Any, **more: Any) -> Agent:
-        agent = join(ground, *args, **more)
-        made.append((ground, ground.held[agent.id].lease))
+    def noted(context: FilesContext, *args: Any, **more: Any) -> Agent:
+        agent = join(context, *args, **more)
+        made.append((context, context.local_agents[agent.id].lease))
         return agent
 
     def die_with_all(world: World, store: FilesStore) -> None:
         die(world, store)
-        for ground, lease in made:
-            if ground is store._ground:
+        for context, lease in made:
+            if context is store._context:
                 lease.drop()
-        made[:] = [item for item in made if item[0] is not store._ground]
+        made[:] = [item for item in made if item[0] is not store._context]
 
     monkeypatch.setattr(agents, "join", noted)
     monkeypatch.setattr(World, "die", die_with_all)
@@ -361,7 +361,7 @@ def test_a_power_cut_cannot_keep_a_waiting_job_and_lose_its_entry(shm: Path) -> 
 
     with placed(Watching()):
         submit_minted(world)
-    home = dependencies.index(world.actor._ground)
+    home = dependencies.index(world.actor._context)
     assert {f"{home}/first", home, f"{world.root}/jobs"} <= set(moved[0])
     assert synced[-1] == f"{world.root}/agents/Manager/waiting"
     world.everybody_dies()
@@ -369,7 +369,7 @@ def test_a_power_cut_cannot_keep_a_waiting_job_and_lose_its_entry(shm: Path) -> 
 
 def test_an_entry_whose_folder_vanishes_is_made_again(shm: Path) -> None:
     world = verbplays.begin(str(shm / "root"), BY_NAME["enqueue_a_dependent"], durable=False)
-    home = dependencies.index(world.actor._ground)
+    home = dependencies.index(world.actor._context)
 
     def vanish() -> None:
         os.rmdir(f"{home}/first")

@@ -80,11 +80,12 @@ def _go_on(world: World, scenario: Scenario, told: FarroError | None) -> None:
         return
     if told is not None:
         for agent in world.agents.values():
-            if agent.id in world.actor._ground.held:
+            if agent.id in world.actor._context.local_agents:
                 world.actor.leave(agent)
     elif scenario.name.startswith(("claim", "write_a_row")):
         for claim in world.claims:
-            if claim.agent.id in world.actor._ground.held and world.actor._ground.held[claim.agent.id].claims:
+            owner = world.actor._context.local_agents.get(claim.agent.id)
+            if owner is not None and owner.claims:
                 world.commit(claim, verbplays.success(claim))
 
 

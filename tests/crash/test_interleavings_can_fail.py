@@ -24,11 +24,11 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Outcome
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
-from farro.store.files import claim, dispatch, draft, hold, inspect, recover, submit
-from farro.store.files import commit as settle
+from farro.store.files import claim, decisions, dispatch, draft, queued_job, recover, submit
+from farro.store.files import commit as commit_module
 from farro.store.files import folder as folders
-from farro.store.files.context import Ground, Held
-from farro.store.files.move import Moved, try_move
+from farro.store.files.context import FilesContext, LocalAgent
+from farro.store.files.move import MoveResult, try_move
 from farro.store.port import Claim, RecoveryAction
 
 pytestmark = pytest.mark.linux
@@ -60,19 +60,21 @@ def check_then_rename(patch: pytest.MonkeyPatch) -> None:
 def read_before_move(patch: pytest.MonkeyPatch) -> None:
     """Recovery decides by what it read while somebody else could still write."""
 
-    def job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[RecoveryAction]:
+    def job(
+        context: FilesContext, owner: LocalAgent, folder: str, agent: str, job_id: str, role: str | None
+    ) -> list[RecoveryAction]:
         try:
             seen = folders.read_lifecycle(f"{folder}/{job_id}")
         except FileNotFoundError:
             return []
-        path = f"{held.folder}/{job_id}"
-        if try_move(f"{folder}/{job_id}", path) is not Moved.DONE:
+        path = f"{owner.folder}/{job_id}"
+        if try_move(f"{folder}/{job_id}", path) is not MoveResult.DONE:
             return []
         if transitions.is_decided(seen, folders.highest_attempt(path)):
-            settle.carry_out(ground, held, path, seen)
+            commit_module.carry_out(context, owner, path, seen)
         else:
             move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=seen.role, error=DIED)
-            settle.decide(ground, held, path, replace(seen, status=Status.IN_PROGRESS), move)
+            commit_module.decide(context, owner, path, replace(seen, status=Status.IN_PROGRESS), move)
         return []
 
     patch.setattr(recover, "_job", job)
@@ -86,45 +88,46 @@ def no_lease(patch: pytest.MonkeyPatch) -> None:
 def commit_ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
     """A commit that meets ENOENT takes it for done. At its very last move that would even be right: whoever took a
     decided job carries the decision out; before the decision is written it is not."""
-    commit = settle.commit
+    commit = commit_module.commit
 
-    def careless(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+    def careless(context: FilesContext, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         try:
-            return commit(ground, claim, outcome, move)
+            return commit(context, claim, outcome, move)
         except ClaimLost:
             before = claim.envelope.lifecycle
-            wanted = transitions.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
-            return transitions.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=ground.clock.now())
+            wanted = transitions.after(before, outcome, context.policy.retry, context.uniform, attempt=claim.attempt)
+            now = context.clock.now()
+            return transitions.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=now)
 
-    patch.setattr(settle, "commit", careless)
+    patch.setattr(commit_module, "commit", careless)
 
 
 def kill_over_a_decision(patch: pytest.MonkeyPatch) -> None:
     """An operator's verb does not look whether the job that it took is decided already."""
     blind = {**vars(transitions), "is_decided": lambda lifecycle, highest: False}
-    patch.setattr(hold, "moves", SimpleNamespace(**blind))
+    patch.setattr(decisions, "transitions", SimpleNamespace(**blind))
 
 
 def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
-    """What was read before the move is not looked at again after it."""
-    which = inspect.which
+    """A claim does not check after the move what it read before."""
+    file_identity = queued_job.file_identity
 
     def never_changed(path: str) -> tuple[int, int, int]:
-        return (0, 0, which(path)[2]) if "/incoming/" in path else (0, 0, 0)
+        return (0, 0, file_identity(path)[2]) if "/incoming/" in path else (0, 0, 0)
 
-    patch.setattr(inspect, "which", never_changed)
+    patch.setattr(queued_job, "file_identity", never_changed)
     begin = claim._begin
 
-    def trusting(ground: Ground, held: Held, name: str, path: str, seen: Any, *, in_row: bool = False) -> Any:
-        seen.seen = (0, 0, 0)
-        return begin(ground, held, name, path, seen, in_row=in_row)
+    def trusting(context: FilesContext, owner: LocalAgent, path: str, job: Any, *, in_batch: bool = False) -> Any:
+        job.identity = (0, 0, 0)
+        return begin(context, owner, path, job, in_batch=in_batch)
 
     patch.setattr(claim, "_begin", trusting)
 
 
 def shared_id(patch: pytest.MonkeyPatch) -> None:
     """The registry of chosen ids is not exclusive: each submitter publishes its own copy."""
-    patch.setattr(submit, "_register", lambda ground, item, gone_is_done: None)
+    patch.setattr(submit, "_register", lambda context, item, gone_is_done: None)
 
 
 def children_of_the_undecided(patch: pytest.MonkeyPatch) -> None:

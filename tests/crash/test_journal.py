@@ -32,7 +32,7 @@ from farro.jobs import transitions
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Reason, Status
 from farro.queue.prune import PruneFilter, candidates, prune
-from farro.store.files import FilesStore, journal_cleanup, journal_records
+from farro.store.files import FilesStore, journal_file, journal_records
 from farro.store.files.journal import AGAIN_AFTER, Entry, Journal
 from farro.store.files.journal_records import FOLDER, START, Record
 from support import eventually, torture
@@ -51,7 +51,7 @@ def opened(root: str, seed: int = 1, **more: Any) -> FilesStore:
 
 
 def journal_of(store: FilesStore) -> Journal:
-    found = store._ground.journal
+    found = store._context.journal
     assert found is not None
     return found
 
@@ -191,7 +191,7 @@ def test_a_journal_that_is_gone_stays_gone(root: str) -> None:
     was pruned meanwhile. At its end, after its process's death, and after a replay."""
     ends: list[Callable[[FilesStore], object]] = [
         lambda store: store.close(),
-        lambda store: (stage.die(store), journal_cleanup.sweep(root, "0")),
+        lambda store: (stage.die(store), journal_file.sweep(root, "0")),
         lambda store: (stage.die(store), restarted(root)),
     ]
     for seed, end in enumerate(ends):
@@ -251,7 +251,7 @@ def test_eight_threads_lose_nothing_and_nobody_hangs(root: str, monkeypatch: pyt
 def test_eight_slots_of_one_process_lose_nothing(root: str) -> None:
     """Enqueues and commits of eight threads through tiny files; then the machine goes down."""
     store = opened(root)
-    tiny = store._ground.journal = made(root)
+    tiny = store._context.journal = made(root)
     history = stage.History()
     workers = [store.join("w", role="Runner", slot=slot) for slot in range(8)]
     lock = threading.Lock()
@@ -343,7 +343,7 @@ def test_a_forked_child_has_no_journal(root: str, background: bool) -> None:
 def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: str, background: bool) -> None:
     """The kernel tells of it once. Whoever syncs next is told that all is well, and must not believe it."""
     store = opened(root)
-    broken = store._ground.journal = made(root, background=background)
+    broken = store._context.journal = made(root, background=background)
     told: list[str] = []
 
     def enqueue_on() -> None:
@@ -459,7 +459,7 @@ def test_a_watchdog_that_meets_a_journal_before_it_is_locked(root: str) -> None:
     with placed(Meets()):
         assert journal.write([entry_of(1)]) is None
     taken.pop().drop()
-    assert journal_cleanup.sweep(root, "0") == []
+    assert journal_file.sweep(root, "0") == []
     numbers = itertools.count()
     while (entry := journal.write([entry_of(next(numbers))])) is None:
         assert next(numbers) < 2 * AGAIN_AFTER
@@ -777,7 +777,7 @@ def test_the_order_of_a_queue_is_put_right_by_the_replay(root: str) -> None:
         store = opened(home)
         wanted = {}
         for priority in ["P2", "P3", "P0", "P1"]:
-            store._ground.clock.sleep(2.0)
+            store._context.clock.sleep(2.0)
             wanted[priority] = store.enqueue(stage.submission(1, metadata={"priority": priority}))
         stage.die(store)
         if whole:
@@ -926,6 +926,6 @@ def test_a_root_without_a_boot_id_journals_and_replays_nothing(root: str) -> Non
     with placed(Counting()) as calls:
         other.enqueue(stage.submission(2))
     assert "write_sync" not in calls.ops
-    assert journal_cleanup.sweep(root, "") == []
+    assert journal_file.sweep(root, "") == []
     assert len(journal_records.names(root)) == 1
     other.close()

@@ -442,7 +442,7 @@ def test_order_of_one_producer_is_kept_when_the_clock_jumps_back(shm: Path) -> N
     job = f"{root}/agents/Runner/incoming/{first}/job.json"
     ahead_ns = os.stat(job).st_mtime_ns + hour_ns  # it was written when the clock was an hour ahead
     os.utime(job, ns=(ahead_ns, ahead_ns))
-    store._ground.last_entry_ns = ahead_ns
+    store._context.last_entry_ns = ahead_ns
     clock.offset_s -= 3600
     second = store.enqueue(stage.submission(2, job_id="aa-second"))
     third = store.enqueue(stage.submission(3))

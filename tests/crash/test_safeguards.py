@@ -105,11 +105,11 @@ def test_with_the_registry_after_the_rename_a_resubmission_is_noticed(
     """A kill between the two leaves a job whose id nobody knows: submitting it again makes a second one."""
     register, publish = submit._register, submit._publish
 
-    def backwards(ground: object, item: object) -> None:
-        publish(ground, item)  # type: ignore[arg-type]
-        register(ground, item, False)  # type: ignore[arg-type]
+    def backwards(context: object, item: object) -> None:
+        publish(context, item)  # type: ignore[arg-type]
+        register(context, item, False)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(submit, "_register", lambda ground, item, gone_is_done: None)
+    monkeypatch.setattr(submit, "_register", lambda context, item, gone_is_done: None)
     monkeypatch.setattr(submit, "_publish", backwards)
     noticed(shm, lambda store: store.enqueue(stage.submission(1, job_id="job-a")), submitted_again)
 
@@ -119,10 +119,10 @@ def test_with_children_delivered_before_the_decision_a_kill_is_noticed(
 ) -> None:
     """An outbox that is not sealed with the decision delivers children of attempts that never counted."""
 
-    def unsealed(ground: object, path: str, attempt: int, children: object) -> list[str]:
+    def unsealed(context: object, path: str, attempt: int, children: object) -> list[str]:
         for index, child in enumerate(children):  # type: ignore[arg-type,var-annotated]
             child_id = ids.child_id(os.path.basename(path), attempt, index)
-            submit.enqueue_many(ground, [Submission(role=child.role, prompt=child.prompt, job_id=child_id)])  # type: ignore[arg-type]
+            submit.enqueue_many(context, [Submission(role=child.role, prompt=child.prompt, job_id=child_id)])  # type: ignore[arg-type]
         return []
 
     monkeypatch.setattr(dispatch, "seal", unsealed)
@@ -131,7 +131,7 @@ def test_with_children_delivered_before_the_decision_a_kill_is_noticed(
 
 def test_without_the_decision_in_job_json_a_kill_is_noticed(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move without a decision leaves a folder at its destination that does not say what was decided."""
-    monkeypatch.setattr(commit.folders, "write_lifecycle", lambda ground, path, lifecycle, sync: None)
+    monkeypatch.setattr(commit.folders, "write_lifecycle", lambda context, path, lifecycle, sync: None)
     noticed(shm, work, drained)
 
 

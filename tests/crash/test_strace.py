@@ -245,7 +245,7 @@ class Scene:
             self.live.close()
             self.live = None
         drain = stage.drain(self.root, self.history, boot=self.boot)
-        assert not drain._ground.held
+        assert not drain._context.local_agents
         assert journal_records.names(self.root) == []
 
     def sweep(self) -> None:

@@ -81,7 +81,7 @@ class World:
 
     def join(self, role: str | None = "Runner", name: str = "w") -> Agent:
         agent = self.agents[name] = self.actor.join(name, role=role)
-        self.leases.append((self.actor, self.actor._ground.held[agent.id].lease))
+        self.leases.append((self.actor, self.actor._context.local_agents[agent.id].lease))
         return agent
 
     def claim(self, name: str = "w") -> Claim:

@@ -104,7 +104,7 @@ class App:
     def _open_files(self, root: str, settings: Settings, clock: Clock, log: Log, audit: Any) -> Store:
         from farro.host import process_identity, worker_processes
         from farro.store.files import FilesStore
-        from farro.store.files.context import Ground
+        from farro.store.files.context import FilesContext
         from farro.store.files.journal import Journal
 
         journal = None
@@ -112,7 +112,7 @@ class App:
             boot_id = str(process_identity.identity()["boot_id"])
             journal = Journal(root=root, boot_id=boot_id, random_bits=random.SystemRandom().getrandbits)
         return FilesStore(
-            Ground(
+            FilesContext(
                 root=root,
                 policy=self._store_policy(root, settings),
                 journal=journal,

@@ -22,7 +22,7 @@ from farro.roles.names import AGENTS
 from farro.sandbox import checks as guard_checks
 from farro.store.files import checks as store_checks
 from farro.store.files import devices
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.port import Store, StorePolicy
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ def _opens(app: App, root: str, settings: Settings) -> Finding:
     return ok("the root opens")
 
 
-def read_only_context(root: str) -> Ground:
+def read_only_context(root: str) -> FilesContext:
     """Make a store context for looking only: it registers no agent and writes nothing."""
-    return Ground(
+    return FilesContext(
         root=root,
         policy=StorePolicy(),
         clock=SystemClock(),

@@ -1,7 +1,4 @@
-"""What calls came to, and whether another fits into the budgets: the arithmetic that every ledger shares.
-
-Where the calls are kept lives in the adapters; what a call may cost lives in providers.prices.
-"""
+"""Sum up the cost of calls, and check whether another call fits into the budgets. Shared by all ledgers."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ NOTHING = Decimal(0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """A sum of calls. `usd` is what is known of it, `estimated_usd` the part of that which is the most it may be."""
+    """A sum of calls. `usd` is the known amount; `estimated_usd` is the part of it that is a highest possible cost."""
 
     calls: int = 0
     usd: Decimal = NOTHING
     estimated_usd: Decimal = NOTHING
     estimated: int = 0  # calls
-    unknown: int = 0  # calls whose cost nobody knows: they are not in `usd`
-    first_unknown: str | None = None  # the id of one
+    unknown: int = 0  # calls of unknown cost: they are not in `usd`
+    first_unknown: str | None = None  # id of one of them
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(
@@ -65,10 +62,10 @@ def spent(calls: Iterable[CallRecord]) -> Spent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """One limit, with the words for it."""
+    """One spending limit, with its name for error messages."""
 
     what: str  # "the budget of job x"
-    key: str  # where it is set
+    key: str  # the setting that defines it
     limit_usd: Decimal
     renews: bool  # at the next UTC day
 
@@ -87,7 +84,7 @@ def of_day(limit_usd: Decimal, day: str) -> Budget:
 
 
 def check_price(charge: Charge, budgets: Budgets) -> None:
-    """BudgetExceeded where a budget is set and nobody knows what the call may cost."""
+    """Raise BudgetExceeded if a budget is set and the call's cost is unknown."""
     if charge.most_usd is not None or budgets == Budgets():
         return
     price = (
@@ -96,21 +93,21 @@ def check_price(charge: Charge, budgets: Budgets) -> None:
         else ""
     )
     raise BudgetExceeded(
-        f"nobody knows what a call to {_called(charge)} may cost, and there is a budget to keep; it was not made. "
-        f"Name {price}the most that one call may cost as `providers.{charge.provider}.call_usd`"
+        f"the cost of a call to {_called(charge)} is unknown, and a budget is set; the call was not made. "
+        f"Set {price}the most that one call may cost as `providers.{charge.provider}.call_usd`"
     )
 
 
 def check(charge: Charge, budget: Budget, so_far: Spent) -> None:
-    """BudgetExceeded where the call might take more than the budget has left."""
+    """Raise BudgetExceeded if the call might cost more than the budget has left."""
     assert charge.most_usd is not None, "check_price comes first"
     if so_far.unknown:
         calls = f"{so_far.unknown} calls" if so_far.unknown > 1 else "a call"
         wait = "Wait for the next UTC day, or take the limit away" if budget.renews else "Take the limit away"
         raise BudgetExceeded(
-            f"nobody knows what is left of {budget.what}: {calls} in it cost an unknown amount, such as "
+            f"it is unknown what is left of {budget.what}: {calls} in it cost an unknown amount, such as "
             f"{so_far.first_unknown} in the ledger. The call to {_called(charge)} was not made. "
-            f"{wait} ({budget.key}); `farro costs --by model` shows whose they are"
+            f"{wait} ({budget.key}); `farro costs --by model` shows which they are"
         )
     left = budget.limit_usd - so_far.usd
     if charge.most_usd <= left:

@@ -1,9 +1,8 @@
 """The change feed behind `Store.changes`: a ring of numbered changes, and waiting for the next one.
 
-Where changes come from (inotify, or the store's own calls) is a `Source`; which jobs are due lives in the stores.
-
-No thread of its own: of those who wait, one reads the source and wakes the others. While work is plentiful nobody
-waits, and the feed costs nothing.
+Changes come from a `ChangeSource` (inotify, a server) or from the store's own calls. The feed has no thread: one of the
+waiting callers reads the source and wakes the others. While there is plenty of work no caller waits, and the feed costs
+nothing.
 """
 
 from __future__ import annotations
@@ -20,26 +19,29 @@ from farro.store.port import Change, Changes
 RING = 65536
 
 
-class Source(Protocol):
-    """Something that tells of changes that happened outside."""
+class ChangeSource(Protocol):
+    """Reports changes that other processes made."""
 
     def read(self, timeout_s: float) -> tuple[list[Change], bool]:
-        """Changes, and whether some were lost; waits up to `timeout_s` for the first. One caller at a time."""
+        """Return changes, and whether some were lost; wait up to `timeout_s` for the first. One caller at a time."""
 
     def wake(self) -> None:
-        """A waiting `read` returns at once."""
+        """Make a waiting `read` return at once."""
 
     def close(self) -> None: ...
 
 
 class ChangeFeed:
-    """Invariant: `_ring` holds the changes numbered `_last - len(_ring) + 1` to `_last`."""
+    """Numbered changes for any number of readers, each with its own cursor.
 
-    def __init__(self, source: Source | None = None) -> None:
+    Invariant: `_ring` holds the changes numbered `_last - len(_ring) + 1` to `_last`.
+    """
+
+    def __init__(self, source: ChangeSource | None = None) -> None:
         self._source = source
-        self._ring: deque[Change | None] = deque(maxlen=RING)  # None: somebody called `wake`
+        self._ring: deque[Change | None] = deque(maxlen=RING)  # None: a call of `wake`
         self._last = 0
-        self._gap_at = 0  # cursors below this have missed something
+        self._gap_at = 0  # readers with a lower cursor have missed changes
         self._changed = threading.Condition()
         self._reading = False
         self._closed = False
@@ -54,7 +56,7 @@ class ChangeFeed:
                 self._ring.append(change)
                 self._last += 1
             if gap:
-                self._last += 1  # a number of its own, so that waiting for "after the cursor" ends
+                self._last += 1  # the gap gets a number, so that readers waiting for a later one wake
                 self._ring.clear()
                 self._gap_at = self._last
             self._changed.notify_all()
@@ -67,7 +69,7 @@ class ChangeFeed:
         deadline = time.monotonic() + timeout_s
         while True:
             with self._changed:
-                # The source is drained first, so that a poll (timeout 0) sees what has happened already.
+                # The source is drained first, so that changes that have already happened are returned.
                 if self._source is None or self._reading or self._closed:
                     left = deadline - time.monotonic()
                     if self._last > cursor or left <= 0 or self._closed:
@@ -85,14 +87,14 @@ class ChangeFeed:
                 self.publish(changes, gap=gap)
             else:
                 with self._changed:
-                    self._changed.notify_all()  # another waiter takes over the reading
+                    self._changed.notify_all()  # another waiting caller takes over the reading
             if self._last > cursor or time.monotonic() >= deadline:
                 return self._after(cursor)
 
     def _now(self, cursor: int) -> Changes:
-        """As `since` without waiting: a worker asks this at every claim."""
+        """`since` without waiting: a worker calls this at every claim."""
         with self._changed:
-            # The source is drained first, so that what has happened already is seen.
+            # The source is drained first, so that changes that have already happened are returned.
             if self._source is not None and not self._reading and not self._closed:
                 changes, gap = self._source.read(0)
                 if changes or gap:
@@ -105,15 +107,15 @@ class ChangeFeed:
             if missing == 0 and cursor >= self._gap_at:
                 return Changes(cursor=cursor, items=(), gap=False)
             gap = missing > len(self._ring) or cursor < self._gap_at
-            # From its end: a worker asks at every claim, and a copy of the whole ring costs more than the claim.
+            # Copied from the end: a worker does this at every claim, and copying the whole ring costs more than that.
             items = tuple(self._ring) if gap else tuple(islice(reversed(self._ring), missing))[::-1] if missing else ()
             return Changes(cursor=self._last, items=tuple(item for item in items if item is not None), gap=gap)
 
     def wake(self) -> None:
-        """Whoever waits from a cursor of before returns at once, also when it begins to wait only after this.
+        """Make every caller that waits from an earlier cursor return at once, even one that starts to wait only later.
 
-        Hence a number of its own: a mere notification is lost on a slot that is just about to wait, and on the one that
-        takes over the reading, and both would sleep through a stop.
+        For that the call gets a number: a mere notification would be lost on a slot that is about to wait, and on the
+        one that takes over the reading, and both would sleep through a stop.
         """
         with self._changed:
             self._ring.append(None)

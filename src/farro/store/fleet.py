@@ -1,12 +1,11 @@
-"""What a store of many machines offers beside the Store port: what else must be common to all of them.
+"""The Fleet port: what a store of many machines shares between them, beside the jobs.
 
-The file store offers none of it: there the root's own folders are common (logs/, agents/Manager). operations.fleet asks
-for it where it is there.
+The file store does not implement it: there all processes share the root's own folders (logs/, agents/Manager).
 
-- `audit_lines` are those of every machine: what observe.audit writes here goes there too.
-- `remove` takes final jobs away for good, each with its id and its names. A crash leaves each whole, or gone.
-- A seat has one holder at a time, by the server's clock: whoever had it has it no more when its time is over, also
-  before somebody else takes it. [test_one_manager_acts_across_machines]
+- `audit_lines` covers every machine: the audit log of each also goes to the store.
+- `remove` deletes final jobs for good, each with its id and its names. A crash leaves each job complete or gone.
+- A leadership has one holder at a time, by the server's clock: it ends when its lease expires, even before another
+  process takes it. [test_one_manager_acts_across_machines]
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from farro.store.port import Agent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaderStatus:
-    """Who has a seat, or had it last."""
+    """The present or last holder of a leadership."""
 
     holder: str
-    silent_s: float  # since it last said that it lives
+    silent_s: float  # since its last renewal
 
 
 @runtime_checkable
 class Fleet(Protocol):
     def audit_lines(self, since_ms: int = 0, job_id: str | None = None) -> Iterator[Mapping[str, Any]]:
-        """The oldest first, since that Unix time; each as observe.audit writes them."""
+        """The audit events since that Unix time, the oldest first, as log.audit writes them."""
 
     def prompts(self, job_ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """The prompts of these jobs, of those that are there: many at once, and without a copy of their files."""
+        """The prompts of those of these jobs that exist, in one call and without copying their files."""
 
     def remove(self, agent: Agent, job_ids: Sequence[str]) -> list[str]:
-        """Those that were removed: they were there, and final."""
+        """Remove these jobs if they exist and are final. Returns the removed ids."""
 
     def take_leadership(self, name: str, holder: str, *, lease_s: float) -> bool:
-        """Have it, or have it for longer. False: somebody else does."""
+        """Take the leadership or extend it. False: another process has it."""
 
     def release_leadership(self, name: str, holder: str) -> None: ...
 
     def leader_status(self, name: str) -> LeaderStatus | None:
-        """None: nobody ever had it."""
+        """The present or last leader; None if there never was one."""

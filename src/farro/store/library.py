@@ -1,11 +1,9 @@
-"""The Library port: plans and actions that are kept under a name, to be submitted again and again.
+"""The Library port: plans and actions that are saved under a name and submitted repeatedly.
 
-What they say and how they become jobs lives in plans.actions and operations.library; adapters live in stores.
-
-- `put` returns once the document is as durable as the store's jobs. The same document again changes nothing; another
-  one under a taken id is IdConflict, unless `replace` is asked for. [test_a_plan_is_kept_once]
-- A crash during `put` leaves the old document or the new one, whole.
-- `ids` are in the order of their names.
+- `put` returns once the document is as durable as the store's jobs. Putting the same document again changes nothing;
+  another document under a taken id raises IdConflict, unless `replace` is set. [test_a_plan_is_kept_once]
+- A crash during `put` leaves the complete old document or the complete new one.
+- `ids` are sorted.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ Kind = Literal["plan", "action"]
 
 
 def kept_already(kind: Kind, name: str) -> str:
-    """What IdConflict says, here and over the wire: which flag replaces."""
+    """The text of IdConflict, here and over the wire, with the flag that replaces the document."""
     how = ", or replace it: agx save --replace, PLAN.SUBMIT … REPLACE" if kind == "plan" else ""
     return f"{kind} {name} is kept already, with other content; give it another name{how}"
 
@@ -30,4 +28,4 @@ class Library(Protocol):
     def ids(self, kind: Kind) -> list[str]: ...
 
     def remove(self, kind: Kind, name: str) -> bool:
-        """Whether it was there."""
+        """Remove a document. Returns whether it existed."""

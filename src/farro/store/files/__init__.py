@@ -39,22 +39,21 @@ from farro.log.audit import Value
 from farro.store.feed import ChangeFeed
 from farro.store.files import (
     agents,
+    changes,
     claim,
+    commit,
     decisions,
     dependencies,
-    hold,
     journal_replay,
     names,
+    pause,
     prune,
     recover,
     submit,
     unblock,
     views,
 )
-from farro.store.files import changes as watch
-from farro.store.files import commit as settle
-from farro.store.files import pause as pausing
-from farro.store.files.context import Ground, Held, check_root
+from farro.store.files.context import FilesContext, LocalAgent, check_root
 from farro.store.files.errors import explained
 from farro.store.files.queue import QueueView
 from farro.store.port import (
@@ -73,42 +72,42 @@ from farro.store.port import (
 class FilesStore:
     """The Store port over a folder. See ports.store for what each call promises."""
 
-    def __init__(self, ground: Ground, on_close: Callable[[], None] | None = None) -> None:
-        check_root(ground.root)
-        self._ground = ground
-        journal_replay.replay(ground)  # before anyone looks: after a power cut the journals know better than the tree
+    def __init__(self, context: FilesContext, on_close: Callable[[], None] | None = None) -> None:
+        check_root(context.root)
+        self._context = context
+        journal_replay.replay(context)  # before anyone looks: after a power cut the journals know better than the tree
         self._on_close = on_close
         self._feeds: dict[str | None, ChangeFeed] = {}
         self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
         self._view_lock = threading.Lock()
-        self._pulse = recover.Pulse()
-        self._failures = decisions.Failures()
+        self._heartbeats = recover.HeartbeatMonitor()
+        self._open_failures = decisions.OpenFailures()
 
     @property
     def root(self) -> str:
-        return self._ground.root
+        return self._context.root
 
     @explained
     def roles(self) -> list[str]:
-        return self._ground.roles()
+        return self._context.roles()
 
     # --- agents ---
 
     @explained
     def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
-        return agents.join(self._ground, name, role=role, slot=slot, tags=tags)
+        return agents.join(self._context, name, role=role, slot=slot, tags=tags)
 
     @explained
     def leave(self, agent: Agent) -> None:
-        agents.leave(self._ground, agent)
+        agents.leave(self._context, agent)
 
     @explained
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
-        agents.heartbeat(self._ground, agent, claim)
+        agents.heartbeat(self._context, agent, claim)
 
     @explained
     def agents(self) -> list[AgentView]:
-        return agents.views(self._ground)
+        return agents.views(self._context)
 
     # --- submitting ---
 
@@ -121,61 +120,61 @@ class FilesStore:
         return self._enqueued(submissions)
 
     def _enqueued(self, submissions: Sequence[Submission]) -> list[str]:
-        made = submit.enqueue_many(self._ground, submissions)
+        made = submit.enqueue_many(self._context, submissions)
         blocked = [job_id for job_id, item in zip(made, submissions, strict=True) if dependencies.waits(item)]
         if blocked:
-            unblock.look_again(self._ground, blocked)
+            unblock.recheck(self._context, blocked)
         return made
 
     @explained
     def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
-        held = self._ground.mine(agent)
+        owner = self._context.local_agent(agent)
         assert agent.role == submission.role, "an agent works its own role"
         if dependencies.waits(submission):
             raise InputError("a job that runs after others cannot start at once; enqueue it")
-        (job_id,) = submit.enqueue_many(self._ground, [submission], into=held.folder)
-        return claim.begin_at_once(self._ground, held, job_id) if fs.exists(f"{held.folder}/{job_id}") else None
+        (job_id,) = submit.enqueue_many(self._context, [submission], into=owner.folder)
+        return claim.begin_at_once(self._context, owner, job_id) if fs.exists(f"{owner.folder}/{job_id}") else None
 
     @explained
     def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:
-        job_id = names.enqueue(self._ground, name, submission, instead_of)
+        job_id = names.enqueue(self._context, name, submission, instead_of)
         if dependencies.waits(submission):
-            unblock.look_again(self._ground, [job_id])
+            unblock.recheck(self._context, [job_id])
         return job_id
 
     @explained
     def named(self, name: str) -> str | None:
-        return names.named(self._ground, name)
+        return names.named(self._context, name)
 
     @explained
     def names(self) -> Mapping[str, str]:
-        return names.names(self._ground)
+        return names.names(self._context)
 
     # --- working ---
 
     @explained
     def claim(self, agent: Agent) -> Claim | None:
-        return claim.claim(self._ground, *self._working(agent))
+        return claim.claim(self._context, *self._working(agent))
 
     @explained
     def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
-        return claim.claim_batch(self._ground, *self._working(agent), limit)
+        return claim.claim_batch(self._context, *self._working(agent), limit)
 
     @explained
     def record_claim(self, claim_: Claim) -> None:
-        claim.record_claim(self._ground, self._ground.mine(claim_.agent), claim_)
+        claim.record_claim(self._context, self._context.local_agent(claim_.agent), claim_)
 
     @explained
     def hand_back(self, claims: Sequence[Claim]) -> None:
         for one in claims:
             with contextlib.suppress(Lost):
-                if not claim.hand_back(self._ground, self._ground.mine(one.agent), one):
+                if not claim.hand_back(self._context, self._context.local_agent(one.agent), one):
                     self.release(one, "not begun")
 
     @explained
     def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        done = settle.commit_batch(self._ground, ended)
-        unblock.after_end(self._ground, [what for what in done if isinstance(what, Lifecycle)])
+        done = commit.commit_batch(self._context, ended)
+        unblock.after_end(self._context, [what for what in done if isinstance(what, Lifecycle)])
         told = [what for what in done if isinstance(what, Lifecycle | Lost)]
         for what in done:
             if not isinstance(what, Lifecycle | Lost):
@@ -184,7 +183,7 @@ class FilesStore:
 
     def next_due(self, role: str) -> datetime | None:
         try:
-            if pausing.is_paused(self._ground, role):  # else whoever sleeps until then wakes again and again
+            if pause.is_paused(self._context, role):  # else whoever sleeps until then wakes again and again
                 return None
         except OSError:
             return None  # whoever asks is about to wait, and its next claim says what is wrong
@@ -193,36 +192,36 @@ class FilesStore:
         known = [due for due in dues if due is not None]
         return datetime.fromtimestamp(min(known), UTC) if known else None
 
-    def _working(self, agent: Agent) -> tuple[Held, QueueView]:
+    def _working(self, agent: Agent) -> tuple[LocalAgent, QueueView]:
         """What it claims into, and from: one view for all slots of this process."""
         assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
-        held = self._ground.mine(agent)
+        owner = self._context.local_agent(agent)
         with self._view_lock:
-            return held, self._view(agent.role, agent.tags)
+            return owner, self._view(agent.role, agent.tags)
 
     def _view(self, role: str, tags: frozenset[str]) -> QueueView:
         key = (role, tags)
         if key not in self._views:
-            self._ground.fresh.wanted(role)
-            self._views[key] = QueueView(self._ground, role, self._feed(role))
+            self._context.own_submissions.register_role(role)
+            self._views[key] = QueueView(self._context, role, self._feed(role))
         return self._views[key]
 
     @explained
     def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         if move is not None:
-            self._ground.check_role(move.role)
-        return self._ended(settle.commit(self._ground, claim, outcome, move))
+            self._context.check_role(move.role)
+        return self._ended(commit.commit(self._context, claim, outcome, move))
 
     def _ended(self, told: Lifecycle) -> Lifecycle:
         """After everything that may end a job: those that waited for it. Recovery does the same in its own pass."""
-        unblock.after_end(self._ground, [told])
+        unblock.after_end(self._context, [told])
         return told
 
     @explained
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
-        self._ground.check_role(role)
+        self._context.check_role(role)
         move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note)
-        return settle.commit(self._ground, claim, outcome, move)
+        return commit.commit(self._context, claim, outcome, move)
 
     @explained
     def release(self, claim: Claim, note: str = "") -> Lifecycle:
@@ -232,72 +231,72 @@ class FilesStore:
 
     @explained
     def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle:
-        return hold.requeue(self._ground, self._ground.mine(agent), job_id, note, delay_s)
+        return decisions.requeue(self._context, self._context.local_agent(agent), job_id, note, delay_s)
 
     @explained
     def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
-        return self._ended(hold.kill(self._ground, self._ground.mine(agent), job_id, note, reason))
+        return self._ended(decisions.kill(self._context, self._context.local_agent(agent), job_id, note, reason))
 
     @explained
     def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
-        return self._ended(hold.force_complete(self._ground, self._ground.mine(agent), job_id, note))
+        return self._ended(decisions.force_complete(self._context, self._context.local_agent(agent), job_id, note))
 
     @explained
     def resolve_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
-        told = hold.resolve_stale(self._ground, self._ground.mine(agent), job_id)
+        told = decisions.resolve_stale(self._context, self._context.local_agent(agent), job_id)
         return None if told is None else self._ended(told)
 
     @explained
     def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
-        return decisions.answer(self._ground, self._ground.mine(agent), job_id, answered)
+        return decisions.answer(self._context, self._context.local_agent(agent), job_id, answered)
 
     @explained
     def reroute(
         self, agent: Agent, job_id: str, role: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle:
-        self._ground.check_role(role)
-        return decisions.reroute(self._ground, self._ground.mine(agent), job_id, role, note, route)
+        self._context.check_role(role)
+        return decisions.reroute(self._context, self._context.local_agent(agent), job_id, role, note, route)
 
     @explained
     def finalize(
         self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle | None:
-        told = decisions.finalize(self._ground, self._ground.mine(agent), job_id, note, route)
+        told = decisions.finalize(self._context, self._context.local_agent(agent), job_id, note, route)
         return None if told is None else self._ended(told)
 
     @explained
     def open_failures(self) -> list[str]:
-        return self._failures.open(self._ground)
+        return self._open_failures.find(self._context)
 
     # --- keeping house ---
 
     @explained
     def recover(self, agent: Agent) -> list[RecoveryAction]:
-        return recover.recover(self._ground, self._ground.mine(agent), self._pulse)
+        return recover.recover(self._context, self._context.local_agent(agent), self._heartbeats)
 
     @explained
     def stale(self) -> list[str]:
-        return sorted(fs.subdirectories(self._ground.path(places.STALE)))
+        return sorted(fs.subdirectories(self._context.path(places.STALE)))
 
     @contextlib.contextmanager
     def trash(self) -> Iterator[prune.Trash]:
         """Finished jobs may be removed, by one process at a time."""
-        with prune.opened(self._ground) as trash:
+        with prune.opened(self._context) as trash:
             yield trash
 
     # --- queues ---
 
     @explained
     def pause(self, role: str, paused: QueuePause) -> bool:
-        return pausing.pause(self._ground, role, paused)
+        return pause.pause(self._context, role, paused)
 
     @explained
     def resume(self, role: str) -> bool:
-        return pausing.resume(self._ground, role)
+        return pause.resume(self._context, role)
 
     @explained
     def paused(self) -> Mapping[str, QueuePause]:
-        return pausing.paused(self._ground)
+        return pause.paused(self._context)
 
     # --- looking ---
 
@@ -313,19 +312,19 @@ class FilesStore:
         feed = self._feeds.get(role)
         if feed is None:
             if role is not None:
-                self._ground.check_role(role)
-            with self._ground.lock:
+                self._context.check_role(role)
+            with self._context.lock:
                 feed = self._feeds.get(role)
                 if feed is None:
-                    feed = self._feeds[role] = ChangeFeed(watch.source(self._ground, role))
+                    feed = self._feeds[role] = ChangeFeed(changes.source(self._context, role))
         return feed
 
     @explained
     def find(self, job_id: str) -> JobView | None:
-        return views.find(self._ground, job_id)
+        return views.find(self._context, job_id)
 
     def folder(self, view: JobView) -> str:
-        return f"{self._ground.root}/{view.place}/{view.job_id}"
+        return f"{self._context.root}/{view.place}/{view.job_id}"
 
     @explained
     def list(
@@ -335,30 +334,30 @@ class FilesStore:
         statuses: Collection[Status] | None = None,
         limit: int | None = None,
     ) -> list[JobView]:
-        return views.listing(self._ground, roles, statuses, limit)
+        return views.listing(self._context, roles, statuses, limit)
 
     @explained
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
-        return views.counts(self._ground, roles)
+        return views.counts(self._context, roles)
 
     @explained
     def pending(self, role: str) -> int:
-        return views.pending(self._ground, role) or dependencies.coming(self._ground, role)
+        return views.pending(self._context, role) or dependencies.coming(self._context, role)
 
     @explained
     def load(self, role: str | None) -> int:
-        return views.load(self._ground, role)
+        return views.load(self._context, role)
 
     def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
-        self._ground.audit(event, actor=actor, **codes)
+        self._context.audit(event, actor=actor, **codes)
 
     def close(self) -> None:
         for feed in self._feeds.values():
             feed.close()
         self._feeds.clear()
-        for held in list(self._ground.held.values()):
-            agents.leave(self._ground, held.agent)
-        if self._ground.journal is not None:
-            self._ground.journal.close()
+        for owner in list(self._context.local_agents.values()):
+            agents.leave(self._context, owner.agent)
+        if self._context.journal is not None:
+            self._context.journal.close()
         if self._on_close is not None:
             self._on_close()

@@ -1,7 +1,4 @@
-"""Agents of the file store: joining with a lease, heartbeats, leaving, and how others see them.
-
-What a dead agent's jobs become lives in recover.
-"""
+"""Agents of the file store: join with a lease, send heartbeats, leave, list."""
 
 from __future__ import annotations
 
@@ -15,63 +12,63 @@ from farro.errors import AgentLost, ClaimLost
 from farro.host import fs, leases, trees
 from farro.jobs import ids
 from farro.jobs.times import timestamp
-from farro.store.files.context import Ground, Held
+from farro.store.files.context import FilesContext, LocalAgent
 from farro.store.port import Agent, AgentView, Claim
 
 LEASE = ".lease"
-# A link that says the agent's name. The lock of each job that it claims is a second name of it: nothing is made and
-# nothing freed for a claim (docs/decisions/small-jobs-go-in-batches.md).
+# A symbolic link whose target is the agent's name. The lock of each job that the agent claims is a hard link to it, so
+# a claim allocates and frees no inode (docs/decisions/small-jobs-go-in-batches.md).
 LOCK = ".lock"
 BEAT_EVERY_S = 10.0
 
 
-def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collection[str]) -> Agent:
-    """Build and lock the agent's folder in staging, then rename it in: it appears already leased (R3).
+def join(context: FilesContext, name: str, *, role: str | None, slot: int, tags: Collection[str]) -> Agent:
+    """Build and lock the agent's folder in staging, then rename it into place, so that it appears already leased (R3).
 
-    Test: test_an_agent_appears_already_leased. A crash before the rename leaves debris that staging clean-up removes.
+    A crash before the rename leaves debris that staging clean-up removes. [test_an_agent_appears_already_leased]
     """
     if role is not None:
-        ground.check_role(role)
-    agent = Agent(id=ids.agent_id(name, slot, ground.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
-    staged = f"{ground.staging}/{agent.id}"
-    folder = f"{ground.holds if role is None else ground.in_progress(role)}/{agent.id}"
-    identity = {**ground.identity(), "started_at": timestamp(ground.clock.now())}
+        context.check_role(role)
+    agent = Agent(id=ids.agent_id(name, slot, context.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
+    staged = f"{context.staging}/{agent.id}"
+    folder = f"{context.holds if role is None else context.in_progress(role)}/{agent.id}"
+    identity = {**context.identity(), "started_at": timestamp(context.clock.now())}
     if agent.tags:
-        identity["tags"] = sorted(agent.tags)  # so that others can tell what nobody offers
+        identity["tags"] = sorted(agent.tags)  # so that other processes can report tags that no worker has
     content = json.dumps(identity).encode() + b"\n"
 
     def build() -> leases.Lease:
-        trees.remove_tree(staged)  # what a failed try left
+        trees.remove_tree(staged)  # left by a failed try
         fs.mkdir(staged)
         lease = leases.create(f"{staged}/{LEASE}", content)
         try:
             if role is not None:
                 fs.symlink(agent.id, f"{staged}/{LOCK}")
             fs.move(staged, folder)
-            # Jobs will be moved in here. A power cut that keeps such a move must keep the folder too, else the job is
-            # found in staging, among the debris. Once in an agent's life.
-            ground.sync([folder.rsplit("/", 1)[0]])
+            # Jobs will be moved into this folder. A power cut that keeps such a move must keep the folder too, else the
+            # job is found among the debris in staging. This costs one sync per agent.
+            context.sync([folder.rsplit("/", 1)[0]])
         except BaseException:
             lease.drop()
             raise
         return lease
 
-    lease = fs.retried(build, staged, ground.clock.sleep)
-    with ground.lock:
-        ground.held[agent.id] = Held(agent=agent, lease=lease, folder=folder)
+    lease = fs.retried(build, staged, context.clock.sleep)
+    with context.lock:
+        context.local_agents[agent.id] = LocalAgent(agent=agent, lease=lease, folder=folder)
     return agent
 
 
-def leave(ground: Ground, agent: Agent) -> None:
-    """End an agent. Its folder goes when it is empty; a folder without a lease file is a dead agent's."""
-    with ground.lock:
-        held = ground.held.pop(agent.id, None)
-    if held is None:
+def leave(context: FilesContext, agent: Agent) -> None:
+    """Remove the agent and, if it is empty, its folder. A folder without a lease file belongs to a dead agent."""
+    with context.lock:
+        owner = context.local_agents.pop(agent.id, None)
+    if owner is None:
         return
     with contextlib.suppress(OSError):
-        if not fs.subdirectories(held.folder):
-            remove_folder(held.folder)
-    held.lease.drop()
+        if not fs.subdirectories(owner.folder):
+            remove_folder(owner.folder)
+    owner.lease.drop()
 
 
 def remove_folder(folder: str) -> None:
@@ -85,27 +82,27 @@ def remove_folder(folder: str) -> None:
             raise
 
 
-def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
-    """The lease file's time changes every ten seconds; the folders are looked at every time, so that a job that was
-    killed is noticed at the next turn."""
-    held = ground.mine(agent)
-    now_s = ground.clock.monotonic_s()
-    # Several beats in every `stale_after`: with a fixed ten seconds a shorter setting had healthy agents killed.
-    if now_s - held.last_beat_s >= min(BEAT_EVERY_S, ground.policy.stale_after_s / 4):
-        held.lease.beat()
-        held.last_beat_s = now_s
+def heartbeat(context: FilesContext, agent: Agent, claim: Claim | None) -> None:
+    """Touch the lease file every ten seconds. Check the folders on every call, so that the worker notices a killed job
+    at its next turn."""
+    owner = context.local_agent(agent)
+    now_s = context.clock.monotonic_s()
+    # Several beats within `stale_after_s`: with a fixed ten seconds a shorter setting killed healthy agents.
+    if now_s - owner.last_beat_s >= min(BEAT_EVERY_S, context.policy.stale_after_s / 4):
+        owner.lease.beat()
+        owner.last_beat_s = now_s
     if claim is not None and not (
-        held.claims.get(claim.job_id) == claim.attempt and fs.exists(f"{held.folder}/{claim.job_id}")
+        owner.claims.get(claim.job_id) == claim.attempt and fs.exists(f"{owner.folder}/{claim.job_id}")
     ):
         raise ClaimLost(f"{claim.job_id}: taken from {agent.id} (recovered or killed)")
-    if not held.lease.stands():
+    if not owner.lease.stands():
         raise AgentLost(f"{agent.id} was declared dead; the slot joins again under a new name")
 
 
-def views(ground: Ground) -> list[AgentView]:
+def views(context: FilesContext) -> list[AgentView]:
     found = []
-    for role in (None, *ground.roles()):
-        home = ground.holds if role is None else ground.in_progress(role)
+    for role in (None, *context.roles()):
+        home = context.holds if role is None else context.in_progress(role)
         for name in sorted(fs.subdirectories(home)):
             folder = f"{home}/{name}"
             found.append(

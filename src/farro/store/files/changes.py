@@ -1,7 +1,4 @@
-"""Where the file store's changes come from: inotify on the folders, or polling where there is none.
-
-What a change means to a worker lives in queue.
-"""
+"""Sources of the file store's changes: inotify on the folders, or polling where there is none."""
 
 from __future__ import annotations
 
@@ -11,22 +8,23 @@ import time
 from farro.host import fs, inotify
 from farro.jobs import ids, places
 from farro.jobs.states import Status
-from farro.store.feed import Source
-from farro.store.files.context import Ground
+from farro.store.feed import ChangeSource
+from farro.store.files.context import FilesContext
 from farro.store.files.pause import RESUMED
 from farro.store.port import Change
 
 POLL_S = 0.25
-_NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM})
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM})
 
 
 class QueueSource:
-    """Entries into one role's queue: what a worker waits for. One watch, however many agents come and go."""
+    """Report entries into one role's queue, which is what a worker waits for. Needs one watch for any number of
+    agents."""
 
-    def __init__(self, ground: Ground, role: str) -> None:
+    def __init__(self, context: FilesContext, role: str) -> None:
         self._role = role
         self._inotify = inotify.Inotify()
-        self._inotify.watch(ground.incoming(role), inotify.MOVED_TO)
+        self._inotify.watch(context.incoming(role), inotify.MOVED_TO)
 
     def read(self, timeout_s: float) -> tuple[list[Change], bool]:
         events = self._inotify.read(timeout_s)
@@ -45,18 +43,18 @@ class QueueSource:
 
 
 class TreeSource:
-    """Every move of every job: for people who look on. Agents' folders are watched as they appear."""
+    """Report every move of every job, for displays. Agents' folders are watched as they appear."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, context: FilesContext) -> None:
+        self._context = context
         self._inotify = inotify.Inotify()
         self._places: dict[int, tuple[str | None, Status]] = {}
         self._parents: dict[int, str] = {}
-        for role in ground.roles():
+        for role in context.roles():
             self._add(places.incoming(role), role, Status.QUEUED)
             for status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED):
                 self._add(places.completed(role, status), role, status)
-            wd = self._inotify.watch(ground.in_progress(role), inotify.MOVED_TO)
+            wd = self._inotify.watch(context.in_progress(role), inotify.MOVED_TO)
             self._parents[wd] = role
             self._add_agents(role)
         self._add(places.WAITING, None, Status.QUEUED)
@@ -65,18 +63,18 @@ class TreeSource:
 
     def _add(self, place: str, role: str | None, status: Status) -> None:
         try:
-            wd = self._inotify.watch(self._ground.path(place), inotify.MOVED_TO)
+            wd = self._inotify.watch(self._context.path(place), inotify.MOVED_TO)
         except FileNotFoundError:
             return
         self._places[wd] = (role, status)
 
     def _add_agents(self, role: str) -> list[Change]:
-        """Watch every agent's folder; answers the jobs that are there already (they came before the watch)."""
+        """Watch every agent's folder. Returns the jobs that arrived before the watch."""
         found = []
-        for agent in fs.subdirectories(self._ground.in_progress(role)):
+        for agent in fs.subdirectories(self._context.in_progress(role)):
             place = f"{places.in_progress(role)}/{agent}"
             self._add(place, role, Status.IN_PROGRESS)
-            for name in fs.subdirectories(self._ground.path(place)):
+            for name in fs.subdirectories(self._context.path(place)):
                 if ids.is_job_id(name):
                     found.append(Change(job_id=name, role=role, status=Status.IN_PROGRESS))
         return found
@@ -104,7 +102,7 @@ class TreeSource:
 
 
 class PollingSource:
-    """Where there is no inotify, or none left: every quarter of a second "look again"."""
+    """Report a gap every quarter of a second, where there is no inotify or no instance left."""
 
     def read(self, timeout_s: float) -> tuple[list[Change], bool]:
         if timeout_s <= 0:
@@ -119,14 +117,14 @@ class PollingSource:
         pass
 
 
-def source(ground: Ground, role: str | None) -> Source:
+def source(context: FilesContext, role: str | None) -> ChangeSource:
     if inotify.available():
         try:
-            return TreeSource(ground) if role is None else QueueSource(ground, role)
+            return TreeSource(context) if role is None else QueueSource(context, role)
         except OSError as error:
-            if error.errno not in _NONE_LEFT:
+            if error.errno not in _EXHAUSTED:
                 raise
-            # Editors and containers take many, and a user has 128: without this no worker of his could start.
-            # [test_where_no_inotify_is_left_workers_work_all_the_same]
-            ground.log("warning", "changes are polled for, four times a second", {"why": str(error.strerror)})
+            # A user has 128 inotify instances, and editors and containers take many of them. Without this fallback no
+            # worker of that user could start. [test_where_no_inotify_is_left_workers_work_all_the_same]
+            context.log("warning", "polling for changes four times a second", {"why": str(error.strerror)})
     return PollingSource()

@@ -1,6 +1,6 @@
-"""Checks of a file store: the folders of its root, and what one look through the tree found. The look lives in scan.
+"""Doctor checks of a file store: the folders of its root, and the findings of one scan of the tree.
 
-Each names the command that repairs it; where only a person can judge, the commands put the job aside, in quarantine.
+Each finding names the command that repairs it; where only a person can judge, the commands move the job to quarantine.
 """
 
 from __future__ import annotations
@@ -12,111 +12,38 @@ from functools import cache
 from farro.doctor.checks import Check, Finding, counted, failed, ok, quoted, warning
 from farro.doctor.folders import wanted_folders
 from farro.jobs import places
-from farro.store.files.context import Ground
-from farro.store.files.scan import Scan, Seen, Tally, scan
+from farro.store.files.context import FilesContext
+from farro.store.files.scan import Scan, Tally, scan
 
 RECOVER = "farro watchdog --once"
 
 
-def checks(ground: Ground, roles: Iterable[str], *, finished: int | None) -> list[Check]:
-    root, roles = ground.root, tuple(roles)
+def checks(context: FilesContext, roles: Iterable[str], *, finished: int | None) -> list[Check]:
+    """All checks. They share one scan; `finished` limits how many finished jobs it opens (see scan)."""
+    root, roles = context.root, tuple(roles)
+    findings = _Findings(root)
 
-    @cache  # one look for all of them
-    def looked() -> Scan | OSError:
+    @cache
+    def scanned() -> Scan | OSError:
         try:
-            return scan(ground, finished=finished)
+            return scan(context, finished=finished)
         except OSError as error:
             return error
 
-    def each(name: str, title: str, tally: Callable[[Scan], Tally], judge: Callable[[Tally], Finding]) -> Check:
+    def tally_check(
+        name: str, title: str, tally_of: Callable[[Scan], Tally], describe: Callable[[Tally], Finding]
+    ) -> Check:
         def look() -> Finding:
-            seen = looked()
-            if isinstance(seen, OSError):
+            found = scanned()
+            if isinstance(found, OSError):
                 return ok("not known: see jobs-seen")  # which fails
-            found = tally(seen)
-            return judge(found) if found.count else ok("none")
+            tally = tally_of(found)
+            return describe(tally) if tally.count else ok("none")
 
         return Check(id=name, title=title, look=look)
 
-    def aside(tally: Tally) -> list[str]:
-        home = f"{root}/{places.QUARANTINE}/"
-        return [f"mv -n {quoted(f'{root}/{seen.path}')} {quoted(home)}" for seen in tally.examples]
-
-    def twins(tally: Tally) -> Finding:
-        """The one farther on its way is kept: a commit is accepted once, and the earlier place is what was left."""
-        cause = "a power cut on a filesystem without a journal, or a copy by hand; put the one aside that is behind"
-        details = tuple(f"{seen.what}: {seen.path} and {seen.other}" for seen in tally.examples)
-        found = f"{counted(tally.count, 'job')} in two places"
-        return failed(found, cause, *aside(tally), details=details)
-
-    def contradicting(tally: Tally) -> Finding:
-        cause = (
-            "somebody edited or moved it by hand; no worker takes such a job. Put it aside, look, and queue it again"
-        )
-        return failed(
-            f"{counted(tally.count, 'job')} whose job.json contradicts the place",
-            cause,
-            *aside(tally),
-            details=_told(tally),
-        )
-
-    def damaged(tally: Tally) -> Finding:
-        cause = "a file was removed or cut by hand, or by a disk; put it aside, where it is shown as failed"
-        return failed(f"{counted(tally.count, 'job')} that cannot be read", cause, *aside(tally), details=_told(tally))
-
-    def foreign(tally: Tally) -> Finding:
-        cause = "another version of farro wrote it, and this one leaves it alone; use that one, or a newer one"
-        return warning(
-            f"{counted(tally.count, 'job')} of another version", cause, "python3 -m pip install --upgrade farro",
-            details=_told(tally),
-        )  # fmt: skip
-
-    def dead_locks(tally: Tally) -> Finding:
-        cause = "a worker was killed between lock and move; the next worker of that role takes it over, or you do"
-        removed = [f"rm {quoted(f'{root}/{seen.path}')}" for seen in tally.examples]
-        return warning(f"{counted(tally.count, 'lock')} of dead agents", cause, *removed, details=_told(tally))
-
-    def dead_agents(tally: Tally) -> Finding:
-        cause = "a worker was killed; a watchdog recovers its jobs, and the manager queues them again"
-        return warning(
-            f"{counted(tally.count, 'dead agent')} with what they held", cause, RECOVER, "farro manager --once",
-            details=_told(tally),
-        )  # fmt: skip
-
-    def left_in_staging(tally: Tally) -> Finding:
-        cause = "whoever submitted was killed before the job was queued; a watchdog clears it"
-        return warning(
-            f"{counted(tally.count, 'folder')} in jobs/.staging for more than a day",
-            cause,
-            RECOVER,
-            details=_told(tally),
-        )
-
-    def quarantined(tally: Tally) -> Finding:
-        cause = (
-            "they contradicted themselves and were put aside; look at each, queue it anew if it matters, and remove it"
-        )
-        commands = [
-            line
-            for seen in tally.examples
-            for line in (f"farro show {seen.what}", f"rm -r {quoted(f'{root}/{seen.path}')}")
-        ]
-        return warning(f"{counted(tally.count, 'job')} in quarantine", cause, *commands, details=_told(tally))
-
-    def temporary(tally: Tally) -> Finding:
-        cause = "a process was killed while it wrote; nothing reads them"
-        removed = [f"rm -rf {quoted(f'{root}/{seen.path}')}" for seen in tally.examples]
-        return warning(f"{counted(tally.count, 'temporary file')} left", cause, *removed, details=_paths(tally))
-
-    def strays(tally: Tally) -> Finding:
-        cause = "only jobs' folders belong there; nothing works them"
-        moved = [f"mv -n {quoted(f'{root}/{seen.path}')} {quoted(f'{root}/')}" for seen in tally.examples]
-        return warning(
-            f"{counted(tally.count, 'thing')} in a queue that is no job", cause, *moved, details=_paths(tally)
-        )
-
     def tree() -> Finding:
-        found = looked()
+        found = scanned()
         if isinstance(found, OSError):
             raise found
         unread = f"; {found.unread} finished ones by their place only (--all opens them too)" if found.unread else ""
@@ -125,29 +52,100 @@ def checks(ground: Ground, roles: Iterable[str], *, finished: int | None) -> lis
     return [
         Check(id="folders", title="folders of the root", look=lambda: _folders(root, roles), quick=True),
         Check(id="jobs-seen", title="jobs", look=tree),
-        each("jobs-in-two-places", "one id, one place", lambda seen: seen.twins, twins),
-        each("jobs-contradict", "place and status agree", lambda seen: seen.contradicting, contradicting),
-        each("jobs-damaged", "jobs can be read", lambda seen: seen.damaged, damaged),
-        each("jobs-foreign", "schema versions", lambda seen: seen.foreign, foreign),
-        each("dead-locks", "locks of dead agents", lambda seen: seen.dead_locks, dead_locks),
-        each("dead-agents", "jobs of dead agents", lambda seen: seen.dead_agents, dead_agents),
-        each("staging", "leftovers in staging", lambda seen: seen.left_in_staging, left_in_staging),
-        each("quarantine", "quarantine", lambda seen: seen.quarantined, quarantined),
-        each("temporary-files", "temporary files", lambda seen: seen.temporary, temporary),
-        each("strays", "what is no job", lambda seen: seen.strays, strays),
+        tally_check("jobs-in-two-places", "one id, one place", lambda found: found.twins, findings.twins),
+        tally_check(
+            "jobs-contradict", "place and status agree", lambda found: found.contradicting, findings.contradicting
+        ),
+        tally_check("jobs-damaged", "jobs can be read", lambda found: found.damaged, findings.damaged),
+        tally_check("jobs-foreign", "schema versions", lambda found: found.foreign, findings.foreign),
+        tally_check("dead-locks", "locks of dead agents", lambda found: found.dead_locks, findings.dead_locks),
+        tally_check("dead-agents", "jobs of dead agents", lambda found: found.dead_agents, findings.dead_agents),
+        tally_check("staging", "leftovers in staging", lambda found: found.left_in_staging, findings.left_in_staging),
+        tally_check("quarantine", "quarantine", lambda found: found.quarantined, findings.quarantined),
+        tally_check("temporary-files", "temporary files", lambda found: found.temporary, findings.temporary),
+        tally_check("strays", "what is no job", lambda found: found.strays, findings.strays),
     ]
 
 
-def _told(tally: Tally) -> tuple[str, ...]:
-    return tuple(_of(seen) for seen in tally.examples)
+class _Findings:
+    """Describe each kind of contradiction: what was found, the likely cause, and the commands that help."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def _path(self, path: str) -> str:
+        return quoted(f"{self._root}/{path}")
+
+    def _move_aside(self, tally: Tally) -> list[str]:
+        quarantine = self._path(f"{places.QUARANTINE}/")
+        return [f"mv -n {self._path(example.path)} {quarantine}" for example in tally.examples]
+
+    def twins(self, tally: Tally) -> Finding:
+        # The job that is further along is kept: a commit is accepted once, and the earlier place is a leftover.
+        cause = "a power cut on a filesystem without a journal, or a copy by hand; put the one aside that is behind"
+        details = tuple(f"{example.what}: {example.path} and {example.other}" for example in tally.examples)
+        found = f"{counted(tally.count, 'job')} in two places"
+        return failed(found, cause, *self._move_aside(tally), details=details)
+
+    def contradicting(self, tally: Tally) -> Finding:
+        cause = "it was edited or moved by hand; no worker takes such a job. Put it aside, look, and queue it again"
+        found = f"{counted(tally.count, 'job')} whose job.json contradicts the place"
+        return failed(found, cause, *self._move_aside(tally), details=_details(tally))
+
+    def damaged(self, tally: Tally) -> Finding:
+        cause = "a file was removed or cut by hand, or by a disk; put it aside, where it is shown as failed"
+        found = f"{counted(tally.count, 'job')} that cannot be read"
+        return failed(found, cause, *self._move_aside(tally), details=_details(tally))
+
+    def foreign(self, tally: Tally) -> Finding:
+        cause = "another version of farro wrote it, and this one leaves it alone; use that one, or a newer one"
+        found = f"{counted(tally.count, 'job')} of another version"
+        return warning(found, cause, "python3 -m pip install --upgrade farro", details=_details(tally))
+
+    def dead_locks(self, tally: Tally) -> Finding:
+        cause = "a worker was killed between lock and move; the next worker of that role takes it over, or you do"
+        commands = [f"rm {self._path(example.path)}" for example in tally.examples]
+        return warning(f"{counted(tally.count, 'lock')} of dead agents", cause, *commands, details=_details(tally))
+
+    def dead_agents(self, tally: Tally) -> Finding:
+        cause = "a worker was killed; a watchdog recovers its jobs, and the manager queues them again"
+        found = f"{counted(tally.count, 'dead agent')} with what they held"
+        return warning(found, cause, RECOVER, "farro manager --once", details=_details(tally))
+
+    def left_in_staging(self, tally: Tally) -> Finding:
+        cause = "the submitter was killed before the job was queued; a watchdog clears it"
+        found = f"{counted(tally.count, 'folder')} in jobs/.staging for more than a day"
+        return warning(found, cause, RECOVER, details=_details(tally))
+
+    def quarantined(self, tally: Tally) -> Finding:
+        cause = (
+            "they contradicted themselves and were put aside; look at each, queue it anew if it matters, and remove it"
+        )
+        commands = [
+            line
+            for example in tally.examples
+            for line in (f"farro show {example.what}", f"rm -r {self._path(example.path)}")
+        ]
+        return warning(f"{counted(tally.count, 'job')} in quarantine", cause, *commands, details=_details(tally))
+
+    def temporary(self, tally: Tally) -> Finding:
+        cause = "a process was killed while it wrote; nothing reads them"
+        commands = [f"rm -rf {self._path(example.path)}" for example in tally.examples]
+        return warning(f"{counted(tally.count, 'temporary file')} left", cause, *commands, details=_paths(tally))
+
+    def strays(self, tally: Tally) -> Finding:
+        cause = "only jobs' folders belong there; nothing works them"
+        commands = [f"mv -n {self._path(example.path)} {quoted(f'{self._root}/')}" for example in tally.examples]
+        found = f"{counted(tally.count, 'thing')} in a queue that is no job"
+        return warning(found, cause, *commands, details=_paths(tally))
 
 
-def _of(seen: Seen) -> str:
-    return f"{seen.what} ({seen.path})"
+def _details(tally: Tally) -> tuple[str, ...]:
+    return tuple(f"{example.what} ({example.path})" for example in tally.examples)
 
 
 def _paths(tally: Tally) -> tuple[str, ...]:
-    return tuple(seen.path for seen in tally.examples)
+    return tuple(example.path for example in tally.examples)
 
 
 def _folders(root: str, roles: Iterable[str]) -> Finding:
@@ -155,7 +153,7 @@ def _folders(root: str, roles: Iterable[str]) -> Finding:
     if missing:
         return failed(
             f"{missing[0]} is missing" + (f", and {len(missing) - 1} more" if len(missing) > 1 else ""),
-            "git keeps no empty folders, or somebody removed it, or the config declares a new role",
+            "git keeps no empty folders, or it was removed, or the config declares a new role",
             "farro init",
             details=tuple(missing[:5]),
         )

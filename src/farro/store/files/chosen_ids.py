@@ -1,7 +1,4 @@
-"""The registry of chosen ids, jobs/.ids: one link each, `<hash of the content>.<name in staging>`.
-
-Who makes a link, and when, lives in submit; what becomes of one after a power cut, in replay.
-"""
+"""The registry of chosen ids, jobs/.ids: one link per id, with the target `<hash of the content>.<name in staging>`."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from collections.abc import Mapping
 from farro.errors import Damaged, FarroError, SyncFailed
 from farro.host import fs, trees
 from farro.store.files import folder as folders
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.port import Submission
 
 
-def registered(ground: Ground, job_id: str) -> tuple[str, str]:
-    """What the registry says of an id: the content's hash and the staging name; empty strings when it says nothing."""
-    target = fs.readlink(f"{ground.registry}/{job_id}") or ""
+def registered(context: FilesContext, job_id: str) -> tuple[str, str]:
+    """The content's hash and the staging name of a registered id; empty strings when the id is not registered."""
+    target = fs.readlink(f"{context.registry}/{job_id}") or ""
     digest, _, name = target.partition(".")
     if target and (len(digest) != 64 or not name.startswith(f"{job_id}.") or "/" in name):
         raise Damaged(f"jobs/.ids/{job_id} does not point at a staged job: {ascii(target)[:100]}")
@@ -29,7 +26,7 @@ def digest(submission: Submission, prompt: bytes) -> str:
 
 
 def _hash(role: str, prompt: bytes, narrative: bytes, payload: Mapping[str, bytes]) -> str:
-    import hashlib  # here: only ids that a caller chose are hashed
+    import hashlib  # imported here: only submissions with a chosen id are hashed
 
     whole = hashlib.sha256()
     parts = [role.encode(), prompt, narrative]
@@ -41,7 +38,7 @@ def _hash(role: str, prompt: bytes, narrative: bytes, payload: Mapping[str, byte
 
 
 def digest_of(folder: str) -> str | None:
-    """Of a staged job's content, as it was computed when it was staged; None when it cannot be read any more."""
+    """Recompute the digest of a staged job from its files; None when they can no longer be read."""
     try:
         role = folders.read_lifecycle(folder).role
         narrative = fs.read_bytes(f"{folder}/prompt.md") if fs.exists(f"{folder}/prompt.md") else b""
@@ -52,13 +49,13 @@ def digest_of(folder: str) -> str | None:
         return None
 
 
-def make_durable(ground: Ground, name: str) -> None:
-    """What another submitter staged under that name, and perhaps only meant to write into a journal. Where it is gone
-    somebody has published it, and that one did this or has a record."""
-    if not ground.policy.durable:
+def make_durable(context: FilesContext, name: str) -> None:
+    """Sync a folder that another submitter staged, and which may so far be durable only through that submitter's
+    journal. If the folder is gone, another process has published it, after it synced it or wrote its own record."""
+    if not context.policy.durable:
         return
-    folder = f"{ground.staging}/{name}"
-    for path in (*trees.everything(folder), folder, ground.staging):
+    folder = f"{context.staging}/{name}"
+    for path in (*trees.everything(folder), folder, context.staging):
         try:
             fd = fs.open_read(path)
         except FileNotFoundError:

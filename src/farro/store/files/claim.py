@@ -1,21 +1,19 @@
-"""Claiming (`load_job`): lock, move, count the attempt, write job.json. The move is the commit point.
+"""Claim jobs: lock, move, count the attempt, write job.json. The move is the commit point.
 
-Which job is next lives in queue, what is seen of it in look; what comes of it lives in settle.
-
-- A job whose claimer died before the move was never started: its lock is dead and may be removed by whoever meets it.
+- A job whose claimer died before the move was never started: any agent may remove the dead lock.
   [test_lock_held_and_holder_dies_before_the_move]
-- The rename arbitrates even if a lock was lost; the winner puts its own name right.
+- The rename decides even if a lock was lost; the winner writes its own name into the lock.
   [test_two_workers_want_one_job, test_a_lock_removed_by_a_late_one_is_put_right]
 - Checks before the move are advisory and repeated after it. [test_a_job_edited_between_look_and_move_is_read_again,
   test_a_queue_that_is_paused_between_look_and_move_keeps_its_job]
-- A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there
-  is something to lose, job.json is synced before it is replaced (R6).
+- A claim needs no sync, because a lost claim only requeues the job. But it never risks what earlier hops decided: once
+  there is something to lose, job.json is synced before it is replaced (R6).
   [test_power_cut_during_a_claim_keeps_earlier_hops]
-- Of a row of small jobs (`claim_batch`) job.json is written with the commit, or by `record_claim` when one is not over in
-  a moment: until then it says what it said in the queue, as after a kill between the move and the writing. The path is
-  the state (R1). [test_kill_at_every_call]
-- A row goes through each step together (see look): read, judged, locked and moved, counted. For each job the steps are
-  those of a claim alone, in their order.
+- For a batch of small jobs (`claim_batch`) job.json is written with the commit, or by `record_claim` when a job takes
+  longer than a moment. Until then it says what it said in the queue, as after a kill between the move and the write.
+  The path is the state (R1). [test_kill_at_every_call]
+- A batch goes through each step together: read, judge, lock and move, count. For each job these are the steps of a
+  single claim, in the same order.
 """
 
 from __future__ import annotations
@@ -30,261 +28,253 @@ from typing import Any
 from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, StorageTrouble, SyncFailed, UnknownSchema
 from farro.host import fs, leases, links
 from farro.jobs import audit_fields, ids, places, transitions
-from farro.jobs.envelope import Envelope
+from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.states import Status
 from farro.log.audit import tell_all
 from farro.store.files import folder as folders
-from farro.store.files import inspect as looks
-from farro.store.files import pause
+from farro.store.files import pause, queued_job
 from farro.store.files.agents import LEASE
 from farro.store.files.agents import LOCK as OWN_LOCK
-from farro.store.files.context import Ground, Held
-from farro.store.files.inspect import Look, Verdict
-from farro.store.files.move import Moved, deliver, quarantine, try_move
+from farro.store.files.context import FilesContext, LocalAgent
+from farro.store.files.move import MoveResult, deliver, quarantine, try_move
 from farro.store.files.queue import QueueView
+from farro.store.files.queued_job import ClaimVerdict, QueuedJob
 from farro.store.port import Claim
 
 JUST_NOW_S = 0.05
-_FEW = 4  # so many are taken at once even if little more is there
+_SMALL_BATCH = 4  # this many are claimed at once even if the queue holds few more
 
 
-class _Changed(Exception):
-    """After the move it turned out that the job had been away meanwhile: it came back with a delay, or was not read."""
+class _ChangedMeanwhile(Exception):
+    """After the move the job turned out to have left and re-entered the queue: it has a delay now, or was not read."""
 
 
-def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
-    """The next job, if there is one."""
-    claims = _claimed(ground, held, view, 1, in_row=False)
+def claim(context: FilesContext, owner: LocalAgent, view: QueueView) -> Claim | None:
+    """Claim the next job, if there is one."""
+    claims = _claim(context, owner, view, 1, in_batch=False)
     return claims[0] if claims else None
 
 
-def claim_batch(ground: Ground, held: Held, view: QueueView, limit: int) -> list[Claim]:
-    """Up to so many: a job that was begun before alone, and of much that is there not all (ports.store.BatchStore)."""
-    return _claimed(ground, held, view, limit, in_row=True)
+def claim_batch(context: FilesContext, owner: LocalAgent, view: QueueView, limit: int) -> list[Claim]:
+    """Claim up to `limit` jobs. A job that was started before is claimed alone; some of a long queue is left for idle
+    workers (see store.port.BatchStore)."""
+    return _claim(context, owner, view, limit, in_batch=True)
 
 
-def _claimed(ground: Ground, held: Held, view: QueueView, limit: int, *, in_row: bool) -> list[Claim]:
+def _claim(context: FilesContext, owner: LocalAgent, view: QueueView, limit: int, *, in_batch: bool) -> list[Claim]:
     claims: list[Claim] = []
-    if pause.is_paused(ground, held.agent.role or ""):
+    if pause.is_paused(context, owner.agent.role or ""):
         return claims
-    mine: deque[Look] = deque()  # moved, and not begun yet
+    moved: deque[QueuedJob] = deque()  # in our folder, attempt not counted yet
     busy: set[str] = set()
     over = False
     try:
-        while not over and (room := min(limit, max(_FEW, (len(claims) + len(view)) // 2)) - len(claims)) > 0:
-            chosen, over = _chosen(ground, held, view, room, busy, first=not claims)
-            _move_all(ground, held, view, chosen, busy, mine)
-            if mine and pause.is_paused(ground, held.agent.role or ""):
-                # Since we looked: whoever paused the queue has been told that none of its jobs is claimed from then on.
-                while mine:
-                    _put_back(ground, held, mine.popleft().name)
+        while not over and (room := min(limit, max(_SMALL_BATCH, (len(claims) + len(view)) // 2)) - len(claims)) > 0:
+            chosen, over = _choose(context, owner, view, room, busy, first=not claims)
+            _move_all(context, owner, view, chosen, busy, moved)
+            if moved and pause.is_paused(context, owner.agent.role or ""):
+                # Paused since the first check. The pause was acknowledged, so no job may be claimed from then on.
+                while moved:
+                    _put_back(context, owner, moved.popleft().name)
                 over = True
-            while mine:
-                claims += _taken(ground, held, mine.popleft(), in_row)
-            # What comes in this instant can wait for the next turn.
+            while moved:
+                claims += _finish(context, owner, moved.popleft(), in_batch)
+            # Jobs that arrive at this instant can wait for the next turn.
             over = over or bool(claims and (claims[-1].attempt > 1 or not len(view)))
     except Exception:
-        for look in mine:
-            _put_back(ground, held, look.name)
-        ground.tell_all([one.envelope.lifecycle for one in claims])
-        for one in claims:  # nobody works on them now
+        for job in moved:
+            _put_back(context, owner, job.name)
+        context.audit_transitions([one.envelope.lifecycle for one in claims])
+        for one in claims:  # the caller does not get them, so no worker would run them
             with contextlib.suppress(FarroError, OSError):
-                hand_back(ground, held, one)
+                hand_back(context, owner, one)
         raise
-    ground.tell_all([one.envelope.lifecycle for one in claims])
+    context.audit_transitions([one.envelope.lifecycle for one in claims])
     return claims
 
 
-def _chosen(
-    ground: Ground, held: Held, view: QueueView, room: int, busy: set[str], *, first: bool
-) -> tuple[list[Look], bool]:
-    """Up to so many that this agent may have now; and whether the row ends here. `first`: it has none yet."""
-    incoming = ground.incoming(held.agent.role or "")
+def _choose(
+    context: FilesContext, owner: LocalAgent, view: QueueView, room: int, busy: set[str], *, first: bool
+) -> tuple[list[QueuedJob], bool]:
+    """Up to `room` jobs that this agent may claim now, and whether the batch ends with them. `first`: the batch is
+    still empty."""
+    incoming = context.incoming(owner.agent.role or "")
     upcoming: list[tuple[str, int]] = []
-    met = False  # a name that is locked, and was listed again meanwhile: to wait for it is not this call's business
+    met_locked = False  # a locked name was listed again meanwhile: this call does not wait for it
     while len(upcoming) < room and (found := view.next(known=bool(upcoming) or not first)) is not None:
-        if met := found[0] in busy:
+        if met_locked := found[0] in busy:
             break
         upcoming.append(found)
-    seen = [looks.seen(ground, f"{incoming}/{name}", name) for name, _ in upcoming]
-    chosen: list[Look] = []
-    for at, ((name, entered_ns), look) in enumerate(zip(upcoming, seen, strict=True)):
-        if look is None:
+    jobs = [queued_job.read(context, f"{incoming}/{name}", name) for name, _ in upcoming]
+    chosen: list[QueuedJob] = []
+    for at, ((name, entered_ns), job) in enumerate(zip(upcoming, jobs, strict=True)):
+        if job is None:
             continue
-        verdict, until = looks.judged(ground, held, look)
-        if verdict is Verdict.NEVER:
+        verdict, until = queued_job.judge(context, owner, job)
+        if verdict is ClaimVerdict.NEVER:
             view.skip(name)
-        elif look.entered_ns != entered_ns:
-            view.enter(name, look.entered_ns)
+        elif job.entered_ns != entered_ns:
+            view.enter(name, job.entered_ns)
         elif until is not None:
             view.delay(name, until, entered_ns)
-        elif not look.begun:
-            chosen.append(look)
-        else:  # alone: now, or in the next turn
+        elif not job.started_before:
+            chosen.append(job)
+        else:  # claimed alone: now, or in the next turn
             alone = first and not chosen
             view.put_back(upcoming[at + alone :])
-            return [look] if alone else chosen, True
-    return chosen, met or not upcoming
+            return [job] if alone else chosen, True
+    return chosen, met_locked or not upcoming
 
 
 def _move_all(
-    ground: Ground, held: Held, view: QueueView, chosen: Iterable[Look], busy: set[str], mine: deque[Look]
+    context: FilesContext,
+    owner: LocalAgent,
+    view: QueueView,
+    chosen: Iterable[QueuedJob],
+    busy: set[str],
+    moved: deque[QueuedJob],
 ) -> None:
-    """Lock and move each; those that are in this agent's folder then are added to `mine`."""
-    for look in chosen:
+    """Lock and move each job; add those that arrived in this agent's folder to `moved`."""
+    for job in chosen:
         try:
-            locked = _lock(ground, held, look.name)
-        except PermissionError as error:  # this job's folder alone: without this the others waited behind it
-            ground.log("critical", "folder may not be changed, job skipped", {"job_id": look.name, "why": str(error)})
-            view.skip(look.name)
+            locked = _lock(context, owner, job.name)
+        except PermissionError as error:  # only this job's folder is affected: without this the others waited behind it
+            context.log("critical", "folder may not be changed, job skipped", {"job_id": job.name, "why": str(error)})
+            view.skip(job.name)
             continue
         if not locked:
-            busy.add(look.name)
-            view.locked(look.name, look.entered_ns)
-        elif _move(ground, held, look.name):
-            mine.append(look)
+            busy.add(job.name)
+            view.locked(job.name, job.entered_ns)
+        elif _move(context, owner, job.name):
+            moved.append(job)
 
 
-def record_claim(ground: Ground, held: Held, claim: Claim) -> None:
-    """What a claim of a row has left for later: job.json, for whoever looks at a job that takes longer."""
-    if claim.job_id in held.unwritten and held.claims.get(claim.job_id) == claim.attempt:
-        path = f"{held.folder}/{claim.job_id}"
-        with folders.fenced(path, claim.job_id):
-            folders.write_lifecycle(ground, path, claim.envelope.lifecycle.to_json(), sync=False)
-        held.unwritten.discard(claim.job_id)
+def record_claim(context: FilesContext, owner: LocalAgent, claim: Claim) -> None:
+    """Write the job.json that a batched claim has postponed, so that queries show a job that takes longer."""
+    if claim.job_id in owner.unwritten and owner.claims.get(claim.job_id) == claim.attempt:
+        path = f"{owner.folder}/{claim.job_id}"
+        with folders.translated_errors(path, claim.job_id):
+            folders.write_lifecycle(context, path, claim.envelope.lifecycle.to_json(), sync=False)
+        owner.unwritten.discard(claim.job_id)
 
 
-def hand_back(ground: Ground, held: Held, claim: Claim) -> bool:
-    """To its place in the queue, as if nobody had had it; False: it has been written down, or is not ours any more.
+def hand_back(context: FilesContext, owner: LocalAgent, claim: Claim) -> bool:
+    """Return the job to its place in the queue as if it had never been claimed. False: its job.json has been written,
+    or this agent no longer owns the job.
 
-    Its job.json is the one that it had there, so its place is too. A kill in between leaves what a kill during the
-    claim leaves, backwards. [test_kill_at_every_call]
+    Its job.json is the one that it had in the queue, and therefore so is its place. A kill in between leaves the same
+    states as a kill during the claim. [test_kill_at_every_call]
     """
     job_id = claim.job_id
-    if job_id not in held.unwritten or held.claims.get(job_id) != claim.attempt:
+    if job_id not in owner.unwritten or owner.claims.get(job_id) != claim.attempt:
         return False
-    path = f"{held.folder}/{job_id}"
+    path = f"{owner.folder}/{job_id}"
     before = claim.envelope.lifecycle
-    held.forget(job_id)
-    with folders.fenced(path, job_id):
+    owner.forget(job_id)
+    with folders.translated_errors(path, job_id):
         folders.uncount_attempt(path, claim.attempt)
         folders.drop_lock(path)
-        if not deliver(ground, path, places.incoming(before.role), job_id, sync=False):
-            raise ClaimLost(f"{job_id}: taken from {held.agent.id} (recovered or killed)")
-    tell_all(ground.audit, [audit_fields.handed_back(before)])
+        if not deliver(context, path, places.incoming(before.role), job_id, sync=False):
+            raise ClaimLost(f"{job_id}: taken from {owner.agent.id} (recovered or killed)")
+    tell_all(context.audit, [audit_fields.handed_back(before)])
     return True
 
 
-def _just_locked(ground: Ground, lock: str) -> bool:
-    """Whether somebody locked it a moment ago, and is about to move it: no lease to look at. A lock that stays is
-    looked at in earnest."""
+def _just_locked(context: FilesContext, lock: str) -> bool:
+    """Whether another agent locked the job a moment ago and is about to move it. Then its lease need not be checked; a
+    lock that stays is checked later."""
     try:
-        locked_s = fs.lstat(lock).st_ctime  # of its owner's last lock, or of the end of one: he is at work
+        locked_s = fs.lstat(lock).st_ctime  # changes whenever its agent makes or removes a lock, so the agent is active
     except OSError:
         return False
-    return 0.0 <= ground.clock.now().timestamp() - locked_s < JUST_NOW_S
+    return 0.0 <= context.clock.now().timestamp() - locked_s < JUST_NOW_S
 
 
-def _owned_prompt(ground: Ground, path: str) -> dict[str, Any]:
-    try:
-        return folders.read_prompt(ground, path)
-    except FileNotFoundError as error:
-        if not fs.exists(path):
-            raise  # the whole job was taken from us: its fence says so
-        raise Damaged("prompt.json is missing") from error
-
-
-def _lock(ground: Ground, held: Held, name: str) -> bool:
-    """Make `lock` exclusively: one call, complete when it appears. A dead agent's lock is removed once."""
-    path = f"{_queued(ground, held, name)}/{folders.LOCK}"
+def _lock(context: FilesContext, owner: LocalAgent, name: str) -> bool:
+    """Create the lock exclusively, in one call, complete when it appears. A dead agent's lock is removed once."""
+    path = f"{_queue_folder(context, owner, name)}/{folders.LOCK}"
     for _ in range(2):
         try:
-            links.again(f"{held.folder}/{OWN_LOCK}", path)
+            links.again(f"{owner.folder}/{OWN_LOCK}", path)
             return True
         except FileExistsError:
-            owner = fs.readlink(path)
-            if owner == held.agent.id:
+            holder = fs.readlink(path)
+            if holder == owner.agent.id:
                 return True  # made by a call whose answer was lost (R7); else we would wait for ourselves for ever
-            if _just_locked(ground, path):
+            if _just_locked(context, path):
                 return False
-            home = held.folder.rsplit("/", 1)[0]
-            if owner is not None and ids.is_agent(owner) and leases.is_held(f"{home}/{owner}/{LEASE}"):
+            home = owner.folder.rsplit("/", 1)[0]
+            if holder is not None and ids.is_agent(holder) and leases.is_held(f"{home}/{holder}/{LEASE}"):
                 return False
             with contextlib.suppress(FileNotFoundError):
                 fs.unlink(path)
         except (FileNotFoundError, NotADirectoryError):
-            return True  # gone: the move will say so
+            return True  # the job is gone: the move will report it
     return False
 
 
-def _move(ground: Ground, held: Held, name: str) -> bool:
-    """Whether it is ours now. The lock goes where it is not: others may try, while our trouble lasts."""
-    source = _queued(ground, held, name)
+def _move(context: FilesContext, owner: LocalAgent, name: str) -> bool:
+    """Whether the job is in our folder now. If the move failed, remove the lock so that other agents can try."""
+    source = _queue_folder(context, owner, name)
     try:
-        moved = try_move(source, f"{held.folder}/{name}")
+        result = try_move(source, f"{owner.folder}/{name}")
     except FileExistsError:
-        ground.log("critical", "job is in its agent's folder and in the queue, skipped", {"job_id": name})
+        context.log("critical", "job is in its agent's folder and in the queue, skipped", {"job_id": name})
         return False
     except OSError:
         with contextlib.suppress(OSError):
             folders.drop_lock(source)
         raise
-    if moved is Moved.NO_DESTINATION:
+    if result is MoveResult.NO_DESTINATION:
         with contextlib.suppress(OSError):
             folders.drop_lock(source)
-        raise AgentLost(f"{held.agent.id} was declared dead; the slot joins again under a new name")
-    return moved is Moved.DONE
+        raise AgentLost(f"{owner.agent.id} was declared dead; the slot joins again under a new name")
+    return result is MoveResult.DONE
 
 
-def _taken(ground: Ground, held: Held, look: Look, in_row: bool) -> list[Claim]:
-    """The claim of a job that is ours now; none where it turns out not to be one for us."""
-    name, path = look.name, f"{held.folder}/{look.name}"
+def _finish(context: FilesContext, owner: LocalAgent, job: QueuedJob, in_batch: bool) -> list[Claim]:
+    """The claim of a job that is in our folder now, or an empty list where it turns out that we cannot have it."""
+    name, path = job.name, f"{owner.folder}/{job.name}"
     try:
-        with folders.fenced(path, name):
-            return [fs.retried(lambda: _begin(ground, held, name, path, look, in_row=in_row), path, ground.clock.sleep)]
+        with folders.translated_errors(path, name):
+            return [fs.retried(lambda: _begin(context, owner, path, job, in_batch=in_batch), path, context.clock.sleep)]
     except ClaimLost:
         pass  # an operator or a watchdog was faster
-    except _Changed:
-        _put_back(ground, held, name)  # its entry is told again, and then it is looked at
+    except _ChangedMeanwhile:
+        _put_back(context, owner, name)  # the feed reports its entry again, and then the job is read
     except UnknownSchema as error:
-        ground.tell_foreign(name, str(error))
-        _put_back(ground, held, name)
+        context.log_foreign(name, str(error))
+        _put_back(context, owner, name)
     except SyncFailed:
-        raise  # the disk's trouble, not the job's: the worker stops, recovery decides (R7)
+        raise  # trouble of the disk, not of the job: the worker stops, and recovery decides (R7)
     except Damaged as error:
-        quarantine(ground, path, name, str(error))
+        quarantine(context, path, name, str(error))
     except Exception:
-        _put_back(ground, held, name)  # nothing was started
+        _put_back(context, owner, name)  # nothing was started
         raise
     return []
 
 
-def begin_at_once(ground: Ground, held: Held, name: str) -> Claim:
-    """Claim a job that was published into our own folder: there is nobody to race with."""
-    path = f"{held.folder}/{name}"
-    with folders.fenced(path, name):
-        claimed = fs.retried(lambda: _begin(ground, held, name, path, Look(name)), path, ground.clock.sleep)
-    ground.tell(claimed.envelope.lifecycle)
+def begin_at_once(context: FilesContext, owner: LocalAgent, name: str) -> Claim:
+    """Claim a job that was published into our own folder, where no other agent can race for it."""
+    path = f"{owner.folder}/{name}"
+    with folders.translated_errors(path, name):
+        claimed = fs.retried(lambda: _begin(context, owner, path, QueuedJob(name)), path, context.clock.sleep)
+    context.audit_transition(claimed.envelope.lifecycle)
     return claimed
 
 
-def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_row: bool = False) -> Claim:
-    role = held.agent.role
+def _begin(context: FilesContext, owner: LocalAgent, path: str, job: QueuedJob, *, in_batch: bool = False) -> Claim:
+    """Count the attempt of a job in our folder and write its job.json, unless a batch postpones that."""
+    role = owner.agent.role
     assert role is not None
-    if fs.readlink(f"{path}/{folders.LOCK}") != held.agent.id:
+    if fs.readlink(f"{path}/{folders.LOCK}") != owner.agent.id:
         folders.drop_lock(path)
-        fs.symlink(held.agent.id, f"{path}/{folders.LOCK}")
-    before = look.lifecycle
-    if before is None or looks.which(path) != look.seen:
-        if look.fresh:
-            raise _Changed
-        before = folders.owned_lifecycle(ground, path, name, role, Status.QUEUED)
-        # Before the attempt is counted. Without this a job that failed and was to wait was started again at once.
-        if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.due_now():
-            raise _Changed
+        fs.symlink(owner.agent.id, f"{path}/{folders.LOCK}")
+    before = _lifecycle_after_move(context, path, job, role)
     if before.attempt > 0:
         folders.reconcile_mirrors(path)
-    prompt = look.prompt if look.prompt is not None else _owned_prompt(ground, path)
+    prompt = job.prompt if job.prompt is not None else _owned_prompt(context, path)
     if before.attempt == 0 and folders.first_attempt(path):
         attempt = 1
     else:
@@ -293,44 +283,66 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_r
         before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
     lifecycle = transitions.claimed(
         before,
-        agent=held.agent.id,
+        agent=owner.agent.id,
         attempt=attempt,
-        correlation_id=f"{ground.random_bits(128):032x}",
-        now=ground.clock.now(),
-        policy_version=ground.policy.policy_version(role),
+        correlation_id=f"{context.random_bits(128):032x}",
+        now=context.clock.now(),
+        policy_version=context.policy.policy_version(role),
     )
-    # What job.json alone knows: the hops, and which job this one repeats. Everything else is rebuilt when it is torn.
-    precious = bool(before.hops or before.retry_of)
-    if in_row and attempt == 1 and not precious:
-        held.unwritten.add(name)
+    # Only job.json knows the hops and which job this one repeats. Everything else is rebuilt when the file is torn.
+    irreplaceable = bool(before.hops or before.retry_of)
+    if in_batch and attempt == 1 and not irreplaceable:
+        owner.unwritten.add(job.name)
     else:
-        held.unwritten.discard(name)
+        owner.unwritten.discard(job.name)
         try:
-            folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=precious)
+            folders.write_lifecycle(context, path, lifecycle.to_json(), sync=irreplaceable)
         except (StorageTrouble, OSError):
-            # It is put back. Without this a disk that was full for a minute used up every attempt that the job has, and
-            # the first worker that died with it had it killed. [test_a_claim_that_the_disk_refuses_is_no_attempt]
+            # The caller puts the job back. Without this a disk that was full for a minute used up every attempt of the
+            # job, and it was killed with the first worker that died. [test_a_claim_that_the_disk_refuses_is_no_attempt]
             folders.uncount_attempt(path, attempt)
             raise
-    held.claims[name] = attempt
+    owner.claims[job.name] = attempt
     return Claim(
-        agent=held.agent,
+        agent=owner.agent,
         envelope=Envelope(prompt=prompt, lifecycle=lifecycle),
         attempt=attempt,
         folder=folders.attempt_folder(path, attempt),
-        scope=ground.scope,
+        scope=context.scope,
     )
 
 
-def _queued(ground: Ground, held: Held, name: str) -> str:
-    """Its folder in the queue that this agent works."""
-    assert held.agent.role is not None
-    return f"{ground.incoming(held.agent.role)}/{name}"
+def _lifecycle_after_move(context: FilesContext, path: str, job: QueuedJob, role: str) -> Lifecycle:
+    """What was read before the move, if job.json is still the same file; else what it says now."""
+    if job.lifecycle is not None and queued_job.file_identity(path) == job.identity:
+        return job.lifecycle
+    if job.cached:
+        raise _ChangedMeanwhile
+    found = folders.owned_lifecycle(context, path, job.name, role, Status.QUEUED)
+    # Checked before the attempt is counted. Without this a job that had failed and had to wait was started at once.
+    if found.not_before is not None and datetime.fromisoformat(found.not_before) > context.due_now():
+        raise _ChangedMeanwhile
+    return found
 
 
-def _put_back(ground: Ground, held: Held, name: str) -> None:
-    """Into its queue, as if nobody had had it. Where this fails too, recovery does it."""
-    path = f"{held.folder}/{name}"
+def _owned_prompt(context: FilesContext, path: str) -> dict[str, Any]:
+    try:
+        return folders.read_prompt(context, path)
+    except FileNotFoundError as error:
+        if not fs.exists(path):
+            raise  # the whole job was taken from us: translated_errors reports ClaimLost
+        raise Damaged("prompt.json is missing") from error
+
+
+def _queue_folder(context: FilesContext, owner: LocalAgent, name: str) -> str:
+    """The job's folder in the queue that this agent works on."""
+    assert owner.agent.role is not None
+    return f"{context.incoming(owner.agent.role)}/{name}"
+
+
+def _put_back(context: FilesContext, owner: LocalAgent, name: str) -> None:
+    """Return the job to its queue as if it had never been claimed. If this fails too, recovery does it."""
+    path = f"{owner.folder}/{name}"
     with contextlib.suppress(OSError):
         folders.drop_lock(path)
-        fs.move(path, _queued(ground, held, name))
+        fs.move(path, _queue_folder(context, owner, name))

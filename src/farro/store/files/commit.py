@@ -1,21 +1,19 @@
-"""Committing (`commit_job`): results, then the decision, then one move. And carrying out a decision after a crash.
-
-What an outcome asks for is decided in kernel.moves; finding dead agents lives in recover.
+"""Commit a job: write results, then the decision, then make one move. Also carry out a decision after a crash.
 
 The order, and what a crash at each point leaves [test_kill_at_every_call_of_commit, RELIABILITY 5-7]:
-1. result files of the attempt. Crash: not decided, the attempt is repeated in a new folder.
+1. The result files of the attempt. Crash: nothing is decided, the attempt is repeated in a new folder.
 2. job.json with the decision. Crash from here on: rolled forward, not repeated.
-3. mirrors, the lock goes: what is found at the destination says what was decided.
-4. the move (ENOENT = fenced: ClaimLost, nothing written elsewhere), then the answer.
+3. Update the mirrors and remove the lock, so that the files at the destination agree with the decision.
+4. The move (ENOENT = fenced: ClaimLost, nothing is written elsewhere), then the acknowledgement.
 With children the move goes to jobs/outbox first (dispatch).
 
-With durability `power` all of it is in the journal before 1 and nothing is synced: after a power cut the record makes
-it true again (journal, replay). Without a journal (a commit with children, a large output, a process that has only just
-begun) each step is on the disk before the next: the results with their folders and the agent's own folder (the job is
-durably ours before anything is decided about it: without that btrfs may keep the decision and lose the claim's move, a
-finished job in a queue, which no worker takes), job.json before it replaces, the job's folder before the move, the
-destination before the answer. [test_power_cut_keeps_what_was_acknowledged,
-test_a_neighbours_syncs_show_no_half_transaction]
+With durability `power` everything is in the journal before step 1 and nothing is synced: after a power cut the record
+restores it (journal_replay). Without a journal (a commit with children, a large output, a process that has just
+started) each step is on the disk before the next: the results with their folders and the agent's own folder, job.json
+before it replaces the old one, the job's folder before the move, the destination before the acknowledgement. The
+agent's folder is synced so that the claim is durable before the decision: otherwise btrfs may keep the decision and
+lose the claim's move, which leaves a finished job in a queue that no worker takes.
+[test_power_cut_keeps_what_was_acknowledged, test_a_neighbours_syncs_show_no_half_transaction]
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from farro.jobs.transitions import Move
 from farro.lazy_dataclass import dataclass
 from farro.store.files import dispatch, draft
 from farro.store.files import folder as folders
-from farro.store.files.context import Ground, Held
+from farro.store.files.context import FilesContext, LocalAgent
 from farro.store.files.journal import LARGEST
 from farro.store.files.journal_records import Record
 from farro.store.files.move import deliver
@@ -43,55 +41,60 @@ from farro.store.port import Claim
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
+# Decisions that show the attempt's own report. The report of an agent that died before its decision is not mirrored.
 REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED, Reason.ANSWERED})
 
-_TRIED = object()  # a claim's runtime from its first commit on
-_DECIDING = object()  # … and from its decision on
+_TRIED = object()  # the claim's `runtime` after its first try to commit
+_DECIDING = object()  # … and after that try has begun to write the decision
 
 
-def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-    """Decide and carry out. ClaimLost: somebody else has the job, or has carried out this very decision.
+def commit(context: FilesContext, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+    """Decide and carry out. ClaimLost: another agent has the job, or has carried out this very decision.
 
-    A claim is committed once, also by the agent that has the same job again: the path alone would let an old claim
+    A claim is committed once, even if the agent has claimed the same job again: the path alone would let an old claim
     decide the new attempt. [test_a_claim_is_committed_once]
     """
-    (told,) = _commit_all(ground, [(claim, outcome)], move)
-    if isinstance(told, FarroError):
-        raise told
-    return told
+    (result,) = _commit_all(context, [(claim, outcome)], move)
+    if isinstance(result, FarroError):
+        raise result
+    return result
 
 
-def commit_batch(ground: Ground, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
-    """As `commit` for each, whosever claims they are, with one write of the journal for all: what came of each, or what
-    it raised. Only a failed sync ends it (R7)."""
-    return _commit_all(ground, ended, None)
+def commit_batch(context: FilesContext, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
+    """Commit the claims of any local agents with one journal write. Returns for each job its lifecycle or the error
+    that it raised. Only a failed sync aborts the batch (R7)."""
+    return _commit_all(context, ended, None)
 
 
 def _commit_all(
-    ground: Ground, ended: Sequence[tuple[Claim, Outcome]], move: Move | None
+    context: FilesContext, ended: Sequence[tuple[Claim, Outcome]], move: Move | None
 ) -> list[Lifecycle | FarroError]:
-    """Each goes through the steps in their order, and all of them through each step together: see look."""
-    now = ground.clock.now()
-    going = [_told(_prepared, ground, claim, outcome, move, now) for claim, outcome in ended]
-    ready = [one for one in going if isinstance(one, Commit)]
-    records = [record for one in ready if (record := _record(ground, one)) is not None]
-    # All or none: jobs in a row are small, and have one each.
-    entry = ground.journalled(records) if records and len(records) == len(ready) else None
+    """Take all jobs through each step together (queued_job explains why); each job goes through the steps in order."""
+    now = context.clock.now()
+    commits = [_or_error(_prepare, context, claim, outcome, move, now) for claim, outcome in ended]
+    ready = [one for one in commits if isinstance(one, Commit)]
+    records = [record for one in ready if (record := _record(context, one)) is not None]
+    # All or none: the jobs of a batch are small, so each has a record.
+    entry = context.write_journal(records) if records and len(records) == len(ready) else None
     try:
-        for step in (_write, _decide, _hand_on):
-            going = [_told(step, ground, one, entry is None) if isinstance(one, Commit) else one for one in going]
+        for step in (_write_results, _write_decision, _apply_decision):
+            commits = [
+                _or_error(step, context, one, entry is None) if isinstance(one, Commit) else one for one in commits
+            ]
     finally:
         if entry is not None:
             entry.finished()
-    done = [one for one in going if isinstance(one, Commit)]
-    ground.tell_all([one.lifecycle for one in done if not one.exhausted])  # those were told when they were marked
+    done = [one for one in commits if isinstance(one, Commit)]
+    context.audit_transitions(
+        [one.lifecycle for one in done if not one.exhausted]
+    )  # exhausted ones are audited already
     for one in done:
-        one.held.forget(one.claim.job_id)
-    return [one.lifecycle if isinstance(one, Commit) else one for one in going]
+        one.owner.forget(one.claim.job_id)
+    return [one.lifecycle if isinstance(one, Commit) else one for one in commits]
 
 
-def _told(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | FarroError:
+def _or_error(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | FarroError:
+    """The result of the call, or the error that it raised. A failed sync is raised."""
     try:
         return call(*args, **kwargs)
     except SyncFailed:
@@ -102,52 +105,54 @@ def _told(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | FarroE
 
 @dataclass(kw_only=True, slots=True)
 class Commit:
-    """What will be written, and nothing of it is."""
+    """What a commit will write."""
 
-    held: Held
+    owner: LocalAgent
     claim: Claim
     path: str
     lifecycle: Lifecycle
     text: bytes
-    result: folders.Result | None
+    result: folders.ResultFiles | None
     children: tuple[Child, ...]
-    sealed: bool  # it has them, or there is a list of them
-    again: bool  # an earlier try may have left something
-    exhausted: bool  # it is marked where it lies
+    sealed: bool  # it has children, or there is a list of children
+    again: bool  # an earlier try may have left files
+    exhausted: bool  # routing exhausted: marked stale in place, without a move
 
 
-def _prepared(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, now: datetime) -> Commit | Lifecycle:
-    """The commit; or the lifecycle, where an earlier try had decided it: then it is carried out."""
-    held = ground.mine(claim.agent)
-    if held.claims.get(claim.job_id) != claim.attempt:
-        raise ClaimLost(f"{claim.job_id}: attempt {claim.attempt} is no longer a claim of {held.agent.id}")
-    path = f"{held.folder}/{claim.job_id}"
+def _prepare(
+    context: FilesContext, claim: Claim, outcome: Outcome, move: Move | None, now: datetime
+) -> Commit | Lifecycle:
+    """Build the commit. If an earlier try has already decided, carry that out and return its lifecycle."""
+    owner = context.local_agent(claim.agent)
+    if owner.claims.get(claim.job_id) != claim.attempt:
+        raise ClaimLost(f"{claim.job_id}: attempt {claim.attempt} is no longer a claim of {owner.agent.id}")
+    path = f"{owner.folder}/{claim.job_id}"
     if claim.envelope.runtime is _DECIDING and (decided := _decided_before(path, claim)) is not None:
-        # The last try failed after it had decided. To decide anew would write over the result that was decided: a crash
-        # would then roll forward a decision whose result is another's. [test_a_commit_that_failed_may_be_tried_again]
-        carry_out(ground, held, path, decided)
-        held.forget(claim.job_id)
+        # The last try failed after its decision. Deciding again would overwrite the decided result, and a crash would
+        # then roll forward a decision with another's result. [test_a_commit_that_failed_may_be_tried_again]
+        carry_out(context, owner, path, decided)
+        owner.forget(claim.job_id)
         return decided
     before = claim.envelope.lifecycle
-    move = move or transitions.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
+    move = move or transitions.after(before, outcome, context.policy.retry, context.uniform, attempt=claim.attempt)
     report = _report(outcome)
-    result = None if report is None else folders.Result.of(report, good=isinstance(outcome, Succeeded))
+    result = None if report is None else folders.ResultFiles.of(report, good=isinstance(outcome, Succeeded))
     again = claim.envelope.runtime is not None
     claim.envelope.runtime = claim.envelope.runtime or _TRIED
     lifecycle = transitions.decided(
         before,
         move,
-        by=held.agent.id,
+        by=owner.agent.id,
         attempt=claim.attempt,
         now=now,
         result_sha256=None if result is None else result.sha256,
     )
     children = outcome.children if isinstance(outcome, Succeeded) else ()
-    with folders.fenced(path, claim.job_id):
-        # A list of this number: of a try before, or of an attempt whose own folder was lost with the power.
+    with folders.translated_errors(path, claim.job_id):
+        # A list with this attempt's number: of an earlier try, or of an attempt whose folder a power cut destroyed.
         sealed = bool(children) or dispatch.is_sealed(path, claim.attempt)
     return Commit(
-        held=held,
+        owner=owner,
         claim=claim,
         path=path,
         lifecycle=lifecycle,
@@ -160,63 +165,60 @@ def _prepared(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None,
     )
 
 
-# The steps. Not `careful`: it is in the journal.
+# The steps. `sync` is False when a journal record makes the syncs unnecessary.
 
 
-def _write(ground: Ground, going: Commit, careful: bool) -> Commit:
-    """The results."""
+def _write_results(context: FilesContext, going: Commit, sync: bool) -> Commit:
     claim, path, result = going.claim, going.path, going.result
     try:
         if result is not None:
-            folders.write_result(ground, claim.folder, result, again=going.again)
-        if going.sealed or (careful and ground.policy.durable):
+            folders.write_result(context, claim.folder, result, again=going.again)
+        if going.sealed or (sync and context.policy.durable):
             durable = [] if result is None else result.durable(path, claim.folder)
             if going.children:
-                durable += dispatch.seal(ground, path, claim.attempt, going.children)
+                durable += dispatch.seal(context, path, claim.attempt, going.children)
             elif going.sealed:
                 durable += dispatch.unseal(path, claim.attempt)
-            ground.sync([*durable, going.held.folder])
+            context.sync([*durable, going.owner.folder])
     except OSError as error:
-        raise folders.meaning(error, path, claim.job_id) from error
+        raise folders.translate_error(error, path, claim.job_id) from error
     return going
 
 
-def _decide(ground: Ground, going: Commit, careful: bool) -> Commit:
-    """job.json with the decision."""
+def _write_decision(context: FilesContext, going: Commit, sync: bool) -> Commit:
     claim, path = going.claim, going.path
     try:
         claim.envelope.runtime = _DECIDING
-        folders.write_lifecycle(ground, path, going.text, sync=careful)
+        folders.write_lifecycle(context, path, going.text, sync=sync)
         if going.lifecycle.status is Status.QUEUED:
-            draft.keep_order(ground, path, claim.envelope.prompt)
+            draft.keep_order(context, path, claim.envelope.prompt)
     except OSError as error:
-        raise folders.meaning(error, path, claim.job_id) from error
+        raise folders.translate_error(error, path, claim.job_id) from error
     return going
 
 
-def _hand_on(ground: Ground, going: Commit, careful: bool) -> Commit:
-    """What the decision says."""
+def _apply_decision(context: FilesContext, going: Commit, sync: bool) -> Commit:
     claim, path, lifecycle = going.claim, going.path, going.lifecycle
     if going.exhausted:
-        with folders.fenced(path, claim.job_id):
+        with folders.translated_errors(path, claim.job_id):
             folders.refresh_mirrors(path, claim.attempt)
-            ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
-        ground.tell(lifecycle)
+            context.sync([path])  # the name of the new job.json: else a power cut undoes what we acknowledge
+        context.audit_transition(lifecycle)
     else:
-        fresh = claim.attempt == 1 and not going.again and not going.sealed
-        report_name = going.result.name if fresh and going.result is not None else None
-        _carry_out(ground, going.held, path, lifecycle, careful=careful, fresh=report_name)
+        first = claim.attempt == 1 and not going.again and not going.sealed
+        first_report = going.result.name if first and going.result is not None else None
+        _carry_out(context, going.owner, path, lifecycle, sync=sync, first_report=first_report)
     return going
 
 
-def _record(ground: Ground, going: Commit) -> Record | None:
-    """The record of this commit, if it is to have one. One that is fenced after this look leaves a record all the same:
-    whoever took the job says more of it, durably, before anyone is told."""
+def _record(context: FilesContext, going: Commit) -> Record | None:
+    """The journal record of this commit, or None if it must be synced instead. A commit that is fenced after this check
+    still leaves its record: the agent that took the job durably writes more hops before it acknowledges anything."""
     plain = not (going.sealed or going.again or going.exhausted)
-    if ground.journal is None or not plain or not fs.exists(going.path):
+    if context.journal is None or not plain or not fs.exists(going.path):
         return None
     claim = going.claim
-    with folders.fenced(going.path, claim.job_id):
+    with folders.translated_errors(going.path, claim.job_id):
         files = {} if going.result is None else going.result.small(claim.folder, LARGEST)
     if files is None:
         return None
@@ -231,8 +233,8 @@ def _record(ground: Ground, going: Commit) -> Record | None:
 
 
 def _decided_before(path: str, claim: Claim) -> Lifecycle | None:
-    """What an earlier try of this commit decided, None when it did not get so far."""
-    with folders.fenced(path, claim.job_id):
+    """What an earlier try of this commit decided; None when it did not get that far."""
+    with folders.translated_errors(path, claim.job_id):
         found = folders.read_lifecycle(path)
     return found if transitions.is_decided(found, claim.attempt) else None
 
@@ -245,47 +247,47 @@ def _report(outcome: Outcome) -> Report | None:
             return None
 
 
-def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move) -> Lifecycle:
-    """An operator's, manager's or watchdog's decision about a job in its own folder."""
-    with folders.fenced(path, before.job_id):
+def decide(context: FilesContext, owner: LocalAgent, path: str, before: Lifecycle, move: Move) -> Lifecycle:
+    """Decide about a job in the folder of an operator, manager or watchdog, and carry the decision out."""
+    with folders.translated_errors(path, before.job_id):
         highest = folders.highest_attempt(path)
-        ground.sync([held.folder])  # the job's move to us, before the decision: see the head of this module
-        lifecycle = transitions.decided(before, move, by=held.agent.id, attempt=highest, now=ground.clock.now())
-        folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=True)
+        context.sync([owner.folder])  # the job's move to us, before the decision: see the module's docstring
+        lifecycle = transitions.decided(before, move, by=owner.agent.id, attempt=highest, now=context.clock.now())
+        folders.write_lifecycle(context, path, lifecycle.to_json(), sync=True)
         if lifecycle.status is Status.QUEUED:
-            draft.keep_order(ground, path, folders.prompt_if_any(ground, path))
-    carry_out(ground, held, path, lifecycle)
+            draft.keep_order(context, path, folders.prompt_if_any(context, path))
+    carry_out(context, owner, path, lifecycle)
     return lifecycle
 
 
-def carry_out(ground: Ground, held: Held, path: str, lifecycle: Lifecycle) -> None:
-    """Do what a decided job.json says: the same after a crash as in the first place, and safe to repeat."""
+def carry_out(context: FilesContext, owner: LocalAgent, path: str, lifecycle: Lifecycle) -> None:
+    """Do what a decided job.json says. The same after a crash as in the first place, and safe to repeat."""
     assert lifecycle.decision is not None
-    _carry_out(ground, held, path, lifecycle, careful=True, fresh=None)
-    if lifecycle.decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was told when it was marked
-        ground.tell(lifecycle)
+    _carry_out(context, owner, path, lifecycle, sync=True, first_report=None)
+    if lifecycle.decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was audited when it was marked
+        context.audit_transition(lifecycle)
 
 
 def _carry_out(
-    ground: Ground, held: Held, path: str, lifecycle: Lifecycle, *, careful: bool, fresh: str | None
+    context: FilesContext, owner: LocalAgent, path: str, lifecycle: Lifecycle, *, sync: bool, first_report: str | None
 ) -> None:
-    """Not `careful`: a journal stands for what is not synced. `fresh`: the report that the first commit of a first
-    attempt has just written, so there is nothing from earlier ones to look for."""
+    """`sync` is False when a journal record replaces the syncs. `first_report` is the report that the first commit of a
+    first attempt has just written; then there are no files of earlier attempts to consider."""
     decision = lifecycle.decision
     assert decision is not None
     to = places.parse(decision.to).path
     try:
-        if fresh is not None:
-            folders.first_mirror(path, decision.attempt, fresh)
+        if first_report is not None:
+            folders.first_mirror(path, decision.attempt, first_report)
         elif decision.reason in REPORTED:
             folders.refresh_mirrors(path, decision.attempt)
         folders.drop_lock(path)
-        if careful:
-            ground.sync([path])
-        children = fresh is None and dispatch.has_children(path, decision)
-        if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id, sync=careful):
-            raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
+        if sync:
+            context.sync([path])
+        children = first_report is None and dispatch.has_children(path, decision)
+        if not deliver(context, path, places.OUTBOX if children else to, lifecycle.job_id, sync=sync):
+            raise ClaimLost(f"{lifecycle.job_id}: taken from {owner.agent.id} (recovered or killed)")
     except OSError as error:
-        raise folders.meaning(error, path, lifecycle.job_id) from error
+        raise folders.translate_error(error, path, lifecycle.job_id) from error
     if children:
-        dispatch.dispatch(ground, held, lifecycle.job_id)
+        dispatch.dispatch(context, owner, lifecycle.job_id)

@@ -1,7 +1,4 @@
-"""What every part of the file store stands on: the root's folders, the policy, the clock, randomness, the log.
-
-Nothing here moves a job.
-"""
+"""What all parts of the file store share: the root's folders, the policy, the clock, randomness, the log."""
 
 from __future__ import annotations
 
@@ -24,40 +21,39 @@ from farro.jobs.retry import Uniform
 from farro.lazy_dataclass import dataclass, field
 from farro.log.audit import Audit, no_audit, tell_all
 from farro.log.structured import Log
-from farro.store.files.journal import Journal
-from farro.store.files.journal_entry import Begun, Entry
+from farro.store.files.journal import Journal, JournalEntry, PendingWrite
 from farro.store.files.journal_records import Record
-from farro.store.files.own_submissions import Fresh
+from farro.store.files.own_submissions import OwnSubmissions
 from farro.store.port import Agent, StorePolicy
 
 
 def no_log(level: str, message: str, fields: Mapping[str, Any]) -> None:
-    """For callers that keep no log."""
+    """Discard the message: for callers that keep no log."""
 
 
 @dataclass(kw_only=True, slots=True)
-class Held:
-    """An agent of this process with its lease and its folder: the only place where it may edit jobs (R1)."""
+class LocalAgent:
+    """An agent of this process, with its lease and its folder. It may edit only the jobs in that folder (R1)."""
 
     agent: Agent
     lease: Lease
     folder: str
     last_beat_s: float = float("-inf")
     claims: dict[str, int] = field(default_factory=dict)  # job id → the attempt that may still be committed
-    unwritten: set[str] = field(default_factory=set)  # of these, those whose job.json says what it said in the queue
-    # Jobs in `folder` with which a pass of recovery had trouble: job id → (the dead agent, its role). The next pass
+    unwritten: set[str] = field(default_factory=set)  # claims whose job.json is not written yet
+    # Jobs in `folder` that a recovery pass could not finish: job id → (the dead agent, its role). The next pass
     # finishes them; without this they would be stranded for as long as this agent lives.
     leftovers: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
     def forget(self, job_id: str) -> None:
-        """A claim that is over."""
+        """Remove a claim that has ended."""
         self.claims.pop(job_id, None)
         self.unwritten.discard(job_id)
 
 
 @dataclass(kw_only=True)
-class Ground:
-    """Shared by the store's parts. `reap` ends the processes that a dead agent's attempts left behind."""
+class FilesContext:
+    """The state and the collaborators of one FilesStore. `reap` ends the processes that a dead agent left behind."""
 
     root: str
     policy: StorePolicy
@@ -65,19 +61,19 @@ class Ground:
     reap: Callable[[list[str], Mapping[str, Any]], None]
     kill_hung: Callable[[Mapping[str, Any]], bool]
     identity: Callable[[], Mapping[str, Any]]
-    journal: Journal | None = None  # durability `power`: what stands for the syncs of enqueues and commits
+    journal: Journal | None = None  # with durability `power`: replaces the syncs of enqueues and commits
     log: Log = no_log
     audit: Audit = no_audit
     random_bits: Callable[[int], int] = random.SystemRandom().getrandbits
     uniform: Uniform = random.uniform
-    held: dict[str, Held] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)  # guards mint, held and last_entry_ns
-    foreign: set[str] = field(default_factory=set)  # jobs of another schema version that were logged already
-    last_entry_ns: int = 0  # the entry time that this process gave last; see draft.keep_order
+    local_agents: dict[str, LocalAgent] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards mint, local_agents and last_entry_ns
+    foreign: set[str] = field(default_factory=set)  # jobs of another schema version that have been logged
+    last_entry_ns: int = 0  # the latest entry time that this process assigned; see draft.keep_order
 
     def __post_init__(self) -> None:
-        self._roles: set[str] = set()  # those that were found
-        self.fresh = Fresh(self.clock.monotonic_s)
+        self._roles: set[str] = set()  # known to exist
+        self.own_submissions = OwnSubmissions(self.clock.monotonic_s)
         self._anchor = (self.clock.now(), self.clock.boottime_s())
         self.mint = IdMint(self.clock.now, self.random_bits)
         self.staging = f"{self.root}/jobs/.staging"
@@ -86,7 +82,7 @@ class Ground:
 
     @cached_property
     def scope(self) -> str:
-        """The root itself, by whatever path it is reached."""
+        """Identify the root, by whatever path it is reached."""
         status = os.stat(self.root)
         return f"{status.st_dev:x}.{status.st_ino:x}"
 
@@ -100,9 +96,9 @@ class Ground:
         return f"{self.root}/agents/{role}/in-progress"
 
     def due_now(self) -> datetime:
-        """The time by which delays are judged: the wall clock, but never behind what has passed since we started.
+        """The time that delays are compared with: the wall clock, but at least the start time plus the time since then.
 
-        A clock that is set back by a day would otherwise hold every delayed job for that day (RELIABILITY 18).
+        Otherwise a clock that is set back by a day would hold every delayed job for that day (RELIABILITY 18).
         """
         began, boot_s = self._anchor
         return max(self.clock.now(), began + timedelta(seconds=self.clock.boottime_s() - boot_s))
@@ -111,7 +107,8 @@ class Ground:
         return sorted(name for name in fs.subdirectories(self.path("agents")) if ids.ROLE.fullmatch(name))
 
     def check_role(self, role: str) -> str:
-        """A role that was there is not looked for again: should its queue vanish, the move into it says so."""
+        """Raise UnknownRole unless the role has a queue. A role that was found is not checked again: if its queue
+        vanishes, the move into it fails with its own error."""
         if role in self._roles:
             return role
         if not fs.exists(self.incoming(ids.check_role(role))):
@@ -123,7 +120,7 @@ class Ground:
         return role
 
     def sync(self, paths: Iterable[str]) -> None:
-        """On the disk before we go on, where the durability is `power`; nothing where it is `process`."""
+        """Sync these paths with durability `power`; do nothing with `process`."""
         if self.policy.durable:
             fs.sync_all(paths)
 
@@ -131,42 +128,43 @@ class Ground:
     def boot_id(self) -> str:
         return str(self.identity().get("boot_id") or "")
 
-    def journalled(self, records: Sequence[Record]) -> Entry | None:
-        """On the disk, as records: what is written after this needs no sync. None: it does."""
+    def write_journal(self, records: Sequence[Record]) -> JournalEntry | None:
+        """Write the records to the journal, durably; what they describe then needs no sync. None: it was not possible,
+        and the caller must sync."""
         if self.journal is None or not self.policy.durable:
             return None
         return self.journal.write(records)
 
-    def begun(self, make: Callable[[], Sequence[Record]]) -> Begun | None:
-        """As `journalled`, while the caller makes the folder. None: not so, but perhaps `journalled` can."""
+    def begin_journal_write(self, make: Callable[[], Sequence[Record]]) -> PendingWrite | None:
+        """Start a journal write that runs while the caller makes the folder. None: not possible; `write_journal` may
+        be."""
         if self.journal is None or not self.policy.durable:
             return None
         return self.journal.begin(make)
 
-    def journals(self) -> bool:
-        """Whether `journalled` will do it, nearly always; and then a journal of this boot is there already."""
+    def journal_ready(self) -> bool:
+        """Whether `write_journal` will almost certainly succeed. If so, a journal file of this boot already exists."""
         return self.journal is not None and self.policy.durable and self.journal.ready()
 
-    def tell_foreign(self, job_id: str, why: str) -> None:
-        """A job of another schema version: said once, then left alone (DESIGN §3.3)."""
+    def log_foreign(self, job_id: str, why: str) -> None:
+        """Log a job of another schema version once; it is then left alone (DESIGN §3.3)."""
         if job_id not in self.foreign:
             self.foreign.add(job_id)
-            self.log("critical", "schema version unknown, job left where it lies", {"job_id": job_id, "why": why})
+            self.log("critical", "schema version unknown, job left where it is", {"job_id": job_id, "why": why})
 
-    def tell(self, lifecycle: Lifecycle) -> None:
-        """A transition to the audit log, once it is acknowledged: a kill in between leaves it untold, and hops[] have
-        it. [test_every_transition_is_told]"""
-        self.tell_all((lifecycle,))
+    def audit_transition(self, lifecycle: Lifecycle) -> None:
+        """Write a transition to the audit log, after it is acknowledged. A kill in between loses the line, but hops[]
+        have the transition. [test_every_transition_is_told]"""
+        self.audit_transitions((lifecycle,))
 
-    def tell_all(self, lifecycles: Iterable[Lifecycle]) -> None:
-        """As `tell` of each: jobs of a row share a moment."""
+    def audit_transitions(self, lifecycles: Iterable[Lifecycle]) -> None:
         tell_all(self.audit, list(lifecycles))
 
-    def mine(self, agent: Agent) -> Held:
-        held = self.held.get(agent.id)
-        if held is None:
+    def local_agent(self, agent: Agent) -> LocalAgent:
+        owner = self.local_agents.get(agent.id)
+        if owner is None:
             raise AgentLost(f"{agent.id} has left; the slot joins again under a new name")
-        return held
+        return owner
 
 
 def check_root(root: str) -> None:

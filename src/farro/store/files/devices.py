@@ -1,7 +1,4 @@
-"""Whether a job can be handed on at all: a rename reaches only folders of one filesystem, mounted once.
-
-What refuses to start then lives in app; what a move says that fails nevertheless, in moving.
-"""
+"""Detect queue folders on another device or mount: a rename works only within one filesystem, mounted once."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _COMPLETED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 
 
 def queue_folders(root: str) -> list[str]:
-    """Every folder between which jobs are moved, relative to the root; agents' own lie in these."""
+    """Every folder between which jobs are moved, relative to the root. Agents' own folders are inside these."""
     found = [
         "agents",
         "jobs",
@@ -28,8 +25,8 @@ def queue_folders(root: str) -> list[str]:
 
 
 def apart(root: str) -> list[str]:
-    """The queue folders that a rename does not reach: on another device, or mounted into the root, be it from the same
-    device (EXDEV too). The root's own device is that of its jobs."""
+    """The queue folders that a rename from the root's own device cannot reach: on another device, or mounted into the
+    root. A mount of the same device raises EXDEV too."""
     inside = [os.path.relpath(point, os.path.realpath(root)) for point in mounts.points_below(root)]
     home, found = os.stat(root).st_dev, []
     for name in queue_folders(root):

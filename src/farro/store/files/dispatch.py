@@ -1,7 +1,7 @@
-"""Children of a commit: sealed with the decision, delivered once the commit is in jobs/outbox.
+"""Child jobs of a commit: listed in a file with the decision, enqueued once the parent is in jobs/outbox.
 
-Only attempts that decided by their own commit deliver (RELIABILITY 30): the list of attempt N is read only when the
-decision is that attempt's, and a child's id is derived from (job, attempt, index), so delivering twice enqueues once.
+Only attempts that ended by their own commit deliver children (RELIABILITY 30): the list of attempt N is read only when
+the decision is that attempt's. A child's id is derived from (job, attempt, index), so delivering twice enqueues once.
 [test_children_are_delivered_once, test_children_of_a_fenced_attempt_are_not_delivered]
 """
 
@@ -19,37 +19,37 @@ from farro.jobs.outcomes import Child
 from farro.jobs.states import Reason
 from farro.store.files import folder as folders
 from farro.store.files import submit
-from farro.store.files.context import Ground, Held
-from farro.store.files.move import Moved, deliver, quarantine, try_move
+from farro.store.files.context import FilesContext, LocalAgent
+from farro.store.files.move import MoveResult, deliver, quarantine, try_move
 from farro.store.port import Submission
 
 _LIMIT = 16 << 20
-_OWING = frozenset({Reason.COMMITTED, Reason.ROUTED})  # what a worker's own success may be decided as
+_DELIVERING = frozenset({Reason.COMMITTED, Reason.ROUTED})  # the decisions of a worker's own success
 
 
-def seal(ground: Ground, path: str, attempt: int, children: Sequence[Child]) -> list[str]:
-    """Write the attempt's children as one file, whole or not at all. Answers what to sync before the decision."""
+def seal(context: FilesContext, path: str, attempt: int, children: Sequence[Child]) -> list[str]:
+    """Write the attempt's children into one file, atomically. Returns the paths to sync before the decision."""
     for child in children:
-        ground.check_role(child.role)  # refused now, while the attempt can still fail for it
+        context.check_role(child.role)  # refused now, while the attempt can still fail because of it
     with contextlib.suppress(FileExistsError):
         fs.mkdir(f"{path}/outbox")
     name = _list_of(path, attempt)
     body = json.dumps(
         [{"role": child.role, "prompt": dict(child.prompt)} for child in children], ensure_ascii=False
     ).encode()
-    fs.write_atomic(name, body, sync=False, pause=ground.clock.sleep)
+    fs.write_atomic(name, body, sync=False, pause=context.clock.sleep)
     return [name, f"{path}/outbox"]
 
 
 def has_children(path: str, decision: Decision) -> bool:
-    """Whether the decision owes children. A watchdog's or operator's decision about an attempt that died after sealing
-    its list owes none: without the look at the reason they came too, and once more with the next attempt."""
-    return decision.reason in _OWING and fs.exists(_list_of(path, decision.attempt))
+    """Whether the decision delivers children. A watchdog's or operator's decision about an attempt that died after
+    sealing its list does not: without the check of the reason they were delivered, and again by the next attempt."""
+    return decision.reason in _DELIVERING and fs.exists(_list_of(path, decision.attempt))
 
 
 def unseal(path: str, attempt: int) -> list[str]:
-    """Forget the list of a commit that failed half-way: this attempt now commits something without children. Answers
-    what to sync before the decision: a list that comes back with the power would be delivered."""
+    """Remove the list of a commit that failed half-way, because this attempt now commits a result without children.
+    Returns the paths to sync before the decision: a list that reappears after a power cut would be delivered."""
     fs.unlink(_list_of(path, attempt))
     return [f"{path}/outbox"]
 
@@ -62,40 +62,41 @@ def _list_of(path: str, attempt: int) -> str:
     return f"{path}/outbox/{attempt:04d}.json"
 
 
-def dispatch(ground: Ground, held: Held, job_id: str) -> bool:
-    """Take a job from jobs/outbox, deliver its children, send it where it was decided to go. False: another has it, or
-    it stays in the outbox for the next pass: the commit itself is accepted either way."""
-    path = f"{held.folder}/{job_id}"
-    if job_id in ground.foreign or try_move(ground.path(places.OUTBOX, job_id), path) is not Moved.DONE:
+def dispatch(context: FilesContext, owner: LocalAgent, job_id: str) -> bool:
+    """Take a job from jobs/outbox, deliver its children, and move the job where it was decided to go. False: another
+    agent has it, or it stays in the outbox for the next pass. The commit itself is accepted either way."""
+    path = f"{owner.folder}/{job_id}"
+    if job_id in context.foreign or try_move(context.path(places.OUTBOX, job_id), path) is not MoveResult.DONE:
         return False
     try:
-        return finish(ground, path, job_id)
+        return finish(context, path, job_id)
     except TryAgain as error:
-        ground.log("error", "children not delivered yet, will be tried again", {"job_id": job_id, "why": str(error)})
-        return not deliver(ground, path, places.OUTBOX, job_id)
-    except UnknownSchema as error:  # moved nowhere (DESIGN §3.3): back to where it lay, and left alone then
-        ground.tell_foreign(job_id, str(error))
-        deliver(ground, path, places.OUTBOX, job_id)
+        context.log("error", "children not delivered yet, will be tried again", {"job_id": job_id, "why": str(error)})
+        return not deliver(context, path, places.OUTBOX, job_id)
+    except UnknownSchema as error:  # put back where it was, and then left alone (DESIGN §3.3)
+        context.log_foreign(job_id, str(error))
+        deliver(context, path, places.OUTBOX, job_id)
         return False
 
 
-def finish(ground: Ground, path: str, job_id: str) -> bool:
-    """As `dispatch`, for a job that we hold already. True: delivered. TryAgain: it is still in our hands."""
+def finish(context: FilesContext, path: str, job_id: str) -> bool:
+    """Deliver the children of a job that is already in our folder, then move the job on. True: delivered. TryAgain: the
+    job is still in our folder."""
     try:
         lifecycle = folders.read_lifecycle(path)
         if lifecycle.decision is None or not transitions.is_decided(lifecycle, folders.highest_attempt(path)):
             raise Damaged(f"{job_id} lies in the outbox, but nothing is decided about its last attempt")
         children = _submissions(path, job_id, lifecycle.decision.attempt)
-        submit.enqueue_many(ground, children, by=lifecycle.agent, gone_is_done=True)
+        submit.enqueue_many(context, children, by=lifecycle.agent, gone_is_done=True)
     except (SyncFailed, UnknownSchema):
-        raise  # the disk's trouble, not the job's: an accepted commit must not end in quarantine for it
+        raise  # trouble of the disk, not of the job: an accepted commit must not end in quarantine
     except (Damaged, InputError, FileNotFoundError) as error:
-        quarantine(ground, path, job_id, str(error))
+        quarantine(context, path, job_id, str(error))
         return False
-    delivered = deliver(ground, path, places.parse(lifecycle.decision.to).path, job_id)
+    delivered = deliver(context, path, places.parse(lifecycle.decision.to).path, job_id)
     if delivered:
         codes = {"role": lifecycle.role, "status": lifecycle.status.value, "attempt": lifecycle.attempt}
-        ground.audit("dispatched", actor=lifecycle.agent, job_id=job_id, **codes, children=len(children))
+        context.audit("dispatched", actor=lifecycle.agent, job_id=job_id, **codes, children=len(children))
     return delivered
 
 

@@ -1,7 +1,4 @@
-"""A job before it is queued: what its folder will say, and that folder in staging.
-
-When it is synced, registered and published lives in submit; what became of nobody's staging in staging.
-"""
+"""A job before it is queued: the content of its folder, and that folder in jobs/.staging."""
 
 from __future__ import annotations
 
@@ -15,26 +12,28 @@ from farro.jobs.envelope import Lifecycle
 from farro.lazy_dataclass import dataclass
 from farro.plans.priority import head_start_ns
 from farro.store.files import chosen_ids
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.files.journal_records import Record
-from farro.store.files.own_submissions import Identity
+from farro.store.files.own_submissions import FileIdentity
 from farro.store.port import Submission
 
 
 @dataclass(kw_only=True, slots=True)
-class Staged:
+class StagedJob:
+    """A job that is being submitted, and the files that its folder will have."""
+
     job_id: str
     role: str
-    home: str  # the folder that it is published into: its queue, or among the waiting
-    name: str  # in jobs/.staging
-    blocks: list[str]  # the jobs that it waits for
+    home: str  # the folder that it is published into: its queue, or jobs/waiting
+    name: str  # of its folder in jobs/.staging
+    blocks: list[str]  # ids of the jobs that it waits for
     digest: str | None  # of the content, for a chosen id
     lifecycle: Lifecycle
-    life: bytes  # … as job.json
-    files: dict[str, bytes]  # the others, by name in the job's folder
-    links: Mapping[str, str]  # … and those that are linked from elsewhere
-    anothers: bool = False  # an earlier submitter of its id staged it
-    seen: Identity | None = None  # which job.json it is
+    life: bytes  # the lifecycle as job.json
+    files: dict[str, bytes]  # the other files, by name in the job's folder
+    links: Mapping[str, str]  # files that are linked: name in the job's folder → source
+    staged_by_other: bool = False  # an earlier submitter of the same id staged it
+    identity: FileIdentity | None = None  # of its job.json, once written
     lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
 
     def record(self) -> Record:
@@ -54,15 +53,17 @@ class Staged:
             self.lease = None
 
 
-def drafted(ground: Ground, submission: Submission, prompt: bytes, blocks: list[str], into: str | None) -> Staged:
-    """What its folder will say."""
-    with ground.lock:
-        job_id = submission.job_id or ground.mint.mint()
+def draft_job(
+    context: FilesContext, submission: Submission, prompt: bytes, blocks: list[str], into: str | None
+) -> StagedJob:
+    """Decide what the job's folder will contain."""
+    with context.lock:
+        job_id = submission.job_id or context.mint.mint()
     routing = submission.prompt.get("routing")
     lifecycle = transitions.enqueued(
         job_id=job_id,
         role=submission.role,
-        now=ground.clock.now(),
+        now=context.clock.now(),
         not_before=submission.not_before,
         routing=routing if isinstance(routing, dict) else None,
         retry_of=submission.retry_of,
@@ -76,11 +77,11 @@ def drafted(ground: Ground, submission: Submission, prompt: bytes, blocks: list[
     if (carried := submission.carried) is not None:
         files["carried/steps.jsonl"] = carried.records
         linked.update((f"carried/{file_name}", source) for file_name, source in carried.files.items())
-    return Staged(
+    return StagedJob(
         job_id=job_id,
         role=submission.role,
-        home=ground.path(places.WAITING) if blocks else into or ground.incoming(submission.role),
-        name=f"{job_id}.{ground.random_bits(64):016x}",
+        home=context.path(places.WAITING) if blocks else into or context.incoming(submission.role),
+        name=f"{job_id}.{context.random_bits(64):016x}",
         blocks=blocks,
         digest=chosen_ids.digest(submission, prompt) if submission.job_id is not None else None,
         lifecycle=lifecycle,
@@ -90,26 +91,25 @@ def drafted(ground: Ground, submission: Submission, prompt: bytes, blocks: list[
     )
 
 
-def lay_down(ground: Ground, item: Staged, prompt: Mapping[str, Any]) -> None:
-    """Its folder in staging."""
-    folder = f"{ground.staging}/{item.name}"
+def write_staged(context: FilesContext, item: StagedJob, prompt: Mapping[str, Any]) -> None:
+    """Write the job's folder in staging."""
+    folder = f"{context.staging}/{item.name}"
     fs.mkdir(folder)
     if item.digest is not None and leases.FOLDERS:
-        # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
+        # Lock the staged folder while its id is registered, so that clean-up cannot remove it under a slow submitter.
         item.lease = leases.take_new(folder)
         if item.lease is None:
-            # Clean-up has it already (a clock that jumped makes it look old). Without this we went on unlocked, and the
-            # id was registered for a folder that was then removed: every submitter was told "queued", and there was no
-            # job.
+            # Clean-up has locked it (after a jump of the clock it looks old). Without this check the id was registered
+            # for a folder that was then removed: every submitter got "queued", and there was no job.
             raise BlockingIOError(errno.EAGAIN, "taken by clean-up; staged again under another name", folder)
     try:
-        _fill(ground, item, folder, prompt)
+        _fill(context, item, folder, prompt)
     except BaseException:
         item.drop()
         raise
 
 
-def _fill(ground: Ground, item: Staged, folder: str, prompt: Mapping[str, Any]) -> None:
+def _fill(context: FilesContext, item: StagedJob, folder: str, prompt: Mapping[str, Any]) -> None:
     for name in inner_folders(item):
         fs.mkdir(f"{folder}/{name}")
     for name, data in item.files.items():
@@ -117,13 +117,13 @@ def _fill(ground: Ground, item: Staged, folder: str, prompt: Mapping[str, Any]) 
     for name, source in item.links.items():
         links.place(source, f"{folder}/{name}")
     fs.create(f"{folder}/job.json", item.life)
-    item.seen = keep_order(ground, folder, prompt, minted=item.digest is None)
+    item.identity = keep_order(context, folder, prompt, minted=item.digest is None)
 
 
-def inner_folders(item: Staged) -> list[str]:
-    """The folders inside the job's, each after the one that it lies in."""
+def inner_folders(item: StagedJob) -> list[str]:
+    """The folders inside the job's folder, parents first."""
     if len(item.files) == 1:
-        return []  # prompt.json alone, as nearly always
+        return []  # only prompt.json, as nearly always
     found: dict[str, None] = {}
     for name in (*item.files, *item.links):
         parts = name.split("/")[:-1]
@@ -131,25 +131,27 @@ def inner_folders(item: Staged) -> list[str]:
     return list(found)
 
 
-def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False) -> Identity:
-    """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
-    Answers which job.json that is.
+def keep_order(
+    context: FilesContext, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False
+) -> FileIdentity:
+    """Set the time of entry that orders the queue, and return the identity of job.json. The time of entry is the
+    modification time of job.json, which every entry writes and no lock touches.
 
-    A priority is a head start on that time, of decades: the queue needs to know nothing else about a job to keep it.
+    A priority is a head start of decades on that time, so a queue needs no other data to keep the order.
 
-    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18); nor within
-    one tick of the filesystem's clock (4 ms on many kernels), where names decide: those of new minted ids are in order
-    themselves, others get a time of their own. [test_order_is_the_time_of_entry,
+    When the clock jumps back, this process's next entry must not overtake its last one (RELIABILITY 18). Nor may it
+    within one tick of the filesystem's clock (4 ms on many kernels), where names decide: new minted ids sort correctly
+    by themselves, other entries get a distinct time. [test_order_is_the_time_of_entry,
     test_a_higher_priority_is_claimed_first]
     """
     path = f"{folder}/job.json"
     status = fs.lstat(path)
     written_ns = status.st_mtime_ns
-    with ground.lock:
+    with context.lock:
         head_start = head_start_ns(prompt)
-        as_it_is = minted and written_ns >= ground.last_entry_ns and head_start == 0
-        ground.last_entry_ns = entered_ns = written_ns if as_it_is else max(written_ns, ground.last_entry_ns + 1)
-    if not as_it_is:
+        unchanged = minted and written_ns >= context.last_entry_ns and head_start == 0
+        context.last_entry_ns = entered_ns = written_ns if unchanged else max(written_ns, context.last_entry_ns + 1)
+    if not unchanged:
         entered_ns -= head_start
         fs.set_mtime_ns(path, entered_ns)
     return status.st_ino, status.st_size, entered_ns

@@ -1,6 +1,7 @@
-"""The border of the file store: what the operating system refuses is told as farro's own error, with what to do.
+"""Turn operating-system errors that leave the file store into farro's own errors, with advice.
 
-What an error means to a transaction is decided where it happens (moving, folder.fenced, fs.retried); this is the rest.
+Errors that decide the course of a transaction are handled where they occur (move, folder.translated_errors,
+fs.retried).
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ R = TypeVar("R")
 
 
 def explained(verb: Callable[P, R]) -> Callable[P, R]:
-    """No verb of the store ends in a bare OSError (RELIABILITY 22). [test_errno_at_every_call]"""
+    """Decorate a verb of the store so that it never raises a bare OSError (RELIABILITY 22).
+    [test_errno_at_every_call]"""
 
     @functools.wraps(verb)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return verb(*args, **kwargs)
         except OSError as error:
-            raise StorageTrouble(_in_words(error)) from error
+            raise StorageTrouble(_describe(error)) from error
 
-    return told
+    return wrapper
 
 
-def _in_words(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     why = f"{where}{error.strerror or error}"
     if error.errno == errno.EXDEV:
@@ -51,7 +53,7 @@ def _in_words(error: OSError) -> str:
             "whether the kernel changed that after an error), or name another root with --root"
         )
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP):
-        there = _there(str(getattr(error, "filename2", None) or error.filename))
+        there = _existing_part(str(getattr(error, "filename2", None) or error.filename))
         return (
             f"{there} is in the way ({error.strerror}): farro keeps something else there. What was stored before is "
             f"intact. Look at it (ls -ld {shlex.quote(there)}), move it aside, then try again"
@@ -62,8 +64,8 @@ def _in_words(error: OSError) -> str:
     )
 
 
-def _there(path: str) -> str:
-    """What there is of a path: a folder of it may be a file."""
+def _existing_part(path: str) -> str:
+    """The longest part of a path that exists: one of its folders may be a file."""
     while not os.path.lexists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path

@@ -1,47 +1,46 @@
-"""One file of a journal: made and filled with zeros, written through, begun again.
-
-When it is written and freed, and by whom, lives in journal; what lies in it in records.
-"""
+"""The files of a journal: make and fill with zeros, write through, start a new generation, remove."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from farro.errors import FarroError
+from farro.errors import FarroError, SyncFailed
 from farro.host import async_write as ahead
 from farro.host import fs, leases
 from farro.host.async_write import AsyncWriter
 from farro.lazy_dataclass import dataclass
-from farro.store.files.journal_cleanup import has_failed
-from farro.store.files.journal_records import FOLDER, START, head, sealed
+from farro.store.files.journal_records import FAILED, FOLDER, START, head, names, sealed
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class JournalFile:
+    """One preallocated file and the position of its next record."""
+
     path: str
-    lease: leases.Lease  # tells others that its process lives
+    lease: leases.Lease  # shows other processes that ours is alive
     generation: int = 1
     position: int = START  # of the next record
     unfinished: int = 0  # records whose folders are still being written
-    awaited: bool = False  # somebody waits until there are none
-    direct: bool = False  # a third of what a small synchronous write costs is the page cache's, where it stops there
-    ahead: AsyncWriter | None = None  # where a write can be begun, and its caller goes on
-    _begun: bytes = b""  # what is written already of the block in which `position` lies
+    awaited: bool = False  # the freeing thread waits until `unfinished` is 0
+    direct: bool = False  # bypasses the page cache, which causes a third of the cost of a small synchronous write
+    ahead: AsyncWriter | None = None  # for writes that are started and awaited later
+    _begun: bytes = b""  # the part of the block at `position` that is already written
 
     def sealed(self, payloads: Iterable[bytes]) -> bytes:
-        """Records, as they lie in it."""
+        """The bytes of these records in this file."""
         return b"".join(sealed(payload, self.generation) for payload in payloads)
 
     def write(self, data: bytes) -> None:
-        """At its position, on the disk when this returns. OSError: nobody knows.
+        """Write at the present position; the data is on the disk when this returns. OSError: it is unknown whether it
+        is.
 
-        Whole blocks: no filesystem writes less, and only those can pass the page cache.
+        Writes whole blocks: no filesystem writes less, and only whole blocks can bypass the page cache.
         """
         if self.ahead is not None:
-            self.ahead.settle()  # what was begun, and came to nothing
+            self.ahead.settle()  # a write that was started and abandoned
         whole = self._begun + data
         self._through(_blocks(whole), self.position - len(self._begun))
         self._begun = whole[len(whole) - len(whole) % fs.BLOCK :]
@@ -52,7 +51,7 @@ class JournalFile:
         except OSError as error:
             if error.errno != errno.EINVAL or not self.direct:
                 raise
-            self.direct = fs.pass_the_cache(self.lease.fd, False)  # it wants larger blocks than ours
+            self.direct = fs.pass_the_cache(self.lease.fd, False)  # the device needs larger blocks than ours
             self._no_more_ahead()
             fs.write_through(self.lease.fd, self.path, blocks, offset)
 
@@ -62,7 +61,7 @@ class JournalFile:
             ahead.close()
 
     def begin(self, data: bytes) -> bool:
-        """As `write`, but it returns at once, and `end` when it is on the disk. False: not begun."""
+        """Start a write and return at once; `end` returns when the data is on the disk. False: not started."""
         whole = _blocks(self._begun + data)
         if self.ahead is None or not self.ahead.takes(whole):
             return False
@@ -74,19 +73,20 @@ class JournalFile:
         return True
 
     def end(self, data: bytes) -> None:
-        """OSError: nobody knows."""
+        """Wait for the write that `begin` started. OSError: it is unknown whether the data is on the disk."""
         assert self.ahead is not None
         whole = self._begun + data
         fs.write_through(self.lease.fd, self.path, _blocks(whole), self.position - len(self._begun), self.ahead)
         self._begun = whole[len(whole) - len(whole) % fs.BLOCK :]
 
     def sync_everything(self) -> None:
-        """The filesystem, by a descriptor that is older than the records: a new one would not hear of a failure that
-        another process was told of."""
+        """Sync the filesystem through a descriptor that is older than the records: a new one would miss a failure that
+        the kernel has already reported to another process."""
         fs.sync_filesystem(self.lease.fd, self.path)
 
     def begin_again(self) -> None:
-        """Forget its records, on the disk. OSError: nobody knows whether they are; it must not be written any more."""
+        """Discard the records, durably, by a new generation number. OSError: it is unknown whether that happened, and
+        the file must not be written any more."""
         self._through(_blocks(head(self.generation + 1)), 0)
         self.generation += 1
         self._begun = b""
@@ -97,16 +97,16 @@ class JournalFile:
 
 
 def _blocks(data: bytes) -> bytes:
-    """Filled up with zeros: nothing comes behind it yet."""
+    """Pad with zeros to whole blocks."""
     return data + bytes(-len(data) % fs.BLOCK)
 
 
 def make(root: str, boot_id: str, name: str, size: int) -> JournalFile:
-    """A new one of `size` bytes, on the disk with its name. OSError: there is none, and nothing is left of it. That is
-    for whoever lists the folder meanwhile, too: a watchdog that takes the lock before us takes it for a dead one's."""
+    """Make a file of `size` bytes, durable with its name. OSError: there is none, and no remains are left. That covers
+    a watchdog that lists the folder meanwhile and takes the lock before us, as if this were a dead process's file."""
     folder = f"{root}/{FOLDER}"
     path = f"{folder}/{boot_id}.{name}"
-    if has_failed(root, boot_id):  # what it would say could not be forgotten before the machine starts again
+    if has_failed(root, boot_id):  # its records could not be freed before the machine restarts
         raise OSError(errno.EIO, "a sync failed since this machine started", path)
     lease: leases.Lease | None = None
     try:
@@ -122,6 +122,55 @@ def make(root: str, boot_id: str, name: str, size: int) -> JournalFile:
         if lease is not None:
             lease.drop()
         if isinstance(error, OSError | FarroError):
-            with contextlib.suppress(OSError):  # half of it: on a full disk of all places
+            with contextlib.suppress(OSError):  # it may be incomplete, which matters on a full disk
                 fs.unlink(path)
         raise
+
+
+def mark_failed(root: str, boot_id: str) -> None:
+    """Record that a sync of the filesystem failed: the journals of this boot may be the only copy of their records."""
+    with contextlib.suppress(OSError):
+        fs.create(f"{root}/{FOLDER}/{boot_id}{FAILED}", b"")
+
+
+def has_failed(root: str, boot_id: str) -> bool:
+    return fs.exists(f"{root}/{FOLDER}/{boot_id}{FAILED}")
+
+
+def forget(root: str, boot_id: str, files: Sequence[tuple[str, leases.Lease]]) -> None:
+    """Sync everything that the records describe, then remove the files durably: a file that reappeared after a power
+    cut would restore a job that was pruned meanwhile. SyncFailed: the files stay."""
+    if has_failed(root, boot_id):
+        raise SyncFailed(f"a sync failed since this machine started: {root}/{FOLDER} is kept until it starts again")
+    try:
+        fs.sync_filesystem(files[0][1].fd, files[0][0])
+    except OSError as error:
+        mark_failed(root, boot_id)
+        raise SyncFailed(f"{root}: sync failed: {error.strerror}; check the device (dmesg)") from error
+    for path, _ in files:
+        with contextlib.suppress(FileNotFoundError):  # found incomplete: its maker did not get the lock and removed it
+            fs.unlink(path)
+    fs.sync_all([f"{root}/{FOLDER}"])
+
+
+def sweep(root: str, boot_id: str) -> list[str]:
+    """Free the journals of processes that died since the machine started: what they wrote only has to be synced.
+    [test_a_journal_of_a_dead_process_is_freed_by_a_watchdog]"""
+    found = names(root)
+    if not boot_id or f"{boot_id}{FAILED}" in found:
+        return []
+    dead: list[tuple[str, leases.Lease]] = []
+    try:
+        for name in found:
+            if name.startswith(f"{boot_id}."):
+                path = f"{root}/{FOLDER}/{name}"
+                with contextlib.suppress(FileNotFoundError):
+                    lease = leases.take(path)
+                    if lease is not None:
+                        dead.append((path, lease))
+        if dead:
+            forget(root, boot_id, dead)
+        return [path.rsplit("/", 1)[1] for path, _ in dead]
+    finally:
+        for _, lease in dead:
+            lease.drop()

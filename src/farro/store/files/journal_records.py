@@ -1,13 +1,12 @@
-"""The records of the write-ahead journal: their form on the disk, and reading what a journal file holds.
-
-Writing them lives in journal; what they mean after a power cut lives in replay.
+"""The records of the write-ahead journal: their format on the disk, and reading them.
 
     <boot>.<random>.a|b   head (magic, generation) in the first 4 KiB; then records, each with its length, checksum and
-                          generation; then what is left of earlier generations, or zeros
-    <boot>.failed         a sync of the filesystem failed in that boot: nothing of it may be forgotten before the next
+                          generation; then the remains of earlier generations, or zeros
+    <boot>.failed         a sync of the filesystem failed in that boot: no journal of it may be freed before the next
 
-A record counts when it is whole and of the head's generation; the first that is not ends the file. Rewriting a sector
-with the bytes that it has, and more behind them, is taken to be safe when the power goes, as every database's log does.
+A record counts when it is complete and of the head's generation; the first that is not ends the file. Rewriting a
+sector with its present bytes plus more behind them is assumed to be safe when the power fails, as in every database's
+log.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from farro.host import fs
 from farro.lazy_dataclass import dataclass
 
 FOLDER = "jobs/.journal"
-START = 4096  # of the first record
+START = 4096  # position of the first record
 FAILED = ".failed"
 
 _HEAD = struct.Struct("<8sQ")  # magic, generation
@@ -35,11 +34,11 @@ _encode = encoder(ensure_ascii=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One enqueue or commit: what is needed to make the job's folder say it again."""
+    """One enqueue or commit: everything needed to restore the job's folder."""
 
     kind: str  # enqueue, commit; void: the enqueue of this id was refused after all
     job_id: str
-    role: str  # of the queue that it entered, or in which it was worked
+    role: str  # of the queue that the job entered or was claimed from
     life: bytes  # job.json
     files: Mapping[str, bytes]  # enqueue: in the job's folder; commit: in the attempt's
     attempt: int = 0
@@ -83,7 +82,7 @@ def head(generation: int) -> bytes:
 
 
 def sealed(payload: bytes, generation: int) -> bytes:
-    """A record as it lies in a file of that generation."""
+    """The bytes of a record in a file of that generation."""
     return _RECORD.pack(len(payload), _checksum(payload, generation), generation) + payload
 
 
@@ -92,8 +91,8 @@ def _checksum(payload: bytes, generation: int) -> int:
 
 
 def read(path: str) -> Iterator[Record]:
-    """The records of a journal file, up to the first that is not whole. A file whose head is not one has none: its
-    maker never got so far. UnknownSchema: another version of farro wrote it."""
+    """The records of a journal file, up to the first incomplete one. A file without a valid head has none: its maker
+    died before it wrote one. UnknownSchema: another version of farro wrote the file."""
     data = fs.read_bytes(path)
     if len(data) < START:
         return
@@ -117,7 +116,7 @@ def read(path: str) -> Iterator[Record]:
 
 
 def names(root: str) -> list[str]:
-    """Every journal file, and the marks of failed syncs."""
+    """The names of all journal files, and of the marks of failed syncs."""
     try:
         return sorted(name for name in fs.listdir(f"{root}/{FOLDER}") if not name.startswith("."))
     except FileNotFoundError:
@@ -125,7 +124,7 @@ def names(root: str) -> list[str]:
 
 
 def mentioned(root: str) -> frozenset[str]:
-    """The ids of all jobs of which a journal speaks."""
+    """The ids of all jobs that have a record in a journal."""
     found: set[str] = set()
     for name in names(root):
         with contextlib.suppress(FileNotFoundError):

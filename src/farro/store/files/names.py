@@ -1,15 +1,13 @@
-"""Names of jobs: `jobs/.names/<name>`, a link whose target is the id of the job that the name means at present.
+"""Names of jobs: `jobs/.names/<name>` is a link whose target is the id of the job that has the name.
 
-What a person may do with a name lives in operations.named.
-
-- A name and its job come into being together: the link is made, durably, after the job was staged and before it is
-  published, all under one lock that dies with its holder. A crash in between leaves a link to no job: nobody's name,
-  which the next one takes. [test_kill_at_every_call_of_a_named_enqueue]
-- A name that passes from one job to the next says both meanwhile, `<new>.<old>`: it means the new job once that
-  exists, else the old one, so that publishing the new job is the moment at which the name passes on.
+- A name and its job appear together: the link is made, durably, after the job was staged and before it is published,
+  all under one lock that dies with its holder. A crash in between leaves a link to no job: the name is free.
+  [test_kill_at_every_call_of_a_named_enqueue]
+- While a name passes from one job to the next, the link holds both, `<new>.<old>`: it means the new job once that
+  exists, else the old one, so that publishing the new job is what moves the name.
   [test_kill_at_every_call_of_a_name_that_passes_on]
-- Not through the journal: after a power cut its record would bring a job back whose name is another's by then.
-- A pruned job frees its name (prune); the link goes before the last trace of the job does.
+- Named jobs do not use the journal: after a power cut its record would restore a job whose name has passed on.
+- Pruning a job frees its name; the link is removed before the last trace of the job.
 """
 
 from __future__ import annotations
@@ -22,102 +20,102 @@ from farro.errors import Damaged, NameTaken
 from farro.host import fs, leases
 from farro.jobs import ids
 from farro.store.files import chosen_ids, submit, views
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.port import Submission
 
 FOLDER = "jobs/.names"
-_LOCK = ".lock"
+_LOCK_FILE = ".lock"
 
 
-def enqueue(ground: Ground, name: str, submission: Submission, instead_of: str | None) -> str:
-    """Submit a job under that name, if the name means `instead_of` now; NameTaken, and nothing queued, if not."""
+def enqueue(context: FilesContext, name: str, submission: Submission, instead_of: str | None) -> str:
+    """Submit a job under that name if `instead_of` has the name now; else raise NameTaken and queue nothing."""
     ids.check_job_name(name)
-    with _alone(ground):
-        present = named(ground, name)
+    with _lock(context):
+        present = named(context, name)
         if present != instead_of:
             raise NameTaken(name, present)
 
         def point(job_id: str) -> None:
-            _link(ground, name, job_id if present is None or present == job_id else f"{job_id}.{present}")
-            ground.sync([ground.path(FOLDER)])
+            _link(context, name, job_id if present is None or present == job_id else f"{job_id}.{present}")
+            context.sync([context.path(FOLDER)])
 
-        (job_id,) = submit.enqueue_many(ground, [submission], named=point)
+        (job_id,) = submit.enqueue_many(context, [submission], named=point)
         if present is not None:
-            with contextlib.suppress(OSError):  # it has happened; where this fails, the link goes on naming both
-                _link(ground, name, job_id)  # else the old job is meant again when the new one is pruned before it
+            with contextlib.suppress(OSError):  # the name has passed on; if this fails, the link continues to name both
+                _link(context, name, job_id)  # else the old job gets the name back when the new one is pruned first
         return job_id
 
 
-def named(ground: Ground, name: str) -> str | None:
-    """The id of the job that has this name; None: nobody has."""
-    return next((job_id for job_id in _targets(ground, name) if _exists(ground, job_id)), None)
+def named(context: FilesContext, name: str) -> str | None:
+    """The id of the job that has this name; None if no job has it."""
+    return next((job_id for job_id in _targets(context, name) if _exists(context, job_id)), None)
 
 
-def names(ground: Ground) -> Mapping[str, str]:
+def names(context: FilesContext) -> Mapping[str, str]:
     found = {}
-    for name in _links(ground):
-        if (job_id := named(ground, name)) is not None:
+    for name in _links(context):
+        if (job_id := named(context, name)) is not None:
             found[name] = job_id
     return found
 
 
-def pointing(ground: Ground) -> dict[str, str]:
-    """Job id → its name, as the links say it: for whoever frees names."""
-    return {job_id: name for name in _links(ground) for job_id in _targets(ground, name)[:1]}
+def pointing(context: FilesContext) -> dict[str, str]:
+    """Map job ids to names according to the links, for freeing names."""
+    return {job_id: name for name in _links(context) for job_id in _targets(context, name)[:1]}
 
 
-def free(ground: Ground, name: str, job_id: str) -> None:
-    """Nobody's name any more, if it means that job still."""
-    with _alone(ground):
-        if _targets(ground, name)[:1] == [job_id]:
+def free(context: FilesContext, name: str, job_id: str) -> None:
+    """Free the name, if that job still has it."""
+    with _lock(context):
+        if _targets(context, name)[:1] == [job_id]:
             with contextlib.suppress(FileNotFoundError):
-                fs.unlink(ground.path(FOLDER, name))
+                fs.unlink(context.path(FOLDER, name))
 
 
 @contextlib.contextmanager
-def _alone(ground: Ground) -> Iterator[None]:
-    """One change of names at a time. The kernel lets go of the lock when its holder dies."""
+def _lock(context: FilesContext) -> Iterator[None]:
+    """Hold the lock for changes of names. The kernel releases it when its holder dies."""
     with contextlib.suppress(FileExistsError):
-        fs.mkdir(ground.path(FOLDER))  # in a root that an older farro made
-    with leases.exclusively(ground.path(FOLDER, _LOCK)):
+        fs.mkdir(context.path(FOLDER))  # missing in a root that an older farro made
+    with leases.exclusively(context.path(FOLDER, _LOCK_FILE)):
         yield
 
 
-def _link(ground: Ground, name: str, target: str) -> None:
-    """Replace what the name says, in one call."""
-    temporary = fs.temporary(ground.path(FOLDER))
+def _link(context: FilesContext, name: str, target: str) -> None:
+    """Point the name at another target, in one call."""
+    temporary = fs.temporary(context.path(FOLDER))
     fs.symlink(target, temporary)
     try:
-        fs.replace(temporary, ground.path(FOLDER, name))
+        fs.replace(temporary, context.path(FOLDER, name))
     except OSError:
         with contextlib.suppress(OSError):
             fs.unlink(temporary)
         raise
 
 
-def _links(ground: Ground) -> list[str]:
+def _links(context: FilesContext) -> list[str]:
     try:
-        return sorted(filter(ids.is_job_id, fs.listdir(ground.path(FOLDER))))
+        return sorted(filter(ids.is_job_id, fs.listdir(context.path(FOLDER))))
     except FileNotFoundError:
         return []
 
 
-def _targets(ground: Ground, name: str) -> list[str]:
-    """The jobs that a link names; a link that somebody else put there names none."""
+def _targets(context: FilesContext, name: str) -> list[str]:
+    """The ids in a link's target; empty for a link that farro did not make."""
     try:
-        target = fs.readlink(ground.path(FOLDER, ids.check_job_name(name))) or ""
+        target = fs.readlink(context.path(FOLDER, ids.check_job_name(name))) or ""
     except OSError as error:
         if error.errno != errno.EINVAL:
-            raise  # nobody can say: trouble of the disk is not a name that nobody has
-        return []  # a folder in its place
+            raise  # trouble of the disk does not mean that the name is free
+        return []  # not a link but a folder
     return [job_id for job_id in target.split(".") if ids.is_job_id(job_id)]
 
 
-def _exists(ground: Ground, job_id: str) -> bool:
-    """Also a job that is registered and about to be published: clean-up does it when its submitter died."""
-    if views.locate(ground, job_id) is not None:
+def _exists(context: FilesContext, job_id: str) -> bool:
+    """Whether the job exists or is registered and about to be published (by clean-up if its submitter died)."""
+    if views.locate(context, job_id) is not None:
         return True
     try:
-        return bool(chosen_ids.registered(ground, job_id)[1])
+        return bool(chosen_ids.registered(context, job_id)[1])
     except Damaged:
         return False

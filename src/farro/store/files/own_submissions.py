@@ -1,12 +1,11 @@
-"""What this process has itself just put into a queue that it also claims from: a claim need not be told of it by the
-change feed, nor read it again.
+"""A cache of the jobs that this process has just enqueued into a queue that it also claims from.
 
-Who puts jobs here is submit, who takes them out is claim. Nothing here looks at the disk, and nothing is decided by it:
-after the move a claim compares which job.json it holds with the one that was written, and what is another is put back
-and read. [test_a_job_that_was_away_meanwhile_is_read_anew]
+With it a claim neither waits for the change feed nor reads the job's files again. The cache decides nothing: after the
+move a claim compares the identity of job.json with the cached one, and a job that differs is put back and read.
+[test_a_job_that_was_away_meanwhile_is_read_anew]
 
-The prompt is kept as text: whoever claims has objects of its own, as if it had read the file. And only for a moment: a
-job that has stood in its queue is read, for somebody may have put its prompt right by hand.
+The prompt is cached as text, so that each claim parses its own objects, as if it had read the file. A job is cached
+only for a moment: one that has waited in its queue is read, because a person may have corrected its prompt by hand.
 [test_a_prompt_that_was_changed_in_the_queue_is_read]
 """
 
@@ -20,62 +19,68 @@ from typing import NamedTuple
 
 from farro.jobs.envelope import Lifecycle
 
-MOST = 1024  # jobs
-SMALL = 8192  # bytes of a prompt
-MOMENT_S = 0.5  # … that a job is known here
+MAX_JOBS = 1024
+MAX_PROMPT_BYTES = 8192
+KEEP_S = 0.5
 
-Identity = tuple[int, int, int]  # of job.json: inode, size, time
+FileIdentity = tuple[int, int, int]  # of a job.json: inode, size, modification time
 
 
-class Entered(NamedTuple):
-    seen: Identity
-    life: Lifecycle  # nothing in it can be changed
+class SubmittedJob(NamedTuple):
+    identity: FileIdentity
+    lifecycle: Lifecycle
     prompt: bytes  # prompt.json
 
 
-class Fresh:
+class OwnSubmissions:
+    """Bounded cache of submitted jobs, by role and job id. Safe for threads."""
+
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()  # guards the rest
-        self._roles: dict[str, deque[str]] = {}  # with the ids that came and nobody asked for yet
-        self._jobs: dict[str, tuple[Entered, float]] = {}  # and when it was put here
+        self._roles: dict[str, deque[str]] = {}  # role → published ids that `new` has not returned yet
+        self._jobs: dict[str, tuple[SubmittedJob, float]] = {}  # job id → job, time of `add`
 
-    def wanted(self, role: str) -> None:
-        """Jobs of that role are claimed in this process."""
+    def register_role(self, role: str) -> None:
+        """Start caching for a role whose jobs are claimed in this process."""
         with self._lock:
-            self._roles.setdefault(role, deque(maxlen=MOST))  # of more the feed tells
+            self._roles.setdefault(role, deque(maxlen=MAX_JOBS))  # the change feed reports the jobs beyond that
 
-    def put(self, role: str, job_id: str, entered: Entered) -> None:
-        """Before it is published: nobody claims what was not put here."""
-        if role not in self._roles or len(entered.prompt) > SMALL or entered.life.routing is not None:
+    def add(self, role: str, job_id: str, submitted: SubmittedJob) -> None:
+        """Cache a job before it is published, so that the first claim finds it here."""
+        if (
+            role not in self._roles
+            or len(submitted.prompt) > MAX_PROMPT_BYTES
+            or submitted.lifecycle.routing is not None
+        ):
             return
         now_s = self._now_s()
         with self._lock:
-            while len(self._jobs) >= MOST:
+            while len(self._jobs) >= MAX_JOBS:
                 del self._jobs[next(iter(self._jobs))]
-            self._jobs[job_id] = entered, now_s
+            self._jobs[job_id] = submitted, now_s
 
-    def came(self, role: str, job_id: str) -> None:
-        """It is published. Whoever is woken by the push finds it: the feed's own thread may be about to tell of it, and
-        is not waited for. [test_a_job_of_this_process_is_there_before_the_feed_tells]"""
-        if (news := self._roles.get(role)) is not None:
-            news.append(job_id)
+    def published(self, role: str, job_id: str) -> None:
+        """Announce a published job. A worker that is woken by the enqueue finds it without waiting for the feed's own
+        thread. [test_a_job_of_this_process_is_there_before_the_feed_tells]"""
+        if (ids := self._roles.get(role)) is not None:
+            ids.append(job_id)
 
-    def news(self, role: str) -> Iterator[str]:
-        """Those that came since this was asked, each once."""
-        news = self._roles.get(role)
-        while news:
-            with contextlib.suppress(IndexError):  # another thread had it
-                yield news.popleft()
+    def new(self, role: str) -> Iterator[str]:
+        """The ids that were published since the last call, each once."""
+        ids = self._roles.get(role)
+        while ids:
+            with contextlib.suppress(IndexError):  # another thread took the last one
+                yield ids.popleft()
 
     def entered_ns(self, job_id: str) -> int | None:
         found = self._jobs.get(job_id)
-        return None if found is None else found[0].seen[2]
+        return None if found is None else found[0].identity[2]
 
-    def take(self, job_id: str) -> Entered | None:
-        """Once: whoever comes back to that job reads it."""
+    def take(self, job_id: str) -> SubmittedJob | None:
+        """Remove and return the cached job: the next claim of that job reads its files."""
         if not self._jobs:
             return None
         with self._lock:
             found = self._jobs.pop(job_id, None)
-        return found[0] if found is not None and self._now_s() - found[1] < MOMENT_S else None
+        return found[0] if found is not None and self._now_s() - found[1] < KEEP_S else None

@@ -1,6 +1,6 @@
-"""Queues that give out no job: `agents/<Role>/.paused`, which says who did that, when and why.
+"""Paused queues: `agents/<Role>/.paused` says who paused the queue, when and why.
 
-Claims look for it first (claim). A crash leaves it there or not; a call that raised may have been carried out.
+A claim checks for the file first. After a crash the file is there or not; a call that raised may have taken effect.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ import contextlib
 import errno
 
 from farro.host import fs
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.port import QueuePause
 
-RESUMED = ".resumed"  # moved into a queue for a moment: whoever watches it looks again
+RESUMED = ".resumed"  # a file moved into a queue for a moment, so that the watching workers look again
 _BYTES = 64 << 10
-_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ELOOP})  # another user's, or no file at all
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ELOOP})  # another user's file, or not a file
 
 
-def path(ground: Ground, role: str) -> str:
-    return f"{ground.root}/agents/{role}/.paused"
+def path(context: FilesContext, role: str) -> str:
+    return f"{context.root}/agents/{role}/.paused"
 
 
-def is_paused(ground: Ground, role: str) -> bool:
-    return fs.exists(path(ground, role))
+def is_paused(context: FilesContext, role: str) -> bool:
+    return fs.exists(path(context, role))
 
 
-def pause(ground: Ground, role: str, paused: QueuePause) -> bool:
-    place = path(ground, ground.check_role(role))
-    staged = fs.temporary(ground.staging)
+def pause(context: FilesContext, role: str, paused: QueuePause) -> bool:
+    place = path(context, context.check_role(role))
+    staged = fs.temporary(context.staging)
     try:
         fs.create(staged, paused.to_json() + b"\n")
-        ground.sync([staged])
+        context.sync([staged])
         fs.move(staged, place)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -38,35 +38,35 @@ def pause(ground: Ground, role: str, paused: QueuePause) -> bool:
         if isinstance(error, FileExistsError):
             return False
         raise
-    ground.sync([place.rsplit("/", 1)[0]])
+    context.sync([place.rsplit("/", 1)[0]])
     return True
 
 
-def resume(ground: Ground, role: str) -> bool:
-    place = path(ground, ground.check_role(role))
+def resume(context: FilesContext, role: str) -> bool:
+    place = path(context, context.check_role(role))
     try:
         fs.unlink(place)
     except FileNotFoundError:
         return False
-    ground.sync([place.rsplit("/", 1)[0]])
-    bell = f"{ground.incoming(role)}/{RESUMED}"
-    with contextlib.suppress(OSError):  # it goes on all the same: who is not woken looks in a while by itself
-        staged = fs.temporary(ground.staging)
+    context.sync([place.rsplit("/", 1)[0]])
+    signal = f"{context.incoming(role)}/{RESUMED}"
+    with contextlib.suppress(OSError):  # the queue is resumed in any case: a worker that is not woken rescans later
+        staged = fs.temporary(context.staging)
         fs.create(staged, b"")
-        fs.replace(staged, bell)
-        fs.unlink(bell)
+        fs.replace(staged, signal)
+        fs.unlink(signal)
     return True
 
 
-def paused(ground: Ground) -> dict[str, QueuePause]:
+def paused(context: FilesContext) -> dict[str, QueuePause]:
     found = {}
-    for role in ground.roles():
+    for role in context.roles():
         try:
-            found[role] = QueuePause.from_json(fs.read_bytes(path(ground, role), _BYTES))
+            found[role] = QueuePause.from_json(fs.read_bytes(path(context, role), _BYTES))
         except FileNotFoundError:
             continue
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            found[role] = QueuePause.from_json(b"")  # claims find it all the same
+            found[role] = QueuePause.from_json(b"")  # unreadable, but claims respect it
     return found

@@ -1,23 +1,22 @@
-"""Removing finished jobs: one rename out of completed/ into jobs/.trash, then the folder is taken apart there.
+"""Remove finished jobs: one rename out of completed/ into jobs/.trash, then delete the folder's content there.
 
-Which jobs, and how slowly, is decided in operations.prune.
-
-- A pruner is no agent: it edits no job, and joining needs room, of which a full disk has none; to remove jobs must be
-  possible there. [test_on_a_full_disk_finished_jobs_can_be_removed]
-- One pruner at a time holds jobs/.trash/.lock for its whole life. That makes "final" stay true between the look and the
-  rename: nothing else moves a final job, and its id cannot come back before this pruner has let go of it.
+- A pruner is no agent: it edits no job, and joining needs free space, while pruning must work on a full disk.
+  [test_on_a_full_disk_finished_jobs_can_be_removed]
+- One pruner at a time holds jobs/.trash/.lock for its whole life. Therefore a job that is final stays so between the
+  check and the rename: nothing else moves a final job, and its id cannot be reused before this pruner has freed it.
   [test_a_second_prune_is_refused_while_one_runs]
 - The rename is the commit point: a crash before it leaves the job in completed/, after it debris in jobs/.trash, which
-  no look and no scan enters, and which the next prune removes. [test_kill_at_every_call_of_prune]
-- A chosen id (jobs/.ids) goes when the folder is empty and before the folder itself goes: a crash in between is
-  finished by the next prune, which knows the id from the folder's name. That name is the one that the id points to, so
-  that an id which was submitted anew meanwhile is never taken. [test_a_pruned_id_may_be_used_again]
-- So does its name (names), while the folder's name still tells whose it was. [test_a_pruned_job_frees_its_name]
-- So does the way from the job to what its calls cost (ledger); the days keep the calls themselves.
+  no query and no scan enters and the next prune removes. [test_kill_at_every_call_of_prune]
+- A chosen id (jobs/.ids) is freed when the folder is empty and before the folder itself is removed: after a crash in
+  between the next prune finishes, because the folder's name contains the id. That name is the one that the id points
+  to, so that an id which was submitted again meanwhile is never freed. [test_a_pruned_id_may_be_used_again]
+- The job's name (names) is freed at the same time, while the folder's name still identifies the job.
+  [test_a_pruned_job_frees_its_name]
+- So is the link from the job to the cost of its calls (ledger); the calls themselves stay with their days.
   [test_a_pruned_job_takes_nothing_from_its_days]
-- The rename is on the disk before the id goes: else a power cut could keep the job and lose its id.
-- A job of which a journal still speaks is left alone: after a power cut that record would bring it back. It is gone
-  from there within seconds. [test_a_job_in_a_journal_is_not_pruned]
+- The rename is on the disk before the id is freed: otherwise a power cut could keep the job and lose its id.
+- A job with a record in a journal is left alone: after a power cut that record would restore it. Records are freed
+  within seconds. [test_a_job_in_a_journal_is_not_pruned]
 """
 
 from __future__ import annotations
@@ -28,39 +27,39 @@ from collections.abc import Iterator
 from farro.errors import Damaged, FarroError, Refused, StorageTrouble
 from farro.host import fs, leases, trees
 from farro.jobs import ids
-from farro.store.files import chosen_ids, journal_cleanup, journal_records, names
+from farro.store.files import chosen_ids, journal_file, journal_records, names
 from farro.store.files import folder as folders
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.files.errors import explained
-from farro.store.files.move import Moved, try_move
+from farro.store.files.move import MoveResult, try_move
 
 TRASH = "jobs/.trash"
 _LOCK = ".lock"
 
 
 class Trash:
-    """What one pruner may do. Made by `opened` alone."""
+    """The operations of one pruner. Only `opened` makes it."""
 
-    def __init__(self, ground: Ground, lease: leases.Lease) -> None:
-        self._ground = ground
+    def __init__(self, context: FilesContext, lease: leases.Lease) -> None:
+        self._context = context
         self._lease = lease
         self._journalled: frozenset[str] = frozenset()
         self._looked_ns = 0
-        self._named: dict[str, str] | None = None  # job id → its name; a link that is missed means no job
-        self._touched: set[str] = set()  # folders whose change must be on the disk before an id goes
+        self._named: dict[str, str] | None = None  # job id → its name; a link made later belongs to another job
+        self._touched: set[str] = set()  # folders to sync before an id is freed
 
     @explained
     def take(self, job_id: str, place: str) -> bool:
-        """Move a final job out of `place`. False: it is not there any more, or not final: it was left alone."""
-        source = self._ground.path(place, job_id)
+        """Move a final job out of `place`. False: it is gone or not final, and was left alone."""
+        source = self._context.path(place, job_id)
         if not self._final(source) or self._in_a_journal(job_id, source):
             return False
         name = self._name(job_id)
-        path = self._ground.path(TRASH, name)
-        if try_move(source, path) is not Moved.DONE:
+        path = self._context.path(TRASH, name)
+        if try_move(source, path) is not MoveResult.DONE:
             return False
-        self._touched |= {self._ground.path(place), self._ground.path(TRASH)}
-        if not self._final(path):  # looked at again after the move (R1); nobody but a person's hand can make it so
+        self._touched |= {self._context.path(place), self._context.path(TRASH)}
+        if not self._final(path):  # checked again after the move (R1); only a manual edit can cause this
             try_move(path, source)
             return False
         return True
@@ -69,45 +68,45 @@ class Trash:
         try:
             return folders.read_lifecycle(path).terminal
         except (FarroError, FileNotFoundError, NotADirectoryError):
-            return False  # what cannot be read is shown and kept, never removed on a guess
+            return False  # an unreadable job is shown and kept, never removed on a guess
 
     def _in_a_journal(self, job_id: str, path: str) -> bool:
-        """Looked up again for what was written since the last look: its record may be newer than that. Nothing is
-        recorded of a job that is final, so a look after that is enough."""
+        """Whether a journal has a record of the job. Reads the journals again for a job that was written since the last
+        read. No record is written for a final job, so a read after its last write is enough."""
         if fs.lstat(f"{path}/job.json").st_mtime_ns >= self._looked_ns:
-            # The kernel's own time, as in what is compared with it: its ticks lag behind any other clock.
+            # The kernel's file time, because it is compared with one: its ticks lag behind any other clock.
             self._lease.beat()
-            self._looked_ns = fs.lstat(self._ground.path(TRASH, _LOCK)).st_mtime_ns
-            journal_cleanup.sweep(self._ground.root, self._ground.boot_id)
-            self._journalled = journal_records.mentioned(self._ground.root)
+            self._looked_ns = fs.lstat(self._context.path(TRASH, _LOCK)).st_mtime_ns
+            journal_file.sweep(self._context.root, self._context.boot_id)
+            self._journalled = journal_records.mentioned(self._context.root)
         return job_id in self._journalled
 
     def _name(self, job_id: str) -> str:
-        """What a chosen id points to; a name of its own for any other."""
+        """The staging name that a chosen id points to; a new name for any other job."""
         with contextlib.suppress(Damaged):
-            _, name = chosen_ids.registered(self._ground, job_id)
-            if name and not fs.exists(self._ground.path(TRASH, name)):
+            _, name = chosen_ids.registered(self._context, job_id)
+            if name and not fs.exists(self._context.path(TRASH, name)):
                 return name
-        return f"{job_id}.{self._ground.random_bits(64):016x}"
+        return f"{job_id}.{self._context.random_bits(64):016x}"
 
     @explained
     def names(self) -> list[str]:
-        """What is to be taken apart, also what earlier pruners left."""
-        return sorted(fs.subdirectories(self._ground.path(TRASH)))
+        """The folders to remove, including those that earlier pruners left."""
+        return sorted(fs.subdirectories(self._context.path(TRASH)))
 
     @explained
     def remove(self, name: str) -> int:
-        """Take one folder apart and let go of its id. Answers the bytes that it held. StorageTrouble: something in it
-        cannot be removed; the others can."""
+        """Remove one folder and free its id. Returns its size in bytes. StorageTrouble: some file in it cannot be
+        removed; other folders can."""
         if self._touched:
-            self._ground.sync(sorted(self._touched))
+            self._context.sync(sorted(self._touched))
             self._touched.clear()
-        path = self._ground.path(TRASH, name)
-        held = size(path)
+        path = self._context.path(TRASH, name)
+        removed_bytes = size(path)
         try:
             _empty(path)
         except FileNotFoundError:
-            return 0  # somebody's hand was faster
+            return 0  # removed by hand meanwhile
         except PermissionError as error:
             raise StorageTrouble(
                 f"{error.filename or path}: {error.strerror}. A step that ran as another user left it: "
@@ -116,29 +115,29 @@ class Trash:
         job_id = name.split(".", 1)[0]
         if ids.is_job_id(job_id):
             self._free_name(job_id)
-            _forget_calls(self._ground.root, job_id)
+            _forget_calls(self._context.root, job_id)
             with contextlib.suppress(Damaged, FileNotFoundError):
-                if chosen_ids.registered(self._ground, job_id)[1] == name:
-                    fs.unlink(f"{self._ground.registry}/{job_id}")
+                if chosen_ids.registered(self._context, job_id)[1] == name:
+                    fs.unlink(f"{self._context.registry}/{job_id}")
         with contextlib.suppress(FileNotFoundError):
             fs.rmdir(path)
-        return held
+        return removed_bytes
 
     def _free_name(self, job_id: str) -> None:
         if self._named is None:
-            self._named = names.pointing(self._ground)
+            self._named = names.pointing(self._context)
         if job_id in self._named:
-            names.free(self._ground, self._named[job_id], job_id)
+            names.free(self._context, self._named[job_id], job_id)
 
 
 def _forget_calls(root: str, job_id: str) -> None:
-    from farro.store.files.ledger import forget_job  # here: decimals take as long to load as a queue to list
+    from farro.store.files.ledger import forget_job  # imported here: decimals take as long to load as a queue to list
 
     forget_job(root, job_id)
 
 
 def _empty(path: str) -> None:
-    """Everything in the folder; the folder itself stays, and with its name the memory of whose it was."""
+    """Remove everything in the folder. The folder itself stays, because its name identifies the job."""
     for name in fs.listdir(path):
         inside = f"{path}/{name}"
         try:
@@ -148,7 +147,7 @@ def _empty(path: str) -> None:
 
 
 def size(path: str) -> int:
-    """Bytes of all files below; one that has several names counts once."""
+    """The bytes of all files below `path`; a file with several names counts once."""
     seen: dict[int, int] = {}
     with contextlib.suppress(FileNotFoundError):
         for name in trees.walk_files(path):
@@ -159,17 +158,17 @@ def size(path: str) -> int:
 
 
 @contextlib.contextmanager
-def opened(ground: Ground) -> Iterator[Trash]:
-    """The trash, for one pruner at a time; it is made when it is not there. Refused: another one is at work."""
+def opened(context: FilesContext) -> Iterator[Trash]:
+    """Open the trash for one pruner at a time; create it if needed. Refused: another pruner is running."""
     with contextlib.suppress(FileExistsError):
-        fs.mkdir(ground.path(TRASH))
-    path = ground.path(TRASH, _LOCK)
+        fs.mkdir(context.path(TRASH))
+    path = context.path(TRASH, _LOCK)
     with contextlib.suppress(FileExistsError):
         fs.create(path, b"")
     lease = leases.take(path)
     if lease is None:
-        raise Refused("another `farro prune` is at work in this root; wait for it, or stop it")
+        raise Refused("another `farro prune` is running in this root; wait for it, or stop it")
     try:
-        yield Trash(ground, lease)
+        yield Trash(context, lease)
     finally:
         lease.drop()

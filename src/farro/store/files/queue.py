@@ -1,10 +1,8 @@
-"""A worker's view of one queue: listed once, then kept by the change feed. Each job is examined once.
+"""A worker's view of one queue: listed once, then kept current by the change feed. Each job is examined once.
 
-Claiming what it names lives in claim. Nothing here writes.
-
-The cost of a claim does not grow with the backlog: the listing is paid once per job, and a rescan (inotify tells
-neither a due time nor a dead lock) lists names only. [test_each_worker_examines_a_job_once,
-test_a_claim_does_not_list_the_queue]
+The view writes nothing. The cost of a claim does not grow with the backlog: the listing is paid once per job, and a
+rescan (needed because inotify reports neither a due time nor a dead lock) lists names only.
+[test_each_worker_examines_a_job_once, test_a_claim_does_not_list_the_queue]
 """
 
 from __future__ import annotations
@@ -19,48 +17,50 @@ from farro.host import fs
 from farro.jobs import ids
 from farro.jobs.states import Status
 from farro.store.feed import ChangeFeed
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 
-LOCKED_RETRY_S = 1.0  # a lock is held for an instant; one that stays is a dead agent's
+LOCKED_RETRY_S = 1.0  # a lock is held for an instant; one that stays belongs to a dead agent
 
 
 class QueueView:
-    """Shared by the slots of a process: `_lock` guards everything, and is held for looking only, never while claiming.
+    """The candidates of one queue, shared by the slots of a process.
 
-    Order is the time of entry, also for a job that fell due later or came back: a plain list of names would send those
-    to its end. Invariant: no name is in two of `_ready`, `_delayed` and `_skipped`; heap entries that do not agree with
-    them are passed over.
+    `_lock` guards everything and is held only for queries, never during a claim. Jobs are ordered by their time of
+    entry, even if they became due later or came back; a plain list of names would put those at its end.
+
+    Invariant: no name is in two of `_ready`, `_delayed` and `_skipped`; heap entries that disagree with them are
+    ignored.
     """
 
-    def __init__(self, ground: Ground, role: str, feed: ChangeFeed) -> None:
-        self._ground = ground
+    def __init__(self, context: FilesContext, role: str, feed: ChangeFeed) -> None:
+        self._context = context
         self._role = role
-        self._folder = ground.incoming(role)
+        self._folder = context.incoming(role)
         self._feed = feed
-        self._cursor = feed.cursor  # before the first listing, so that nothing falls between
-        self._ready: dict[str, int] = {}  # name → when it entered
+        self._cursor = feed.cursor  # read before the first listing, so that no change is missed
+        self._ready: dict[str, int] = {}  # name → time of entry
         self._order: list[tuple[int, str]] = []  # a heap over `_ready`
-        self._delayed: dict[str, tuple[float, int]] = {}  # name → when it is due, when it entered
+        self._delayed: dict[str, tuple[float, int]] = {}  # name → due time, time of entry
         self._dues: list[tuple[float, str]] = []  # a heap over `_delayed`
         self._skipped: set[str] = set()
-        self._locked: dict[str, int] = {}  # name → when it entered: to be looked at again at `_locked_until_s`
+        self._locked: dict[str, int] = {}  # name → time of entry; examined again at `_locked_until_s`
         self._locked_until_s = float("inf")
         self._rescan_at_s = self._poll_at_s = float("-inf")
         self._lock = threading.Lock()
 
     def next(self, *, known: bool = False) -> tuple[str, int] | None:
-        """The next job to examine, and when it entered. It is forgotten here: put it back with `enter`, `delay` or
-        `skip`. `known`: somebody has just asked, and what came in this instant can wait for the next turn."""
+        """Remove and return the next job to examine with its time of entry. The caller puts it back with `enter`,
+        `delay` or `skip`. With `known`, do not look for jobs that arrived since the last call."""
         with self._lock:
             if known and (found := self._first()) is not None:
                 return found
-            now_s = self._ground.clock.monotonic_s()
+            now_s = self._context.clock.monotonic_s()
             if now_s >= (self._rescan_at_s if self._ready else self._poll_at_s):
                 self._rescan()
             if now_s >= self._locked_until_s:
-                self._look_at_locked()
+                self._retry_locked()
             self._pull_due()
-            self._pull_feed()  # always: what came last may be more urgent than all that is known
+            self._pull_feed()  # always: the latest job may have a higher priority than all known ones
             return self._first()
 
     def _first(self) -> tuple[str, int] | None:
@@ -72,23 +72,23 @@ class QueueView:
         return None
 
     def __len__(self) -> int:
-        """How many are known to be ready."""
+        """The number of jobs known to be ready."""
         return len(self._ready)
 
     def enter(self, name: str, entered_ns: int) -> None:
-        """It left and came back while it stood here: its turn is another now, after whatever came before it did."""
+        """Sort in a job that left the queue and came back, behind the jobs that entered before its return."""
         with self._lock:
             self._enter(name, entered_ns)
             self._pull_feed()
 
     def put_back(self, entries: Sequence[tuple[str, int]]) -> None:
-        """What `next` gave out and nobody looked at."""
+        """Put back jobs that `next` returned and the caller did not examine."""
         with self._lock:
             for name, entered_ns in entries:
                 self._enter(name, entered_ns)
 
     def delay(self, name: str, until: datetime, entered_ns: int) -> None:
-        """Not before then. The clock is looked at again at each turn, so that a jump leaves no delay stuck."""
+        """Hold the job back until then. The clock is read again at each turn, so that a jump leaves no delay stuck."""
         due_s = until.timestamp()
         with self._lock:
             self._ready.pop(name, None)
@@ -96,19 +96,19 @@ class QueueView:
             heapq.heappush(self._dues, (due_s, name))
 
     def skip(self, name: str) -> None:
-        """Never for this worker: its tags do not fit, or its schema is unknown."""
+        """Exclude a job that this worker can never run: its tags do not match, or its schema is unknown."""
         with self._lock:
             self._ready.pop(name, None)
             self._skipped.add(name)
 
     def locked(self, name: str, entered_ns: int) -> None:
-        """Somebody holds the lock of a job that is still queued: look again soon, at that job alone. A listing of the
-        whole queue for it would cost more the longer the queue is."""
+        """Examine a queued job again soon whose lock is held by another agent. Listing the whole queue for it instead
+        would cost more the longer the queue is."""
         with self._lock:
             self._locked[name] = entered_ns
-            self._locked_until_s = min(self._locked_until_s, self._ground.clock.monotonic_s() + LOCKED_RETRY_S)
+            self._locked_until_s = min(self._locked_until_s, self._context.clock.monotonic_s() + LOCKED_RETRY_S)
 
-    def _look_at_locked(self) -> None:
+    def _retry_locked(self) -> None:
         for name, entered_ns in self._locked.items():
             if name not in self._ready and name not in self._delayed and name not in self._skipped:
                 self._enter(name, entered_ns)
@@ -126,36 +126,36 @@ class QueueView:
         return self._dues[0][0] if self._dues else None
 
     def _enter(self, name: str, entered_ns: int) -> None:
-        self._delayed.pop(name, None)  # it left and came back: its delay may be another now
+        self._delayed.pop(name, None)  # it left and came back: its delay may have changed
         self._ready[name] = entered_ns
         heapq.heappush(self._order, (entered_ns, name))
 
     def _pull_due(self) -> None:
         if not self._dues:
             return
-        now_s = self._ground.due_now().timestamp()
+        now_s = self._context.due_now().timestamp()
         while (due_s := self._due_s()) is not None and due_s <= now_s:
             _, name = heapq.heappop(self._dues)
             self._enter(name, self._delayed[name][1])
 
     def _pull_feed(self) -> None:
-        for name in self._ground.fresh.news(self._role):  # the feed tells of these too, later
-            self._meet(name)
+        for name in self._context.own_submissions.new(self._role):  # the feed will report these too, later
+            self._add_arrival(name)
         changes = self._feed.since(self._cursor, 0)
         self._cursor = changes.cursor
         if changes.gap:
             self._rescan()
         for change in changes.items:
             if change.status is Status.QUEUED and change.role == self._role:
-                self._meet(change.job_id)
+                self._add_arrival(change.job_id)
 
-    def _meet(self, name: str) -> None:
-        """It came; unless it has gone on already, or is none for this worker."""
+    def _add_arrival(self, name: str) -> None:
+        """Add a job that entered the queue, unless it has left already or this worker skips it."""
         if name not in self._skipped and (entered_ns := self._entered_ns(name)) is not None:
             self._enter(name, entered_ns)
 
     def _rescan(self) -> None:
-        now_s, policy = self._ground.clock.monotonic_s(), self._ground.policy
+        now_s, policy = self._context.clock.monotonic_s(), self._context.policy
         self._rescan_at_s = now_s + policy.rescan_s
         self._poll_at_s = now_s + min(policy.rescan_s, policy.poll_s)
         present = set(fs.listdir(self._folder))
@@ -168,7 +168,7 @@ class QueueView:
 
     def _entered_ns(self, name: str) -> int | None:
         """When the job entered this queue: the time of its job.json (see draft.keep_order)."""
-        if (known := self._ground.fresh.entered_ns(name)) is not None:
+        if (known := self._context.own_submissions.entered_ns(name)) is not None:
             return known
         try:
             return os.stat(f"{self._folder}/{name}/job.json").st_mtime_ns

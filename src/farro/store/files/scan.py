@@ -1,10 +1,10 @@
-"""One look through the whole tree for what contradicts itself. Writes nothing and holds nothing.
+"""Scan the whole tree for contradictions. Writes nothing and locks nothing.
 
-What is found, and what helps, is told by stores.files.checks. Everything that may be a job on its way between two looks
-is looked at again before it is counted: a live queue has no contradictions.
+A job that may have moved during the scan is checked again before it is counted, so that a live queue shows no
+contradictions.
 
-Bounded for large roots: folders are read name by name, and of finished jobs only so many job.json are opened; every
-job that is not finished is.
+Bounded for large roots: folders are read name by name, and only a limited number of finished jobs' job.json is opened;
+every unfinished job's is.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass, field
 from farro.store.files import views
 from farro.store.files.agents import LEASE
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.files.folder import JOB_LIMIT, LOCK
 
-FINISHED_LOOKED_AT = 20_000
-OLD_S = 86400.0  # of what was left in staging
-TEMPORARY_S = 3600.0  # no write takes so long
+MAX_FINISHED = 20_000
+OLD_S = 86400.0  # age at which a folder in staging is a leftover
+TEMPORARY_S = 3600.0  # no write takes this long
 _FINISHED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.KILLED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """One example: what, and where (relative to the root)."""
+class ScanExample:
+    """One example of a contradiction: what, and where (relative to the root)."""
 
     what: str
     path: str
@@ -43,17 +43,21 @@ class Seen:
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    count: int = 0
-    examples: list[Seen] = field(default_factory=list)
+    """How often a contradiction was found, with a few examples."""
 
-    def add(self, seen: Seen) -> None:
+    count: int = 0
+    examples: list[ScanExample] = field(default_factory=list)
+
+    def add(self, example: ScanExample) -> None:
         self.count += 1
         if len(self.examples) < EXAMPLES:
-            self.examples.append(seen)
+            self.examples.append(example)
 
 
 @dataclass(kw_only=True, slots=True)
 class Scan:
+    """The findings of one scan, by kind."""
+
     jobs: int = 0
     unread: int = 0  # finished jobs whose job.json was not opened
     twins: Tally = field(default_factory=Tally)
@@ -65,55 +69,55 @@ class Scan:
     left_in_staging: Tally = field(default_factory=Tally)
     quarantined: Tally = field(default_factory=Tally)
     temporary: Tally = field(default_factory=Tally)
-    strays: Tally = field(default_factory=Tally)  # what is no job's folder where only these lie
+    strays: Tally = field(default_factory=Tally)  # entries of a queue that are no job's folder
 
 
-def scan(ground: Ground, *, finished: int | None = FINISHED_LOOKED_AT) -> Scan:
-    """`finished`: of how many finished jobs the job.json is opened; None: of all."""
-    found, now_s = Scan(), ground.clock.now().timestamp()
+def scan(context: FilesContext, *, finished: int | None = MAX_FINISHED) -> Scan:
+    """Scan the tree. `finished`: how many finished jobs' job.json is opened; None: all."""
+    found, now_s = Scan(), context.clock.now().timestamp()
     where: dict[str, str] = {}
     left = finished
-    for place, role, status, busy in views.spots(ground):
-        for entry in _entries(ground.path(place)):
+    for place, role, status, busy in views.job_places(context):
+        for entry in _entries(context.path(place)):
             path = f"{place}/{entry.name}"
             if entry.name.startswith(fs.TEMPORARY):
-                _temporary(ground, found, path, now_s)
+                _temporary(context, found, path, now_s)
                 continue
             if entry.name.startswith("."):
                 continue
             job_id = entry.name.split(".", 1)[0]
             if not ids.is_job_id(job_id) or not entry.is_dir(follow_symlinks=False):
-                found.strays.add(Seen(what=entry.name, path=path))
+                found.strays.add(ScanExample(what=entry.name, path=path))
                 continue
             found.jobs += 1
             if place == places.QUARANTINE:
-                found.quarantined.add(Seen(what=job_id, path=path, job_id=entry.name))
+                found.quarantined.add(ScanExample(what=job_id, path=path, job_id=entry.name))
                 continue
-            if job_id in where and _both_there(ground, where[job_id], path):
-                found.twins.add(Seen(what=job_id, path=where[job_id], job_id=job_id, other=path))
+            if job_id in where and _both_there(context, where[job_id], path):
+                found.twins.add(ScanExample(what=job_id, path=where[job_id], job_id=job_id, other=path))
             where[job_id] = path
             if status in _FINISHED and left is not None:
                 if left == 0:
                     found.unread += 1
                     continue
                 left -= 1
-            _job(ground, found, path, job_id, status, busy=busy)
+            _job(context, found, path, job_id, status, busy=busy)
             if status is Status.QUEUED and role is not None:
-                _lock(ground, found, path, job_id, role)
+                _lock(context, found, path, job_id, role)
             if status not in _FINISHED:
-                for name in _names(ground.path(path)):
+                for name in _names(context.path(path)):
                     if name.startswith(fs.TEMPORARY):
-                        _temporary(ground, found, f"{path}/{name}", now_s)
-    _agents(ground, found)
-    for name in fs.subdirectories(ground.staging):
+                        _temporary(context, found, f"{path}/{name}", now_s)
+    _agents(context, found)
+    for name in fs.subdirectories(context.staging):
         path = f"jobs/.staging/{name}"
         with contextlib.suppress(FileNotFoundError):
-            if now_s - fs.lstat(ground.path(path)).st_mtime > OLD_S:
-                found.left_in_staging.add(Seen(what=name, path=path))
+            if now_s - fs.lstat(context.path(path)).st_mtime > OLD_S:
+                found.left_in_staging.add(ScanExample(what=name, path=path))
     for name in ("", "jobs", "agents", "logs"):
-        for left_over in _names(ground.path(name) if name else ground.root):
+        for left_over in _names(context.path(name) if name else context.root):
             if left_over.startswith(fs.TEMPORARY):
-                _temporary(ground, found, f"{name}/{left_over}" if name else left_over, now_s)
+                _temporary(context, found, f"{name}/{left_over}" if name else left_over, now_s)
     return found
 
 
@@ -132,32 +136,34 @@ def _names(path: str) -> list[str]:
         return []
 
 
-def _both_there(ground: Ground, one: str, other: str) -> bool:
-    """A job that moved on while it was looked for lies in one place only, at the second look."""
-    return all(fs.exists(ground.path(path)) for path in (one, other, one))
+def _both_there(context: FilesContext, one: str, other: str) -> bool:
+    """Whether the job is still in both places: a job that moved during the scan is now in one."""
+    return all(fs.exists(context.path(path)) for path in (one, other, one))
 
 
-def _temporary(ground: Ground, found: Scan, path: str, now_s: float) -> None:
+def _temporary(context: FilesContext, found: Scan, path: str, now_s: float) -> None:
     with contextlib.suppress(FileNotFoundError):
-        if now_s - fs.lstat(ground.path(path)).st_mtime > TEMPORARY_S:
-            found.temporary.add(Seen(what=path.rsplit("/", 1)[1], path=path))
+        if now_s - fs.lstat(context.path(path)).st_mtime > TEMPORARY_S:
+            found.temporary.add(ScanExample(what=path.rsplit("/", 1)[1], path=path))
 
 
-def _job(ground: Ground, found: Scan, path: str, job_id: str, status: Status, *, busy: bool) -> None:
-    for add, what in _twice(lambda: _verdict(ground, found, path, job_id, status, busy=busy)):
-        add(Seen(what=f"{job_id}: {what}", path=path, job_id=job_id))
+def _job(context: FilesContext, found: Scan, path: str, job_id: str, status: Status, *, busy: bool) -> None:
+    for add, what in _twice(lambda: _verdict(context, found, path, job_id, status, busy=busy)):
+        add(ScanExample(what=f"{job_id}: {what}", path=path, job_id=job_id))
 
 
-def _twice(look: Callable[[], list[tuple[Callable[[Seen], None], str]]]) -> list[tuple[Callable[[Seen], None], str]]:
-    """What is seen at both of two looks."""
+def _twice(
+    look: Callable[[], list[tuple[Callable[[ScanExample], None], str]]],
+) -> list[tuple[Callable[[ScanExample], None], str]]:
+    """The findings that two checks have in common."""
     first = look()
     return [each for each in look() if each in first] if first else []
 
 
 def _verdict(
-    ground: Ground, found: Scan, path: str, job_id: str, status: Status, *, busy: bool
-) -> list[tuple[Callable[[Seen], None], str]]:
-    home = ground.path(path)
+    context: FilesContext, found: Scan, path: str, job_id: str, status: Status, *, busy: bool
+) -> list[tuple[Callable[[ScanExample], None], str]]:
+    home = context.path(path)
     try:
         data = json.loads(fs.read_bytes(f"{home}/job.json", JOB_LIMIT))
     except (FileNotFoundError, NotADirectoryError):
@@ -179,31 +185,31 @@ def _verdict(
     return []
 
 
-# As a claim sees it: a job that was put back may still say that it is in progress.
+# The statuses that fit a place. A queued job that was put back may still say that it is in progress.
 _FITTING: dict[Status, tuple[str, ...]] = {status: (str(status),) for status in Status}
 _FITTING[Status.QUEUED] = ("queued", "in_progress")
 
 
-def _lock(ground: Ground, found: Scan, path: str, job_id: str, role: str) -> None:
+def _lock(context: FilesContext, found: Scan, path: str, job_id: str, role: str) -> None:
     def owner() -> str | None:
         try:
-            return fs.readlink(ground.path(path, LOCK))
+            return fs.readlink(context.path(path, LOCK))
         except OSError:
             return None
 
     name = owner()
     if name is None:
         return
-    alive = ids.is_agent(name) and leases.is_held(f"{ground.in_progress(role)}/{name}/{LEASE}")
+    alive = ids.is_agent(name) and leases.is_held(f"{context.in_progress(role)}/{name}/{LEASE}")
     if not alive and owner() == name:
-        found.dead_locks.add(Seen(what=f"{job_id}: locked by {name}", path=f"{path}/{LOCK}", job_id=job_id))
+        found.dead_locks.add(ScanExample(what=f"{job_id}: locked by {name}", path=f"{path}/{LOCK}", job_id=job_id))
 
 
-def _agents(ground: Ground, found: Scan) -> None:
-    for role in (None, *ground.roles()):
+def _agents(context: FilesContext, found: Scan) -> None:
+    for role in (None, *context.roles()):
         home = "jobs/.held" if role is None else places.in_progress(role)
-        for name in fs.subdirectories(ground.path(home)):
+        for name in fs.subdirectories(context.path(home)):
             path = f"{home}/{name}"
-            if not leases.is_held(ground.path(path, LEASE)) and fs.exists(ground.path(path)):
-                jobs = len(fs.subdirectories(ground.path(path)))
-                found.dead_agents.add(Seen(what=f"{name}: {jobs} job{'s' if jobs != 1 else ''}", path=path))
+            if not leases.is_held(context.path(path, LEASE)) and fs.exists(context.path(path)):
+                jobs = len(fs.subdirectories(context.path(path)))
+                found.dead_agents.add(ScanExample(what=f"{name}: {jobs} job{'s' if jobs != 1 else ''}", path=path))

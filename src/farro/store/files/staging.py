@@ -1,7 +1,7 @@
-"""Clean-up of jobs/.staging: what crashed submitters and joining agents left behind.
+"""Clean up jobs/.staging after crashed submitters and joining agents.
 
-Safe beside live submitters: what an id points to is published, not removed; a locked folder has a live submitter; and a
-slow submitter whose folder was removed gets ENOENT at its rename and says so, nothing was acknowledged.
+Safe beside live submitters: a folder that an id points to is published, not removed; a locked folder has a live
+submitter; and a slow submitter whose folder was removed gets ENOENT at its rename, before anything is acknowledged.
 [test_staging_cleanup_spares_what_an_id_points_to]
 """
 
@@ -13,18 +13,18 @@ from farro.jobs import places
 from farro.store.files import chosen_ids, dependencies
 from farro.store.files import folder as folders
 from farro.store.files.agents import LEASE
-from farro.store.files.context import Ground
-from farro.store.files.move import Moved, try_move
+from farro.store.files.context import FilesContext
+from farro.store.files.move import MoveResult, try_move
 
-KEEP_S = 3600.0  # nobody stages for an hour
+KEEP_S = 3600.0  # no submitter stages for an hour
 
 
-def sweep(ground: Ground) -> list[str]:
-    """Remove debris; answers the names that were dealt with."""
+def sweep(context: FilesContext) -> list[str]:
+    """Remove or publish old folders. Returns their names."""
     done = []
-    now_s = ground.clock.now().timestamp()
-    for name in fs.subdirectories(ground.staging):
-        path = f"{ground.staging}/{name}"
+    now_s = context.clock.now().timestamp()
+    for name in fs.subdirectories(context.staging):
+        path = f"{context.staging}/{name}"
         try:
             if now_s - fs.lstat(path).st_mtime < KEEP_S or leases.is_held(f"{path}/{LEASE}"):
                 continue
@@ -34,7 +34,7 @@ def sweep(ground: Ground) -> list[str]:
         except FileNotFoundError:
             continue
         try:
-            if _finish(ground, name, path):
+            if _finish(context, name, path):
                 done.append(name)
         finally:
             if lease is not None:
@@ -42,26 +42,26 @@ def sweep(ground: Ground) -> list[str]:
     return done
 
 
-def _finish(ground: Ground, name: str, path: str) -> bool:
-    """Publish what the registry points at (its submitter died between the two), remove everything else."""
+def _finish(context: FilesContext, name: str, path: str) -> bool:
+    """Publish a folder that the registry points at (its submitter died before it could); remove any other."""
     job_id = name.split(".", 1)[0]
     try:
-        if chosen_ids.registered(ground, job_id)[1] == name:
+        if chosen_ids.registered(context, job_id)[1] == name:
             lifecycle = folders.read_lifecycle(path)
-            blocks = dependencies.staged(ground, path)
-            home = ground.path(places.WAITING) if blocks else ground.incoming(lifecycle.role)
-            # As its submitter would have, or has, or has not lived to: a job must not outlive its link (see submit).
-            chosen_ids.make_durable(ground, name)
-            ground.sync([ground.registry, *dependencies.register(ground, job_id, blocks)])
+            blocks = dependencies.staged(context, path)
+            home = context.path(places.WAITING) if blocks else context.incoming(lifecycle.role)
+            # As its submitter would have done, and may have: a job must not outlive its link (see submit).
+            chosen_ids.make_durable(context, name)
+            context.sync([context.registry, *dependencies.register(context, job_id, blocks)])
             moved = try_move(path, f"{home}/{job_id}")
-            ground.sync([home])
-            if moved is Moved.DONE:
-                ground.tell(lifecycle)
+            context.sync([home])
+            if moved is MoveResult.DONE:
+                context.audit_transition(lifecycle)
             return True
     except (Damaged, FileNotFoundError, FileExistsError) as error:
         if not fs.exists(path):
-            return False  # another submitter of that id published it meanwhile
-        ground.log("error", "staged job of a registered id cannot be published", {"job_id": job_id, "why": str(error)})
+            return False  # another submitter of that id has published it
+        context.log("error", "staged job of a registered id cannot be published", {"job_id": job_id, "why": str(error)})
         return False
     trees.remove_tree(path)
     return True

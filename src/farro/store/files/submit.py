@@ -1,22 +1,21 @@
-"""Enqueueing: staged whole and synced, then one rename into the queue. Chosen ids go through the registry.
+"""Enqueue jobs: stage the folder completely and sync it, then publish it with one rename into the queue.
 
-Validation of what a prompt says lives in plans and roles; here its names and sizes are checked.
-
-- A crash before the rename leaves staging debris and no job; after it, the job is there.
+- A crash before the rename leaves debris in staging and no job; after it, the job is there.
   [test_kill_at_every_call_of_enqueue]
-- With durability `power` minted ids are in the journal before they are published; else every staged file, its folder
-  and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue] A single one is staged while its
-  record is on its way to the disk; one whose staging fails is taken back from the journal.
+- With durability `power` jobs with minted ids are in the journal before they are published; else every staged file, its
+  folder and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue] A single job is staged
+  while its record is being written; if staging fails, a second record withdraws the first.
   docs/decisions/one-journal-record-replaces-the-syncs.md.
   [test_an_enqueue_whose_folder_cannot_be_made_is_taken_back]
-- Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries staging → incoming,
-  ENOENT = already done. The link is durable before the rename: without that a power cut may keep the job and lose the
-  link, and a repeated submit would make a second job. [test_same_chosen_id_twice_is_one_job]
-- With a journal the link comes first, for it tells whose content stands, and each of its submitters has a record of
-  that content before it publishes: what is published can be made again, with its link. A link whose submitter never got
-  to its record is taken away by the replay, unless what it points at is whole. Nobody publishes what another staged
-  before it is durable by its own doing. Decided in docs/decisions/one-journal-record-replaces-the-syncs.md.
-- A job that runs after others is published among the waiting, once the index names it, durably (waiting).
+- Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries the move from staging
+  to incoming; ENOENT means that it is already done. The link is durable before the rename: otherwise a power cut may
+  keep the job and lose the link, and a repeated submission would make a second job.
+  [test_same_chosen_id_twice_is_one_job]
+- With a journal the link comes first, because it decides whose content counts, and each submitter has a record of that
+  content before it publishes: a published job can be restored together with its link. The replay removes a link whose
+  submitter never wrote its record, unless the folder that it points at is complete. No submitter publishes what another
+  staged before it has made that durable itself. docs/decisions/one-journal-record-replaces-the-syncs.md.
+- A job that runs after others is published into jobs/waiting, once the index names it, durably (dependencies).
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from farro.host import fs, trees
 from farro.jobs import ids, places
 from farro.log.audit import AuditEvent, tell_all
 from farro.store.files import chosen_ids, dependencies, views
-from farro.store.files.context import Ground
-from farro.store.files.draft import Staged, drafted, inner_folders, lay_down
-from farro.store.files.journal_entry import Entry
+from farro.store.files.context import FilesContext
+from farro.store.files.draft import StagedJob, draft_job, inner_folders, write_staged
+from farro.store.files.journal import JournalEntry
 from farro.store.files.journal_records import Record
-from farro.store.files.move import Moved, crossing, try_move
-from farro.store.files.own_submissions import Entered
+from farro.store.files.move import MoveResult, cross_device_error, try_move
+from farro.store.files.own_submissions import SubmittedJob
 from farro.store.port import Submission
 
 _MINTED = re.compile(r"job-[0-9]{8}-[0-9]{6}-[0-9a-f]{23}")
 
 
 def enqueue_many(
-    ground: Ground,
+    context: FilesContext,
     submissions: Sequence[Submission],
     *,
     by: str | None = None,
@@ -54,105 +53,129 @@ def enqueue_many(
     named: Callable[[str], None] | None = None,
     gone_is_done: bool = False,
 ) -> list[str]:
-    """All are staged, then synced together, then published, then their queues are synced together. `by` is who asked,
-    for the audit log; `into`: another folder than their queue; `named` is told each id before it is published.
-    `gone_is_done`: a job that was submitted before, and is nowhere any more, was delivered all the same."""
-    prompts = [_check(ground, submission) for submission in submissions]
-    blocks = dependencies.blocking(ground, submissions)
+    """Stage all, sync them together, publish them, then sync their queues together.
+
+    `by` is the actor for the audit log. `into` is a folder to publish into instead of the queue. `named` is called with
+    each id before that job is published. With `gone_is_done`, a job that was submitted before and exists nowhere any
+    more counts as delivered.
+    """
+    prompts = [_check(context, submission) for submission in submissions]
+    blocks = dependencies.blocking(context, submissions)
     first = submissions[0] if len(submissions) == 1 and into is None and named is None and not blocks[0] else None
     if first is not None and first.job_id is None and first.carried is None:
-        item = _enqueued_ahead(ground, first, prompts[0], by)
+        item = _enqueue_overlapped(context, first, prompts[0], by)
         if item is not None:
             return [item.job_id]
-    staged: list[Staged] = []
+    staged: list[StagedJob] = []
     try:
         for submission, prompt, blocked in zip(submissions, prompts, blocks, strict=True):
-            staged.append(_stage(ground, submission, prompt, blocked, into))
-        chosen = [item for item in staged if item.digest is not None]
+            staged.append(_stage(context, submission, prompt, blocked, into))
+        _check_batch(context, staged, gone_is_done)
         special = any(item.blocks for item in staged) or any(submission.carried for submission in submissions)
         plain = into is None and named is None and not special
-        # All are looked at before one is registered: a refused batch must not leave a registered job in staging, which
-        # clean-up would publish an hour after its submitter was told that it was refused.
-        wanted: dict[str, str | None] = {}
-        for item in chosen if len(staged) > 1 else ():  # of one, registering it says the same
-            _check_conflict(item, wanted.setdefault(item.job_id, item.digest))
-            digest, name = chosen_ids.registered(ground, item.job_id)
-            if digest and not gone_is_done:
-                _check_there(ground, item.job_id, name)
-            _check_conflict(item, digest or item.digest)
-        linked = plain and bool(chosen) and ground.journals()
-        if plain and (linked or not chosen):
-            for item in chosen:
-                _register(ground, item, gone_is_done)
-            waits = any(item.blocks for item in staged)  # as an earlier submitter of the id found it
-            if not waits and (entry := ground.journalled([item.record() for item in staged])) is not None:
-                try:
-                    ours = _publish_all(ground, staged)
-                finally:
-                    entry.finished()
-                _tell(ground, ours, by)
-                return [item.job_id for item in staged]
-        if not linked:
-            if ground.policy.durable:
-                fs.sync_all([path for item in staged for path in _durable(ground, item)])
-            for item in chosen:
-                _register(ground, item, gone_is_done)
-        for item in staged:
-            if linked or item.anothers:  # who sees a link may publish at any moment
-                chosen_ids.make_durable(ground, item.name)
-        if chosen:
-            ground.sync([ground.registry])
-        if chosen or not plain:
-            ground.sync([path for item in staged for path in dependencies.register(ground, item.job_id, item.blocks)])
-        if named is not None:
-            for item in staged:
-                named(item.job_id)
-        ours = [item for item in staged if _publish(ground, item)]
-        ground.sync(dict.fromkeys(item.home for item in staged))
-        _tell(ground, ours, by)
+        ours = _publish_staged(context, staged, plain=plain, named=named, gone_is_done=gone_is_done)
+        _audit_enqueued(context, ours, by)
         return [item.job_id for item in staged]
     except BaseException as error:
-        if isinstance(error, Exception):  # not a kill: leave no debris behind for a plain refusal
+        if isinstance(error, Exception):  # not a kill: a plain refusal leaves no debris
             for item in staged:
-                _discard(ground, item)
+                _discard(context, item)
         raise
     finally:
         for item in staged:
             item.drop()
 
 
-def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes, by: str | None) -> Staged | None:
-    """One job whose record is on its way to the disk while its folder is made in staging, and whatever else can be done
-    before it is known to be there: published when both are. None: nothing is left of it, and the usual way does it, or
-    says why not.
+def _check_batch(context: FilesContext, staged: Sequence[StagedJob], gone_is_done: bool) -> None:
+    """Check every chosen id of a batch before one is registered: a refused batch must not leave a registered job in
+    staging, which clean-up would publish an hour after its submitter got the refusal."""
+    if len(staged) == 1:  # registering a single job checks the same
+        return
+    digests: dict[str, str | None] = {}
+    for item in staged:
+        if item.digest is None:
+            continue
+        _check_conflict(item, digests.setdefault(item.job_id, item.digest))
+        digest, name = chosen_ids.registered(context, item.job_id)
+        if digest and not gone_is_done:
+            _check_there(context, item.job_id, name)
+        _check_conflict(item, digest or item.digest)
+
+
+def _publish_staged(
+    context: FilesContext,
+    staged: Sequence[StagedJob],
+    *,
+    plain: bool,
+    named: Callable[[str], None] | None,
+    gone_is_done: bool,
+) -> list[StagedJob]:
+    """Make the staged jobs durable, through the journal if possible, and publish them. `plain`: no job has a name, a
+    dependency, carried files or another destination than its queue. Returns the jobs that were ours to publish."""
+    chosen = [item for item in staged if item.digest is not None]
+    linked = plain and bool(chosen) and context.journal_ready()
+    if plain and (linked or not chosen):
+        for item in chosen:
+            _register(context, item, gone_is_done)
+        waits = any(item.blocks for item in staged)  # as an earlier submitter of the id found it
+        if not waits and (entry := context.write_journal([item.record() for item in staged])) is not None:
+            try:
+                return _publish_all(context, staged)
+            finally:
+                entry.finished()
+    if not linked:
+        if context.policy.durable:
+            fs.sync_all([path for item in staged for path in _durable(context, item)])
+        for item in chosen:
+            _register(context, item, gone_is_done)
+    for item in staged:
+        if linked or item.staged_by_other:  # any process that sees a link may publish at any moment
+            chosen_ids.make_durable(context, item.name)
+    if chosen:
+        context.sync([context.registry])
+    if chosen or not plain:
+        context.sync([path for item in staged for path in dependencies.register(context, item.job_id, item.blocks)])
+    if named is not None:
+        for item in staged:
+            named(item.job_id)
+    ours = [item for item in staged if _publish(context, item)]
+    context.sync(dict.fromkeys(item.home for item in staged))
+    return ours
+
+
+def _enqueue_overlapped(
+    context: FilesContext, submission: Submission, prompt: bytes, by: str | None
+) -> StagedJob | None:
+    """Write the journal record of one job while its folder is made in staging; publish the job when both are done.
+    None: nothing is left of it, and the caller uses the usual way, which succeeds or reports the reason.
     [test_a_begun_record_that_fails_is_acknowledged_to_nobody, test_where_no_write_can_be_begun_it_is_made]"""
-    drafts: list[Staged] = []
+    drafts: list[StagedJob] = []
 
     def draft() -> list[Record]:
-        drafts.append(drafted(ground, submission, prompt, [], None))
+        drafts.append(draft_job(context, submission, prompt, [], None))
         return [drafts[0].record()]
 
-    if (begun := ground.begun(draft)) is None:
+    if (pending := context.begin_journal_write(draft)) is None:
         return None
     (item,) = drafts
-    entry: Entry | None = None
+    entry: JournalEntry | None = None
     try:
         try:
-            lay_down(ground, item, submission.prompt)
+            write_staged(context, item, submission.prompt)
         finally:
-            entry = begun.end()
-        if entry is None:  # no room: as without a journal, but under the same id, for its record may be on the disk
-            fs.sync_all(_durable(ground, item))
-        _publish(ground, item)
+            entry = pending.end()
+        if entry is None:  # no room: as without a journal, but under the same id, because its record may be on the disk
+            fs.sync_all(_durable(context, item))
+        _publish(context, item)
         if entry is None:
-            ground.sync([item.home])
-        _tell(ground, [item], by)
+            context.sync([item.home])
+        _audit_enqueued(context, [item], by)
         return item
     except Exception as error:
         if entry is not None:
-            _take_back(ground, [item])
-        _discard(ground, item)
-        if entry is None or item.seen is not None or not isinstance(error, OSError):
+            _withdraw(context, [item])
+        _discard(context, item)
+        if entry is None or item.identity is not None or not isinstance(error, OSError):
             raise
     finally:
         if entry is not None:
@@ -160,53 +183,53 @@ def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes, by: s
     return None
 
 
-def _publish_all(ground: Ground, items: Sequence[Staged]) -> list[Staged]:
-    """Those that are in the journal; answers which of them were ours to publish."""
-    ours: list[Staged] = []
+def _publish_all(context: FilesContext, items: Sequence[StagedJob]) -> list[StagedJob]:
+    """Publish jobs that are in the journal. Returns those that were ours to publish."""
+    ours: list[StagedJob] = []
     for done, item in enumerate(items):
         try:
-            if _publish(ground, item):
+            if _publish(context, item):
                 ours.append(item)
         except Exception:
-            # A chosen id stays registered, and whoever submits it again, or clean-up, brings it to its queue.
-            _take_back(ground, [left for left in items[done:] if left.digest is None])
+            # A chosen id stays registered: its next submitter, or clean-up, publishes the job.
+            _withdraw(context, [left for left in items[done:] if left.digest is None])
             raise
     return ours
 
 
-def _take_back(ground: Ground, items: Sequence[Staged]) -> None:
-    """Their submitter is told that they were refused. Without this a power cut would bring them back, beside the jobs
-    that it submitted instead. [test_a_refused_enqueue_does_not_come_back_with_the_power]"""
+def _withdraw(context: FilesContext, items: Sequence[StagedJob]) -> None:
+    """Cancel the journal records of jobs whose submitter gets an error. Without this a power cut would restore them,
+    beside the jobs that were submitted instead. [test_a_refused_enqueue_does_not_come_back_with_the_power]"""
     if not items:
         return
-    entry = ground.journalled([replace(item.record(), kind="void", life=b"", files={}) for item in items])
+    entry = context.write_journal([replace(item.record(), kind="void", life=b"", files={}) for item in items])
     if entry is not None:
         entry.finished()
 
 
-def _tell(ground: Ground, items: Sequence[Staged], by: str | None) -> None:
-    """As `telling.codes` has it of a lifecycle, of which a staged job has the text."""
-    told: list[AuditEvent] = [
+def _audit_enqueued(context: FilesContext, items: Sequence[StagedJob], by: str | None) -> None:
+    """Audit the enqueues with the same fields that jobs.audit_fields derives from a lifecycle."""
+    events: list[AuditEvent] = [
         {"event": "enqueued", "actor": by, "job_id": item.job_id, "role": item.role, "status": "queued", "attempt": 0}
         for item in items
     ]
-    tell_all(ground.audit, told)
+    tell_all(context.audit, events)
 
 
-def _durable(ground: Ground, item: Staged) -> list[str]:
-    """What must be on the disk before it is published. A first job.json that is lost with the power is rebuilt, except
-    for what the prompt does not say."""
-    folder = f"{ground.staging}/{item.name}"
+def _durable(context: FilesContext, item: StagedJob) -> list[str]:
+    """The paths to sync before the job is published. A first job.json that is lost in a power cut can be rebuilt,
+    except for what the prompt does not contain."""
+    folder = f"{context.staging}/{item.name}"
     found = [f"{folder}/{name}" for name in (*item.files, *item.links, "job.json", *inner_folders(item))]
     found.append(folder)
     if item.digest is not None:
-        found.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
+        found.append(context.staging)  # the registry will point at this name, which must survive a power cut
     return found
 
 
-def _check(ground: Ground, submission: Submission) -> bytes:
-    """Refuse it before anything is written; answers the text of its prompt.json."""
-    ground.check_role(submission.role)
+def _check(context: FilesContext, submission: Submission) -> bytes:
+    """Refuse a bad submission before anything is written. Returns the text of its prompt.json."""
+    context.check_role(submission.role)
     if submission.job_id is not None:
         ids.check_job_id(submission.job_id)
     for name in submission.payload:
@@ -215,58 +238,62 @@ def _check(ground: Ground, submission: Submission) -> bytes:
         prompt = documents.canonical(submission.prompt) + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"the prompt cannot be written as JSON: {error}") from error
-    if len(prompt) > ground.policy.max_prompt_bytes:
-        raise InputError(f"the prompt is {len(prompt)} bytes; at most {ground.policy.max_prompt_bytes} are allowed")
+    if len(prompt) > context.policy.max_prompt_bytes:
+        raise InputError(f"the prompt is {len(prompt)} bytes; at most {context.policy.max_prompt_bytes} are allowed")
     return prompt
 
 
-def _stage(ground: Ground, submission: Submission, prompt: bytes, blocks: list[str], into: str | None) -> Staged:
-    """Everything but the rename. Each try has a name of its own; what a failed one left is swept later."""
-    once = partial(_stage_once, ground, submission, prompt, blocks, into)
-    return fs.retried(once, ground.staging, ground.clock.sleep)
+def _stage(
+    context: FilesContext, submission: Submission, prompt: bytes, blocks: list[str], into: str | None
+) -> StagedJob:
+    """Do everything but the rename. Each try has its own name; clean-up removes what a failed one left."""
+    once = partial(_stage_once, context, submission, prompt, blocks, into)
+    return fs.retried(once, context.staging, context.clock.sleep)
 
 
-def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: list[str], into: str | None) -> Staged:
-    item = drafted(ground, submission, prompt, blocks, into)
-    lay_down(ground, item, submission.prompt)
+def _stage_once(
+    context: FilesContext, submission: Submission, prompt: bytes, blocks: list[str], into: str | None
+) -> StagedJob:
+    item = draft_job(context, submission, prompt, blocks, into)
+    write_staged(context, item, submission.prompt)
     return item
 
 
-def _register(ground: Ground, item: Staged, gone_is_done: bool) -> None:
-    """Make the id ours, or find that it was submitted before: then the first submitter's staging is the job."""
+def _register(context: FilesContext, item: StagedJob, gone_is_done: bool) -> None:
+    """Register the id as ours. If it was submitted before, use the first submitter's folder in staging instead."""
     if (
         _MINTED.fullmatch(item.job_id)
-        and not fs.exists(f"{ground.registry}/{item.job_id}")
-        and views.find(ground, item.job_id)
+        and not fs.exists(f"{context.registry}/{item.job_id}")
+        and views.find(context, item.job_id)
     ):
         raise IdConflict(f"{item.job_id} is the id of a job that exists already; choose another, or leave --id out")
     try:
-        fs.symlink(f"{item.digest}.{item.name}", f"{ground.registry}/{item.job_id}")
+        fs.symlink(f"{item.digest}.{item.name}", f"{context.registry}/{item.job_id}")
         return
     except FileExistsError:
         pass
-    digest, first = chosen_ids.registered(ground, item.job_id)
+    digest, first = chosen_ids.registered(context, item.job_id)
     if not gone_is_done:
-        _check_there(ground, item.job_id, first)
+        _check_there(context, item.job_id, first)
     _check_conflict(item, digest)
     if first != item.name:
-        _discard(ground, item)
-        item.name, item.anothers = first, True
-        item.blocks = dependencies.staged(ground, f"{ground.staging}/{first}")  # as its own submitter found it then
-        item.home = ground.path(places.WAITING) if item.blocks else item.home
+        _discard(context, item)
+        item.name, item.staged_by_other = first, True
+        item.blocks = dependencies.staged(context, f"{context.staging}/{first}")  # as the first submitter found it
+        item.home = context.path(places.WAITING) if item.blocks else item.home
 
 
-def _check_there(ground: Ground, job_id: str, first: str) -> None:
-    """The job that an id was given to is in staging, or in a place of jobs. Without this whoever submitted it again was
-    told "queued", and there was no job. [test_an_id_whose_job_was_removed_by_hand_is_not_acknowledged]"""
-    if not fs.exists(f"{ground.staging}/{first}") and views.locate(ground, job_id) is None:
+def _check_there(context: FilesContext, job_id: str, first: str) -> None:
+    """Check that the job of a registered id still exists. Without this a repeated submission was acknowledged though
+    there was no job. [test_an_id_whose_job_was_removed_by_hand_is_not_acknowledged]"""
+    if not fs.exists(f"{context.staging}/{first}") and views.locate(context, job_id) is None:
         raise IdConflict(
-            f"{job_id} was submitted before, and its folder is nowhere any more: removed by hand? "
-            f"`rm {ground.path('jobs/.ids', job_id)}` lets the id be used again; or submit this under another id"
+            f"{job_id} was submitted before, but its folder does not exist any more: removed by hand? "
+            f"`rm {context.path('jobs/.ids', job_id)}` lets the id be used again; or submit this under another id"
         )
 
 
-def _check_conflict(item: Staged, digest: str | None) -> None:
+def _check_conflict(item: StagedJob, digest: str | None) -> None:
     if digest != item.digest:
         raise IdConflict(
             f"{item.job_id} was submitted before with other content; see `farro show {item.job_id}`. "
@@ -274,32 +301,35 @@ def _check_conflict(item: Staged, digest: str | None) -> None:
         )
 
 
-def _publish(ground: Ground, item: Staged) -> bool:
-    """The commit point of an enqueue. False: another submitter of the same chosen id was faster."""
-    source, path = f"{ground.staging}/{item.name}", f"{item.home}/{item.job_id}"
-    if item.seen is not None and not (item.anothers or item.blocks) and len(item.files) == 1:
-        ground.fresh.put(item.role, item.job_id, Entered(item.seen, item.lifecycle, item.files["prompt.json"]))
+def _publish(context: FilesContext, item: StagedJob) -> bool:
+    """Rename the job into its queue: the commit point of an enqueue. False: another submitter of the same chosen id was
+    faster."""
+    source, path = f"{context.staging}/{item.name}", f"{item.home}/{item.job_id}"
+    if item.identity is not None and not (item.staged_by_other or item.blocks) and len(item.files) == 1:
+        context.own_submissions.add(
+            item.role, item.job_id, SubmittedJob(item.identity, item.lifecycle, item.files["prompt.json"])
+        )
     try:
-        moved = fs.retried(lambda: try_move(source, path), source, ground.clock.sleep)
+        moved = fs.retried(lambda: try_move(source, path), source, context.clock.sleep)
     except FileExistsError as error:
         raise Damaged(
             f"{path} exists already, but its id was never registered; look at it with `farro show`"
         ) from error
     except OSError as error:
         if error.errno == errno.EXDEV:
-            raise crossing(ground, item.job_id, item.home.removeprefix(f"{ground.root}/")) from error
+            raise cross_device_error(context, item.job_id, item.home.removeprefix(f"{context.root}/")) from error
         raise
-    if moved is Moved.NO_DESTINATION:
+    if moved is MoveResult.NO_DESTINATION:
         raise StorageTrouble(f"{item.home} is missing; `farro init` makes it again")
-    if moved is Moved.GONE and item.digest is None:
+    if moved is MoveResult.GONE and item.digest is None:
         raise StorageTrouble(f"{item.job_id} vanished from staging before it was queued; submit it again")
-    if moved is Moved.DONE and not item.blocks:
-        ground.fresh.came(item.role, item.job_id)
-    return moved is Moved.DONE
+    if moved is MoveResult.DONE and not item.blocks:
+        context.own_submissions.published(item.role, item.job_id)
+    return moved is MoveResult.DONE
 
 
-def _discard(ground: Ground, item: Staged) -> None:
+def _discard(context: FilesContext, item: StagedJob) -> None:
     """Remove our own staged copy, unless the registry points at it."""
     with contextlib.suppress(OSError, Damaged):
-        if item.digest is None or chosen_ids.registered(ground, item.job_id)[1] != item.name:
-            trees.remove_tree(f"{ground.staging}/{item.name}")
+        if item.digest is None or chosen_ids.registered(context, item.job_id)[1] != item.name:
+            trees.remove_tree(f"{context.staging}/{item.name}")

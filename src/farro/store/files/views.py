@@ -1,6 +1,6 @@
-"""Looking at the tree without owning anything: where a job is, lists and counts. Nothing here writes.
+"""Query the tree without owning anything: locate a job, list and count. Nothing here writes.
 
-What is said may be over by the time it is read; whoever acts on it moves the folder first (R1).
+A result may be outdated by the time it is read; an agent that acts on it moves the folder first (R1).
 """
 
 from __future__ import annotations
@@ -18,40 +18,42 @@ from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import after
 from farro.store.files import folder as folders
-from farro.store.files.context import Ground
+from farro.store.files.context import FilesContext
 from farro.store.port import JobView
 
-_LOOKS = 4  # a job that moves while we look is found at the next look
+_TRIES = 4  # a job that moves during a search is found by the next one
 _COMPLETED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """A job's folder and what its path says."""
+class LocatedJob:
+    """A job's folder, and the role and status that its path implies."""
 
     job_id: str
     path: str
     place: str  # relative to the root
     role: str | None
     status: Status
-    busy: bool = False  # held by somebody for an instant: not to be moved from there
+    busy: bool = False  # an operator, manager or watchdog holds it for an instant: it must not be moved from there
 
     @classmethod
-    def stale(cls, ground: Ground, job_id: str) -> Found:
-        path = ground.path(places.STALE, job_id)
+    def stale(cls, context: FilesContext, job_id: str) -> LocatedJob:
+        path = context.path(places.STALE, job_id)
         return cls(job_id=job_id, path=path, place=places.STALE, role=None, status=Status.STALE)
 
 
-def spots(ground: Ground, roles: Collection[str] | None = None) -> Iterator[tuple[str, str | None, Status, bool]]:
-    """Every folder in which jobs lie, in the order in which a job passes them: (place, role, status, busy)."""
-    known = ground.roles() if roles is None else [role for role in ground.roles() if role in roles]
+def job_places(
+    context: FilesContext, roles: Collection[str] | None = None
+) -> Iterator[tuple[str, str | None, Status, bool]]:
+    """Every folder that may contain jobs, in the order in which a job passes them: (place, role, status, busy)."""
+    known = context.roles() if roles is None else [role for role in context.roles() if role in roles]
     for role in known:
         yield places.incoming(role), role, Status.QUEUED, False
     yield places.WAITING, None, Status.QUEUED, False  # of every role
     for role in known:
-        for agent in fs.subdirectories(ground.in_progress(role)):
+        for agent in fs.subdirectories(context.in_progress(role)):
             yield f"{places.in_progress(role)}/{agent}", role, Status.IN_PROGRESS, False
-    for agent in fs.subdirectories(ground.holds):
+    for agent in fs.subdirectories(context.holds):
         yield f"jobs/.held/{agent}", None, Status.IN_PROGRESS, True
     yield places.STALE, None, Status.STALE, False
     yield places.OUTBOX, None, Status.IN_PROGRESS, True
@@ -61,29 +63,29 @@ def spots(ground: Ground, roles: Collection[str] | None = None) -> Iterator[tupl
     yield places.QUARANTINE, None, Status.FAILED, True
 
 
-def locate(ground: Ground, job_id: str) -> Found | None:
-    for _ in range(_LOOKS):
-        for place, role, status, busy in spots(ground):
-            path = ground.path(place, job_id)
+def locate(context: FilesContext, job_id: str) -> LocatedJob | None:
+    for _ in range(_TRIES):
+        for place, role, status, busy in job_places(context):
+            path = context.path(place, job_id)
             if fs.exists(path):
-                return Found(job_id=job_id, path=path, place=place, role=role, status=status, busy=busy)
+                return LocatedJob(job_id=job_id, path=path, place=place, role=role, status=status, busy=busy)
     return None
 
 
-def find(ground: Ground, job_id: str) -> JobView | None:
-    for _ in range(_LOOKS):
-        found = locate(ground, ids.check_job_id(job_id))
+def find(context: FilesContext, job_id: str) -> JobView | None:
+    for _ in range(_TRIES):
+        found = locate(context, ids.check_job_id(job_id))
         if found is None:
             return None
         try:
-            return view(ground, found)
+            return view(context, found)
         except FileNotFoundError:
-            continue  # it moved on between the two looks
+            continue  # it moved on in between
     return None
 
 
-def view(ground: Ground, found: Found) -> JobView:
-    """The job as the path and job.json tell it; the path wins (R1). FileNotFoundError when it has moved on."""
+def view(context: FilesContext, found: LocatedJob) -> JobView:
+    """The job according to its path and job.json; the path wins (R1). FileNotFoundError: it has moved on."""
     damaged = None
     try:
         lifecycle = folders.read_lifecycle(found.path)
@@ -91,24 +93,24 @@ def view(ground: Ground, found: Found) -> JobView:
         if not fs.exists(found.path):
             raise FileNotFoundError(found.path) from error
         damaged = "job.json is missing" if isinstance(error, FileNotFoundError) else str(error)
-        lifecycle = _guess(ground, found)
+        lifecycle = _guess(context, found)
     if found.place == places.QUARANTINE:
         damaged = _why(found.path) or damaged or "quarantined"
         why = {"category": "quarantined", "message": damaged}
         lifecycle = replace(lifecycle, status=Status.FAILED, error=why, finalized_at=lifecycle.updated_at)
     elif found.busy or (found.status is Status.IN_PROGRESS and lifecycle.status is Status.STALE):
-        pass  # in somebody's hands, or marked where it lies: job.json says more than the path
+        pass  # held by an agent, or marked stale in place: job.json says more than the path
     elif lifecycle.status is not found.status:
         lifecycle = replace(lifecycle, status=found.status)
     after_others = found.place == places.WAITING and not transitions.waits_for_person(lifecycle)
-    prompt = folders.prompt_if_any(ground, found.path) if after_others else None
+    prompt = folders.prompt_if_any(context, found.path) if after_others else None
     waits_for = after.dependencies(prompt or {}).all
     return JobView(lifecycle=lifecycle, place=found.place, damaged=damaged, waits_for=waits_for)
 
 
-def _guess(ground: Ground, found: Found) -> Lifecycle:
+def _guess(context: FilesContext, found: LocatedJob) -> Lifecycle:
     try:
-        return folders.rebuilt(ground, found.path, found.job_id, found.role or "", found.status)
+        return folders.rebuilt(context, found.path, found.job_id, found.role or "", found.status)
     except (Damaged, OSError):
         now = datetime.fromtimestamp(0, UTC)
         return replace(
@@ -124,26 +126,26 @@ def _why(path: str) -> str | None:
 
 
 def listing(
-    ground: Ground,
+    context: FilesContext,
     roles: Collection[str] | None,
     statuses: Collection[Status] | None,
     limit: int | None,
     where: Iterable[tuple[str, str | None, Status, bool]] | None = None,
 ) -> list[JobView]:
-    """Jobs by place and, in each, by name; at most `limit`. Folders that move on meanwhile are left out."""
+    """Up to `limit` jobs, sorted by place and then by name. Jobs that move on meanwhile are left out."""
     answer: list[JobView] = []
-    for place, role, status, busy in spots(ground, roles) if where is None else where:
+    for place, role, status, busy in job_places(context, roles) if where is None else where:
         if statuses is not None and not busy and status not in statuses and status is not Status.IN_PROGRESS:
             continue
-        for name in sorted(fs.subdirectories(ground.path(place))):
-            job_id = name.split(".", 1)[0]  # quarantined namesakes carry a suffix
+        for name in sorted(fs.subdirectories(context.path(place))):
+            job_id = name.split(".", 1)[0]  # a second quarantined job of the same id has a suffix
             if not ids.is_job_id(job_id):
                 continue
-            found = Found(
-                job_id=job_id, path=ground.path(place, name), place=place, role=role, status=status, busy=busy
+            found = LocatedJob(
+                job_id=job_id, path=context.path(place, name), place=place, role=role, status=status, busy=busy
             )
             try:
-                seen = view(ground, found)
+                seen = view(context, found)
             except FileNotFoundError:
                 continue
             if limit is not None and len(answer) >= limit:
@@ -153,49 +155,50 @@ def listing(
     return answer
 
 
-def counts(ground: Ground, roles: Collection[str] | None) -> Mapping[Status, int]:
-    """Jobs by status as the paths say it; no job.json is opened. Jobs in the outbox or in somebody's hands count as in
-    progress, quarantined ones as failed, whatever the role."""
+def counts(context: FilesContext, roles: Collection[str] | None) -> Mapping[Status, int]:
+    """Count jobs by the status that their paths imply, without opening a job.json. Jobs in the outbox or held by an
+    agent without a role count as in progress, quarantined ones as failed, whatever the role."""
     answer = dict.fromkeys(Status, 0)
-    for place, _, status, _ in spots(ground, roles):
+    for place, _, status, _ in job_places(context, roles):
         if place == places.WAITING and roles is not None:
-            answer[status] += len(listing(ground, roles, None, None, [(place, None, status, False)]))
+            answer[status] += len(listing(context, roles, None, None, [(place, None, status, False)]))
         else:
-            answer[status] += _entries(ground, place)
+            answer[status] += _entries(context, place)
     return answer
 
 
-def pending(ground: Ground, role: str) -> int:
-    """What may still come out of that queue. Looks at no finished job; jobs in somebody's hands count for all."""
-    agents_of = [f"{places.in_progress(role)}/{name}" for name in fs.subdirectories(ground.in_progress(role))]
-    holders = [f"jobs/.held/{name}" for name in fs.subdirectories(ground.holds)]
-    found = sum(_entries(ground, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))
-    return found - sum(_marked(ground, place) for place in agents_of)
+def pending(context: FilesContext, role: str) -> int:
+    """How many jobs may still come out of that queue. Examines no finished job; jobs held by an agent without a role
+    count for every role."""
+    agents_of = [f"{places.in_progress(role)}/{name}" for name in fs.subdirectories(context.in_progress(role))]
+    holders = [f"jobs/.held/{name}" for name in fs.subdirectories(context.holds)]
+    found = sum(_entries(context, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))
+    return found - sum(_marked(context, place) for place in agents_of)
 
 
-def _marked(ground: Ground, place: str) -> int:
-    """Jobs that a worker marked stale where they lie: the manager's to decide, and nothing comes of them before."""
+def _marked(context: FilesContext, place: str) -> int:
+    """Count the jobs that a worker marked stale in place: nothing happens to them until the manager decides."""
     marked = 0
-    for name in fs.subdirectories(ground.path(place)):
+    for name in fs.subdirectories(context.path(place)):
         try:
-            marked += folders.read_lifecycle(ground.path(place, name)).status is Status.STALE
+            marked += folders.read_lifecycle(context.path(place, name)).status is Status.STALE
         except (FarroError, OSError):
             continue
     return marked
 
 
-def load(ground: Ground, role: str | None) -> int:
-    """Queued, waiting or in progress, by counting folders where the filesystem does (counting.count_subdirectories)."""
+def load(context: FilesContext, role: str | None) -> int:
+    """Count queued, waiting and running jobs, from the filesystem's own folder counts where it has them."""
     if role is None:
-        return sum(load(ground, each) for each in ground.roles())
-    homes = [ground.incoming(role), *([ground.path(places.WAITING)] if role == "Manager" else [])]
-    homes += [f"{ground.in_progress(role)}/{agent}" for agent in fs.subdirectories(ground.in_progress(role))]
+        return sum(load(context, each) for each in context.roles())
+    homes = [context.incoming(role), *([context.path(places.WAITING)] if role == "Manager" else [])]
+    homes += [f"{context.in_progress(role)}/{agent}" for agent in fs.subdirectories(context.in_progress(role))]
     return sum(map(trees.count_subdirectories, homes))
 
 
-def _entries(ground: Ground, place: str) -> int:
+def _entries(context: FilesContext, place: str) -> int:
     try:
-        with os.scandir(ground.path(place)) as entries:
+        with os.scandir(context.path(place)) as entries:
             return sum(1 for entry in entries if not entry.name.startswith("."))
     except FileNotFoundError:
         return 0
