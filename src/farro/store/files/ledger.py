@@ -1,25 +1,23 @@
-"""The ledger on files (port: Ledger): one file a call, written before it; a second one when it is settled.
+"""The ledger in files: one file per call, written before the call, and a second one when it is settled.
 
-How a call is spelled, and a day read, lives in ledger_calls; the arithmetic of budgets lives in stores.budgets.
-
-    jobs/.ledger/2026-11-16/<hhmmssmmm>.<job>.<role>.<random>.json            the most that it may cost
-    jobs/.ledger/2026-11-16/<hhmmssmmm>.<job>.<role>.<random>.settled.json    what it did cost
+    jobs/.ledger/2026-11-16/<hhmmssmmm>.<job>.<role>.<random>.json            its highest possible cost
+    jobs/.ledger/2026-11-16/<hhmmssmmm>.<job>.<role>.<random>.settled.json    its actual cost
     jobs/.ledger/jobs/<job>/2026-11-16 -> ../../2026-11-16                    the days on which that job made calls
-    jobs/.ledger/.lock                                                       held while a budget is looked at
+    jobs/.ledger/.lock                                                       held while a budget is checked
 
 What a crash leaves (tests/crash/test_ledger.py):
 
 - Before the call's rename: nothing that counts; a temporary file, or a day's link without a call. `reserve` never
   returned, so no call was made. [test_kill_at_every_call_of_reserve]
-- After it: the call counts, with the most that it may cost, though it was perhaps never made.
-- Between the answer and its settling: the same. The second file comes by a rename that never replaces, so that the
-  first who settles is the only one, a zombie or whoever repeats it. [test_kill_at_every_call_of_settle,
-  test_settling_again_changes_nothing]
-- The lock is an flock: it dies with its holder. The file's bytes are synced before its rename, so that a name never
-  shows a torn file; the day's folder after it, when the lock is gone.
+- After it: the call counts with its highest possible cost, though it was perhaps never made.
+- Between the answer and its settling: the same. The second file is made by a rename that never replaces, so that only
+  the first process that settles succeeds, be it a zombie or one that repeats the call.
+  [test_kill_at_every_call_of_settle, test_settling_again_changes_nothing]
+- The lock is an flock and dies with its holder. A file's bytes are synced before its rename, so that a name never
+  shows a torn file; the day's folder is synced after it, when the lock is released.
   [test_a_power_cut_keeps_every_call_that_was_reserved_and_tears_none]
 
-The folder is not the job's: that one moves, and goes with `farro prune`; what was spent on a day does not.
+Calls are not kept in the job's folder: that one moves, and `farro prune` removes it, while a day's spending stays.
 """
 
 from __future__ import annotations
@@ -39,14 +37,13 @@ from farro.jobs.times import timestamp
 from farro.store import budgets as limits
 from farro.store.files import ledger_calls
 from farro.store.files.errors import explained
-from farro.store.files.ledger_calls import CALL, DAY, SETTLED, Day
-from farro.store.files.ledger_sums import Sums
+from farro.store.files.ledger_calls import CALL, DAY, SETTLED, DayCalls, DaySums
 from farro.store.ledger import Budgets, CallEnd, CallRecord, Charge, Usage
 
 FOLDER = "jobs/.ledger"
 _JOBS = "jobs"
 _dice = random.SystemRandom()
-_DAYS_KEPT = 4  # in memory: today, and those before it that a long job reaches back to
+_DAYS_KEPT = 4  # in memory: today, and the earlier days of a long job
 
 
 class FilesLedger:
@@ -65,9 +62,9 @@ class FilesLedger:
         self._clock = clock
         self._durable = durable
         self._random_bits = random_bits
-        self._days: dict[str, Day] = {}
+        self._days: dict[str, DayCalls] = {}
         self._placed: set[tuple[str, str]] = set()  # jobs and days whose folders and links are on the disk
-        self._sums: tuple[str, Sums] | None = None  # of the day that was asked for last
+        self._sums: tuple[str, DaySums] | None = None  # of the day that was requested last
         self._lock = threading.Lock()
 
     @explained
@@ -85,7 +82,7 @@ class FilesLedger:
             self._sync([f"{self._folder}/{day}"])
         except BudgetExceeded:
             raise
-        except BaseException:  # the caller will make no call: then none shall count
+        except BaseException:  # the caller will make no call, so none may count
             with contextlib.suppress(OSError):
                 fs.unlink(path)
             raise
@@ -114,9 +111,9 @@ class FilesLedger:
             limits.check(charge, limits.of_day(budgets.day_usd, day), sum(today.values(), nothing))
 
     def _make_places(self, job_id: str, day: str) -> None:
-        """The day's folder and the job's link to it, on the disk before the call can be: it must be found by its job as
-        well, or the job's budget would miss it. They are synced by each process once, though they are there: whoever
-        made them may not have come to that."""
+        """Make the day's folder and the job's link to it, durably, before the call is recorded: the call must be found
+        by its job too, or the job's budget would miss it. Each process syncs them once even if they exist: the process
+        that made them may have died before its sync."""
         link = f"{self._folder}/{_JOBS}/{job_id}/{day}"
         if (job_id, day) in self._placed and fs.exists(link) and fs.exists(f"{self._folder}/{day}"):
             return
@@ -135,7 +132,7 @@ class FilesLedger:
         if not fs.exists(f"{stem}{SETTLED}"):
             call = self._reserved(stem, call_id)
             call = dataclasses.replace(call, end=end, usage=usage, cost_usd=cost_usd)
-            with contextlib.suppress(FileExistsError):  # somebody was faster: that one counts
+            with contextlib.suppress(FileExistsError):  # another process was faster: its settlement counts
                 self._put(f"{stem}{SETTLED}", ledger_calls.encoded(call))
         self._sync([f"{self._folder}/{day}"])
 
@@ -144,7 +141,7 @@ class FilesLedger:
         try:
             return ledger_calls.decoded(ledger_calls.read(path))
         except FileNotFoundError:
-            raise Damaged(f"no call {call_id} in the ledger; somebody has removed {path}") from None
+            raise Damaged(f"no call {call_id} in the ledger; {path} was removed") from None
         except Damaged as error:
             raise Damaged(f"{path}: {error}; it counts as unknown") from error
 
@@ -165,28 +162,28 @@ class FilesLedger:
     def days(self) -> Sequence[str]:
         return sorted(name for name in fs.subdirectories(self._folder) if DAY.fullmatch(name))
 
-    def _day(self, day: str) -> Day:
+    def _day(self, day: str) -> DayCalls:
         with self._lock:
             if day not in self._days:
                 if len(self._days) >= _DAYS_KEPT:
                     del self._days[next(iter(self._days))]
-                self._days[day] = Day(f"{self._folder}/{day}", day)
+                self._days[day] = DayCalls(f"{self._folder}/{day}", day)
             return self._days[day]
 
-    def _today(self, day: str) -> Sums:
+    def _today(self, day: str) -> DaySums:
         with self._lock:
             known = self._sums
         if known is None or known[0] != day:
-            known = (day, Sums(self._day(day)))
+            known = (day, DaySums(self._day(day)))
             with self._lock:
                 self._sums = known
         return known[1]
 
     def _put(self, path: str, data: bytes) -> None:
-        """A new file, whole when it appears; FileExistsError when there is another."""
+        """Create a file that is complete when it appears. FileExistsError: another file has the name."""
         try:
             fs.retried(lambda: self._put_once(path, data), path, self._clock.sleep)
-        except FileExistsError:  # ours, where an earlier try did what it said it could not
+        except FileExistsError:  # ours, if an earlier try took effect though it raised
             if ledger_calls.read(path) != data:
                 raise
 
@@ -213,6 +210,6 @@ def _make(folder: str) -> None:
 
 
 def forget_job(root: str, job_id: str) -> None:
-    """The job is pruned: how its calls are found by its id goes; the calls stay with their days."""
-    if fs.exists(links := f"{root}/{FOLDER}/{_JOBS}/{ids.check_job_id(job_id)}"):  # most jobs made none
+    """Remove a pruned job's links to its days; the calls stay with their days."""
+    if fs.exists(links := f"{root}/{FOLDER}/{_JOBS}/{ids.check_job_id(job_id)}"):  # most jobs made no calls
         trees.remove_tree(links)

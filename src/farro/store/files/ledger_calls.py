@@ -1,9 +1,7 @@
-"""Calls of the ledger as names and bytes: how a call is spelled on the disk, and how a day of them is read.
+"""Calls of the ledger on the disk: their names and format, reading the calls of a day, and summing them up.
 
-Reserving and settling live in ledger.
-
-A call is a file `<hhmmssmmm>.<job>.<role>.<random>.json`, and when it is settled a second one beside it that ends in
-`.settled.json` and says all of it. Neither is ever changed, so what was read once needs no second look.
+A call is a file `<hhmmssmmm>.<job>.<role>.<random>.json`. When it is settled, a second file that ends in
+`.settled.json` repeats it with the result. Neither is ever changed, so each needs to be read only once.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from farro.documents.encoding import encoder
 from farro.errors import Damaged
 from farro.host import fs
 from farro.jobs import ids
+from farro.store.budgets import Spent, spent
 from farro.store.ledger import CallEnd, CallRecord, Charge, Usage
 
 SCHEMA = "1.0.0"
@@ -33,27 +32,29 @@ _encode = encoder()
 
 
 def name_of(at: str, job_id: str, role: str, random: int) -> str:
-    """The file's name without its ending: it sorts by time, and says whose it is."""
+    """The file's name without its ending: it sorts by time and contains the job and the role."""
     time = at[11:19].replace(":", "") + at[20:23]
     return f"{time}.{ids.check_job_id(job_id)}.{ids.check_role(role)}.{random:012x}"
 
 
-class Parsed(NamedTuple):
+class CallName(NamedTuple):
+    """The parts of a call's file name."""
+
     stem: str
     job_id: str
     role: str
     settled: bool
 
 
-def parsed(name: str) -> Parsed | None:
-    """What the name of a file says; None: it is no call's."""
+def parse_name(name: str) -> CallName | None:
+    """Parse the name of a file; None if it is not a call's."""
     settled = name.endswith(SETTLED)
     found = _NAME.fullmatch(name.removesuffix(SETTLED if settled else CALL)) if name.endswith(CALL) else None
-    return None if found is None else Parsed(found[0], found[2], found[3], settled)
+    return None if found is None else CallName(found[0], found[2], found[3], settled)
 
 
 def place_of(call_id: str) -> tuple[str, str]:
-    """The day and the name in an id. Damaged: it is none, and no path is built from it."""
+    """The day and the name in a call's id. Damaged: it is not an id, and no path may be built from it."""
     day, _, name = call_id.partition("/")
     if DAY.fullmatch(day) is None or _NAME.fullmatch(name) is None:
         raise Damaged(f"{call_id!r} is no call of the ledger")
@@ -61,7 +62,7 @@ def place_of(call_id: str) -> tuple[str, str]:
 
 
 def encoded(call: CallRecord) -> bytes:
-    """A line to be read by people too. Money is text: no reader makes a binary fraction of it."""
+    """Encode a call as one line of JSON. Money is text, so that no reader makes a binary fraction of it."""
     charge = call.charge
     data: dict[str, Any] = {
         "schema_version": SCHEMA,
@@ -85,7 +86,7 @@ def encoded(call: CallRecord) -> bytes:
 
 
 def decoded(data: bytes) -> CallRecord:
-    """Damaged: it is not one that this version of farro wrote."""
+    """Decode a call. Damaged: this version of farro did not write it."""
     try:
         told = json.loads(data)
         if told["schema_version"] != SCHEMA:
@@ -128,8 +129,8 @@ def _usage(told: Mapping[str, int] | None) -> Usage | None:
     return None if told is None else Usage(**{name: int(count) for name, count in told.items()})
 
 
-class Day:
-    """The calls of one day's folder. It keeps what it read: each look reads only the files that are new."""
+class DayCalls:
+    """The calls of one day's folder. Caches what it has read, so that each call reads only new files."""
 
     def __init__(self, folder: str, day: str) -> None:
         self._folder = folder
@@ -144,18 +145,18 @@ class Day:
             return []
 
     def calls(self, job_id: str | None = None) -> list[CallRecord]:
-        """All, or those of one job, in order."""
+        """All calls, or those of one job, in order."""
         part = "." if job_id is None else f".{job_id}."
         settled: dict[str, bool] = {}
         for name in [name for name in self.names() if part in name]:
-            found = parsed(name)
+            found = parse_name(name)
             if found is not None and job_id in (None, found.job_id):
                 settled[found.stem] = settled.get(found.stem, False) or found.settled
         found_calls = [self.call(stem, settled=settled[stem]) for stem in sorted(settled)]
         return sorted(found_calls, key=_in_order)
 
     def call(self, stem: str, *, settled: bool) -> CallRecord:
-        """What cannot be read is a call whose cost nobody knows: never none, and never a free one."""
+        """Read a call. One that cannot be read counts as a call of unknown cost, never as none or as free."""
         with self._lock:
             known = self._known.get(stem)
             if known is not None and (known.end is not None or not settled):
@@ -188,7 +189,7 @@ class Day:
 
 
 def _in_order(call: CallRecord) -> tuple[str, str, int, int]:
-    """Two calls of one job may be made in one millisecond; their names do not say which was first."""
+    """Sort key: two calls of one job may be made in one millisecond, and their names do not say which was first."""
     return call.at, call.charge.job_id, call.charge.attempt, call.charge.number
 
 
@@ -207,3 +208,49 @@ def read(path: str) -> bytes:
     if len(data) > _LIMIT:
         raise Damaged(f"{path} has more than {_LIMIT} bytes")
     return data
+
+
+class DaySums:
+    """The sums of one day by role, updated incrementally because a budget is checked before every call.
+
+    A settled call never changes, so it is added once. Open calls are few and summed up each time. Each query lists the
+    day's folder and reads the new files.
+    """
+
+    def __init__(self, day: DayCalls) -> None:
+        self._day = day
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._seen: set[str] = set()  # names of files
+        self._added: set[str] = set()  # settled calls that are in `_sums`
+        self._sums: dict[str, Spent] = {}  # by role
+        self._open: dict[str, tuple[str, bool]] = {}  # the others: role, and whether a settled file exists
+
+    def by_role(self) -> Mapping[str, Spent]:
+        with self._lock:
+            names = {name for name in self._day.names() if not name.startswith(fs.TEMPORARY)}
+            if not self._seen <= names:  # some were removed: by hand, or by a failed `reserve`
+                self._forget()
+            for found in map(parse_name, names - self._seen):
+                if found is not None and found.stem not in self._added:
+                    known = self._open.get(found.stem, (found.role, False))
+                    self._open[found.stem] = (found.role, known[1] or found.settled)
+                    if found.settled:
+                        self._add(found.stem, found.role)
+            self._seen = names
+            return self._together()
+
+    def _add(self, stem: str, role: str) -> None:
+        call = self._day.call(stem, settled=True)
+        if call.end is not None:  # else its file is damaged: it stays open and is read again next time
+            self._sums[role] = self._sums.get(role, Spent()) + spent([call])
+            self._added.add(stem)
+            del self._open[stem]
+
+    def _together(self) -> Mapping[str, Spent]:
+        sums = dict(self._sums)
+        for stem, (role, settled) in sorted(self._open.items()):
+            sums[role] = sums.get(role, Spent()) + spent([self._day.call(stem, settled=settled)])
+        return sums
