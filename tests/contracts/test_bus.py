@@ -99,7 +99,7 @@ async def take(consumer: Consumer) -> Delivery:
     return await anext(aiter(consumer))
 
 
-def test_what_was_published_is_there(open_bus: Open) -> None:
+def test_a_published_message_is_delivered(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus, open_bus() as other:
             await bus.declare("one", [Binding(CONTROL, "sig.#"), Binding(CONTROL, "sig.swarm-start.*")])
@@ -122,7 +122,7 @@ def test_what_was_published_is_there(open_bus: Open) -> None:
     run(play)
 
 
-def test_messages_come_in_order_and_to_one_consumer_each(open_bus: Open) -> None:
+def test_messages_arrive_in_order_at_one_consumer_each(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus, open_bus() as other:
             await bus.declare("q", [Binding("x", "#")])
@@ -160,7 +160,7 @@ def test_a_waiting_consumer_wakes(open_bus: Open) -> None:
     run(play)
 
 
-def test_a_consumer_holds_no_more_than_it_may(open_bus: Open) -> None:
+def test_a_consumer_holds_no_more_than_its_prefetch(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus:
             await bus.declare("q", [Binding("x", "#")])
@@ -178,7 +178,7 @@ def test_a_consumer_holds_no_more_than_it_may(open_bus: Open) -> None:
     run(play)
 
 
-def test_what_was_not_acknowledged_goes_back_when_its_consumer_ends(open_bus: Open) -> None:
+def test_unacknowledged_messages_return_when_the_consumer_ends(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus:
             await bus.declare("q", [Binding("x", "#")])
@@ -196,7 +196,7 @@ def test_what_was_not_acknowledged_goes_back_when_its_consumer_ends(open_bus: Op
     run(play)
 
 
-def test_a_rejected_message_goes_back_or_to_the_dead_letters(open_bus: Open) -> None:
+def test_a_rejected_message_is_requeued_or_dead_lettered(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus:
             await bus.declare("dead")
@@ -217,7 +217,7 @@ def test_a_rejected_message_goes_back_or_to_the_dead_letters(open_bus: Open) -> 
     run(play)
 
 
-def test_a_queue_may_be_declared_again_bound_anew_and_deleted(open_bus: Open) -> None:
+def test_a_queue_may_be_redeclared_rebound_and_deleted(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus, open_bus() as other:
             for _ in range(2):
@@ -254,7 +254,7 @@ def test_an_exclusive_queue_ends_with_its_owner(open_bus: Open) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a..b", ".x", "Ü", "a\n"])
-def test_no_path_is_built_from_what_is_no_name(folder: str, name: str) -> None:
+def test_no_path_is_built_from_an_invalid_name(folder: str, name: str) -> None:
     async def play() -> None:
         async with in_files(folder) as bus:
             with pytest.raises(BadName):
@@ -303,7 +303,7 @@ async def victim(bus: Bus, folder: str) -> AsyncIterator[None]:
             os.kill(process.pid, signal.SIGKILL)
 
 
-def test_a_dead_consumers_messages_come_back(folder: str) -> None:
+def test_messages_of_a_dead_consumer_return_to_the_queue(folder: str) -> None:
     async def play() -> None:
         async with in_files(folder) as bus:
             async with victim(bus, folder):
@@ -317,7 +317,7 @@ def test_a_dead_consumers_messages_come_back(folder: str) -> None:
     run(play)
 
 
-def test_who_waits_gets_what_another_dies_with(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_consumer_gets_the_messages_of_a_dead_one(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "RECOVER_S", 0.05)
 
     async def play() -> None:
@@ -333,7 +333,7 @@ def test_who_waits_gets_what_another_dies_with(folder: str, monkeypatch: pytest.
     run(play)
 
 
-def test_who_has_his_hands_full_gives_it_back_for_others(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_consumer_leaves_returned_messages_to_others(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "RECOVER_S", 0.05)
 
     async def play() -> None:
@@ -350,7 +350,7 @@ def test_who_has_his_hands_full_gives_it_back_for_others(folder: str, monkeypatc
     run(play)
 
 
-def test_what_is_no_message_is_put_aside_and_stops_nobody(folder: str) -> None:
+def test_an_invalid_message_is_set_aside_and_blocks_no_consumer(folder: str) -> None:
     async def play() -> None:
         async with in_files(folder) as bus:
             await bus.declare("q", [Binding("x", "#")])
@@ -363,9 +363,7 @@ def test_what_is_no_message_is_put_aside_and_stops_nobody(folder: str) -> None:
     run(play)
 
 
-def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(
-    rabbit_server: RabbitServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_broker_keeps_what_it_confirmed(rabbit_server: RabbitServer, caplog: pytest.LogCaptureFixture) -> None:
     def told(word: str) -> int:
         line = f"the broker at 127.0.0.1:{rabbit_server.port} is {word}"
         return sum(record.getMessage().startswith(line) for record in caplog.records)
@@ -404,7 +402,7 @@ def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(
     assert "guest" not in caplog.text
 
 
-def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
+def test_the_error_about_a_missing_broker_hides_its_password() -> None:
     async def play() -> None:
         with pytest.raises(BusTrouble, match=f"no RabbitMQ answers at 127.0.0.1:{port}") as caught:
             await AmqpBus.connect(f"amqp://guest:secret@127.0.0.1:{port}/", patience_s=5)
@@ -414,7 +412,7 @@ def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
     run(play)
 
 
-def test_a_wrong_password_is_told(rabbit_server: RabbitServer) -> None:
+def test_a_wrong_password_is_reported(rabbit_server: RabbitServer) -> None:
     async def play() -> None:
         with pytest.raises(BusTrouble, match="refuses the user or the password"):
             await AmqpBus.connect(f"amqp://guest:no@127.0.0.1:{rabbit_server.port}/", patience_s=10)
@@ -422,7 +420,7 @@ def test_a_wrong_password_is_told(rabbit_server: RabbitServer) -> None:
     run(play)
 
 
-def test_messages_may_be_settled_in_any_order_and_all_at_once(open_bus: Open) -> None:
+def test_messages_may_be_acknowledged_in_any_order_or_all_at_once(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus, open_bus() as other:
             await bus.declare("dead")
@@ -446,7 +444,7 @@ def test_messages_may_be_settled_in_any_order_and_all_at_once(open_bus: Open) ->
     run(play)
 
 
-def test_what_was_acknowledged_without_a_wait_does_not_come_back(open_bus: Open) -> None:
+def test_a_message_acknowledged_without_waiting_is_not_redelivered(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus, open_bus() as other:
             await bus.declare("q", [Binding("x", "#")])
@@ -467,7 +465,7 @@ def test_what_was_acknowledged_without_a_wait_does_not_come_back(open_bus: Open)
     run(play)
 
 
-def test_many_publish_at_once_and_each_knows(open_bus: Open) -> None:
+def test_concurrent_publishers_all_get_their_confirmation(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus:
             await bus.declare("q", [Binding("x", "#")])
@@ -479,7 +477,7 @@ def test_many_publish_at_once_and_each_knows(open_bus: Open) -> None:
     run(play)
 
 
-def test_a_publisher_knows_of_every_change_that_another_made(open_bus: Open) -> None:
+def test_a_publisher_sees_every_change_of_bindings(open_bus: Open) -> None:
     """Also when it has published under that key before."""
 
     async def play() -> None:
@@ -502,7 +500,7 @@ def test_a_publisher_knows_of_every_change_that_another_made(open_bus: Open) -> 
     run(play)
 
 
-def test_a_consumer_that_was_not_waited_for_loses_nothing(open_bus: Open) -> None:
+def test_closing_a_consumer_without_waiting_loses_no_message(open_bus: Open) -> None:
     async def play() -> None:
         async with open_bus() as bus:
             await bus.declare("q", [Binding("x", "#")])
@@ -524,7 +522,7 @@ def test_a_consumer_that_was_not_waited_for_loses_nothing(open_bus: Open) -> Non
     run(play)
 
 
-def test_whoever_dies_while_bindings_change_leaves_publishers_who_look(folder: str) -> None:
+def test_a_death_during_a_binding_change_makes_publishers_reread_bindings(folder: str) -> None:
     async def play() -> None:
         async with in_files(folder) as bus, in_files(folder) as other:
             await bus.declare("one", [Binding("x", "a")])
@@ -538,7 +536,7 @@ def test_whoever_dies_while_bindings_change_leaves_publishers_who_look(folder: s
     run(play)
 
 
-def test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last(
+def test_a_queue_without_a_consumer_does_not_fill_with_transient_messages(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words of status, of swarms whose controller is away for days; confirmations and work are all kept."""
@@ -563,7 +561,7 @@ def test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last(
     asyncio.run(play())
 
 
-def test_nobody_else_can_look_into_the_bus(folder: str) -> None:
+def test_other_users_cannot_read_the_bus(folder: str) -> None:
     asyncio.run(files.FilesBus(folder, durable=False).close())
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
 
@@ -584,7 +582,7 @@ def test_a_consumer_of_a_deleted_queue_gets_an_error(open_bus: Open) -> None:
     run(play)
 
 
-def test_what_killed_publishers_left_is_swept_by_who_listens_next(folder: str) -> None:
+def test_the_next_consumer_sweeps_leftovers_of_killed_publishers(folder: str) -> None:
     """And a bus keeps no list of those who stopped listening, however often one is switched on and off."""
 
     async def play() -> None:

@@ -156,7 +156,7 @@ def test_an_agent_appears_already_leased(files: Files, role: str | None) -> None
     assert identity == {"host": "stage", "boot_id": "0", "pid": 1, "start": 0, "started_at": "2026-11-15T12:00:00.000Z"}
 
 
-def test_an_agent_that_leaves_takes_its_folder_with_it(files: Files) -> None:
+def test_a_leaving_agent_removes_its_folder(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
     files.store.leave(agent)
     assert os.listdir(f"{files.root}/agents/Runner/in-progress") == []
@@ -177,7 +177,7 @@ def test_identity_never_decides_death(files: Files) -> None:
     assert dead.id not in os.listdir(home)
 
 
-def test_a_folder_that_is_no_root_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_root_is_refused(tmp_path: Path) -> None:
     context = make_adapter("power", str(tmp_path / "root")).store._context  # type: ignore[attr-defined]
     context.root = str(tmp_path)
     with pytest.raises(NotARoot, match="farro init"):
@@ -197,7 +197,7 @@ def test_a_claimed_job_shows_its_owner(files: Files) -> None:
     assert os.path.isdir(claim.folder)
 
 
-def test_lock_held_and_holder_dies_before_the_move(files: Files) -> None:
+def test_the_lock_of_an_agent_that_died_before_the_move_is_removed(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     victim = files.process()
     agent = victim.join("worker", role="Runner")
@@ -216,7 +216,7 @@ def test_lock_held_and_holder_dies_before_the_move(files: Files) -> None:
     assert os.readlink(f"{os.path.dirname(os.path.dirname(claim.folder))}/lock") == survivor.id
 
 
-def test_a_lock_removed_by_a_late_one_is_put_right(files: Files) -> None:
+def test_the_winner_of_a_move_restores_its_lock(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     lock = f"{files.root}/agents/Runner/incoming/j/lock"
@@ -235,7 +235,7 @@ def test_a_lock_removed_by_a_late_one_is_put_right(files: Files) -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_a_job_edited_between_look_and_move_is_read_again(files: Files, turns: int) -> None:
+def test_a_job_edited_between_read_and_move_is_read_again(files: Files, turns: int) -> None:
     """Another worker claims it and gives it back meanwhile. The filesystem may well give the new job.json the inode
     that the old one had at the look; here it always does."""
     files.store.enqueue(submission(job_id="j"))
@@ -260,7 +260,7 @@ def test_a_job_edited_between_look_and_move_is_read_again(files: Files, turns: i
     assert [hop.reason for hop in now.hops] == [Reason.RELEASED] * turns
 
 
-def test_what_this_process_has_queued_is_claimed_without_reading_it(files: Files) -> None:
+def test_a_job_of_this_process_is_claimed_without_reading_its_files(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
     assert files.store.claim(agent) is None
     wanted = submission(job_id="j")
@@ -274,7 +274,7 @@ def test_what_this_process_has_queued_is_claimed_without_reading_it(files: Files
     assert claim.envelope.lifecycle == written
 
 
-def test_a_job_that_was_away_meanwhile_is_read_anew(files: Files) -> None:
+def test_a_job_that_left_and_came_back_is_read_again(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
     assert files.store.claim(agent) is None
     files.store.enqueue(submission(job_id="j"))
@@ -285,7 +285,7 @@ def test_a_job_that_was_away_meanwhile_is_read_anew(files: Files) -> None:
     assert [hop.reason for hop in claim.envelope.lifecycle.hops] == [Reason.RELEASED]
 
 
-def test_a_prompt_that_was_changed_in_the_queue_is_read(files: Files) -> None:
+def test_a_prompt_edited_in_the_queue_is_read(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
     assert files.store.claim(agent) is None  # it claims here: what it queues itself it need not read, for a moment
     files.store.enqueue(submission(job_id="j"))
@@ -296,7 +296,7 @@ def test_a_prompt_that_was_changed_in_the_queue_is_read(files: Files) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 10_000], ids=["small", "large"])
-def test_a_job_of_this_process_is_there_before_the_feed_tells(
+def test_a_job_of_this_process_is_found_before_the_feed_reports_it(
     files: Files, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Who is woken by a push claims while another thread, which reads the feed, has not come round to telling of it.
@@ -347,7 +347,7 @@ def test_an_attempt_is_counted_before_work_starts(files: Files) -> None:
     assert claimed(files.store, files.store.join("worker", role="Runner")).attempt == 2
 
 
-def test_a_claim_syncs_nothing_while_there_is_nothing_to_lose(files: Files) -> None:
+def test_a_claim_syncs_only_when_there_is_something_to_lose(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     with watched() as seam:
@@ -374,7 +374,7 @@ def test_each_worker_examines_a_job_once(files: Files) -> None:
     assert set(prompts.values()) == {1}
 
 
-def test_an_idle_worker_finds_what_nobody_told_it_of_when_it_polls(files: Files) -> None:
+def test_an_idle_worker_finds_an_unreported_job_by_polling(files: Files) -> None:
     files.policy = replace(files.policy, rescan_s=30.0, poll_s=5.0)
     store = files.process()
     store._feeds.update({role: ChangeFeed() for role in (None, *store.roles())})  # a disk that tells of nothing
@@ -446,7 +446,7 @@ def test_durability_differs_only_in_syncing(shm: Path) -> None:
 # --- committing --------------------------------------------------------------------------------------------------
 
 
-def test_results_lie_where_a_person_looks(files: Files) -> None:
+def test_results_are_mirrored_in_the_jobs_folder(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     claim = claimed(files.store, files.store.join("worker", role="Runner"))
     files.store.commit(claim, success(claim))
@@ -553,7 +553,7 @@ def test_decided_job_is_rolled_forward(files: Files) -> None:
     assert files.store.claim(files.store.join("worker", role="Runner")) is None, "not repeated"
 
 
-def test_kill_of_a_decided_job_answers_what_it_already_is(files: Files) -> None:
+def test_killing_a_decided_job_returns_its_decision(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     victim = files.process()
     agent = victim.join("worker", role="Runner")
@@ -635,7 +635,7 @@ def test_watchdog_against_a_live_worker(files: Files) -> None:
     assert refused > calls / 2
 
 
-def test_watchdog_manager_and_operator_edit_one_stale_job(files: Files) -> None:
+def test_watchdog_manager_and_operator_edit_a_stale_job_one_at_a_time(files: Files) -> None:
     for n in range(20):
         job_id = files.store.enqueue(submission(job_id=f"j{n}"))
         agent = files.store.join("worker", role="Runner")
@@ -702,7 +702,7 @@ def test_a_hung_process_is_killed_by_its_identity_before_its_jobs_move(files: Fi
     )
 
 
-def test_a_dead_watchdogs_jobs_are_finished_by_the_next(files: Files) -> None:
+def test_the_next_watchdog_finishes_the_jobs_of_a_dead_one(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     claimed(files.store, agent)
@@ -722,7 +722,7 @@ def test_a_dead_watchdogs_jobs_are_finished_by_the_next(files: Files) -> None:
 # --- staging -----------------------------------------------------------------------------------------------------
 
 
-def test_staging_cleanup_spares_what_an_id_points_to(files: Files) -> None:
+def test_staging_cleanup_keeps_folders_that_an_id_points_to(files: Files) -> None:
     victim = files.process()
     with watched() as seam:
         seam.before = once("move", "/incoming/", crash)  # registered, not published
@@ -743,7 +743,7 @@ def test_staging_cleanup_spares_what_an_id_points_to(files: Files) -> None:
     assert files.store.enqueue(submission(job_id="chosen")) == "chosen"
 
 
-def test_a_resubmission_publishes_what_its_dead_submitter_staged(files: Files) -> None:
+def test_a_resubmission_publishes_the_folder_of_its_dead_submitter(files: Files) -> None:
     victim = files.process()
     with watched() as seam:
         seam.before = once("move", "/incoming/", crash)
@@ -755,7 +755,7 @@ def test_a_resubmission_publishes_what_its_dead_submitter_staged(files: Files) -
     assert os.listdir(f"{files.root}/jobs/.staging") == []
 
 
-def test_a_folder_that_is_staged_by_the_living_is_left_alone(files: Files) -> None:
+def test_staging_cleanup_leaves_live_submitters_alone(files: Files) -> None:
     slow = files.process()
     swept: list[list[str]] = []
     dog = files.store.join("dog", role=None)
@@ -776,7 +776,7 @@ def test_a_folder_that_is_staged_by_the_living_is_left_alone(files: Files) -> No
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"schema_version": "1.0.0"}', b"\xff" * 10])
-def test_an_unreadable_job_json_is_rebuilt_by_whoever_claims_it(files: Files, text: bytes) -> None:
+def test_an_unreadable_job_json_is_rebuilt_at_the_claim(files: Files, text: bytes) -> None:
     files.store.enqueue(submission(3, job_id="j"))
     path = f"{files.root}/agents/Runner/incoming/j/job.json"
     os.unlink(path)
@@ -787,7 +787,7 @@ def test_an_unreadable_job_json_is_rebuilt_by_whoever_claims_it(files: Files, te
     assert ("warning", "job.json rebuilt") in [(level, message) for level, message, _ in files.logged]
 
 
-def test_a_job_that_contradicts_itself_affects_itself_alone(files: Files) -> None:
+def test_a_contradictory_job_affects_no_other_job(files: Files) -> None:
     for name in ("a-good", "b-bad", "c-good"):
         files.store.enqueue(submission(job_id=name))
     bad = f"{files.root}/agents/Runner/incoming/b-bad"
@@ -809,7 +809,7 @@ def test_a_job_that_contradicts_itself_affects_itself_alone(files: Files) -> Non
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
 @pytest.mark.parametrize("name", ["job.json", "prompt.json"])
-def test_what_is_no_file_damages_its_own_job_alone(files: Files, name: str, kind: str) -> None:
+def test_a_job_file_that_is_no_file_damages_only_its_job(files: Files, name: str, kind: str) -> None:
     """It passed for trouble of the disk once: the worker came back to it for ever, and the others waited behind it."""
     for job_id in ("a-bad", "b-good"):
         files.store.enqueue(submission(job_id=job_id))
@@ -828,7 +828,7 @@ def test_what_is_no_file_damages_its_own_job_alone(files: Files, name: str, kind
     assert name in (seen.damaged or "")
 
 
-def test_a_job_that_lost_its_prompt_is_put_aside_and_a_folder_that_is_no_job_is_left(files: Files) -> None:
+def test_a_job_without_its_prompt_is_quarantined_and_a_foreign_folder_left(files: Files) -> None:
     """Both were skipped once: the job waited for ever as if it were queued, and a draining worker waited for it."""
     for job_id in ("a-bad", "b-good"):
         files.store.enqueue(submission(job_id=job_id))
@@ -843,7 +843,7 @@ def test_a_job_that_lost_its_prompt_is_put_aside_and_a_folder_that_is_no_job_is_
     assert os.listdir(f"{files.root}/agents/Runner/incoming") == ["no-job"]
 
 
-def test_a_folder_that_may_not_be_changed_is_skipped_and_said(files: Files) -> None:
+def test_a_read_only_job_folder_is_skipped_and_logged(files: Files) -> None:
     for job_id in ("a-bad", "b-good"):
         files.store.enqueue(submission(job_id=job_id))
 
@@ -859,7 +859,7 @@ def test_a_folder_that_may_not_be_changed_is_skipped_and_said(files: Files) -> N
     assert claimed(files.process(), files.stores[-1].join("worker", role="Runner")).job_id == "a-bad"
 
 
-def test_a_folder_without_a_prompt_is_no_job(files: Files) -> None:
+def test_a_folder_without_a_prompt_is_not_a_job(files: Files) -> None:
     os.mkdir(f"{files.root}/agents/Runner/incoming/debris")
     agent = files.store.join("worker", role="Runner")
     for _ in range(3):
@@ -876,7 +876,7 @@ def test_payload_names_are_plain_file_names(files: Files, name: str) -> None:
     assert files.snapshot() == before
 
 
-def test_a_destination_that_is_missing_strands_nothing(files: Files) -> None:
+def test_a_missing_destination_strands_no_job(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     claim = claimed(files.store, agent)
@@ -904,7 +904,7 @@ def test_one_id_in_two_places_is_quarantined_not_overwritten(files: Files) -> No
     assert os.listdir(f"{files.root}/jobs/quarantine") == ["j"]
 
 
-def test_a_pause_that_cannot_be_read_is_one(files: Files) -> None:
+def test_an_unreadable_pause_still_pauses(files: Files) -> None:
     """Another user's, whose umask is strict: no job is claimed, and whoever asks why is told so. Here it is no file at
     all, which a test can make whoever runs it."""
     os.mkdir(f"{files.root}/agents/Runner/.paused")
@@ -913,7 +913,7 @@ def test_a_pause_that_cannot_be_read_is_one(files: Files) -> None:
     assert files.store.paused() == {"Runner": QueuePause(by="somebody", at="")}
 
 
-def test_trouble_of_the_disk_is_no_due_time(files: Files) -> None:
+def test_a_disk_error_is_no_due_time(files: Files) -> None:
     """A slot asks for it outside of its turn: an error there would end the worker."""
     agent = files.store.join("worker", role="Runner")
     due = files.clock.now() + timedelta(seconds=5)
@@ -925,7 +925,7 @@ def test_trouble_of_the_disk_is_no_due_time(files: Files) -> None:
     assert files.store.next_due("Runner") == due
 
 
-def test_a_pause_for_which_there_is_no_room_leaves_nothing(files: Files) -> None:
+def test_a_pause_on_a_full_disk_leaves_no_debris(files: Files) -> None:
     before = os.listdir(f"{files.root}/jobs/.staging")
     fs.set_seam(NoRoom())
     try:
@@ -938,7 +938,7 @@ def test_a_pause_for_which_there_is_no_room_leaves_nothing(files: Files) -> None
 
 
 @pytest.mark.parametrize("row", [False, True], ids=["one", "a row"])
-def test_a_queue_that_is_paused_between_look_and_move_keeps_its_job(files: Files, row: bool) -> None:
+def test_a_queue_paused_between_read_and_move_keeps_its_job(files: Files, row: bool) -> None:
     """Whoever paused it is told that nothing of it is claimed from now on; a worker was just about to."""
     agent, other = files.store.join("worker", role="Runner"), files.process()
     for name in "abc":
@@ -958,7 +958,7 @@ def test_a_queue_that_is_paused_between_look_and_move_keeps_its_job(files: Files
     assert [claimed(files.store, agent).job_id for _ in "abc"] == ["a", "b", "c"], "in their order"
 
 
-def test_a_watchdog_that_was_stopped_itself_takes_nobody_for_hung(files: Files) -> None:
+def test_a_watchdog_that_was_stopped_declares_no_agent_hung(files: Files) -> None:
     """A container that is paused, and everybody in it: the clock goes on, and nobody beats."""
     files.store.enqueue(submission(job_id="a"))
     agent, dog = files.store.join("worker", role="Runner"), files.store.join("dog", role=None)
@@ -990,7 +990,7 @@ class NoRoom(Watch):
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["the first", "another"])
-def test_a_claim_that_the_disk_refuses_is_no_attempt(files: Files, begun: bool) -> None:
+def test_a_claim_that_the_disk_refuses_counts_no_attempt(files: Files, begun: bool) -> None:
     agent = files.store.join("worker", role="Runner")
     files.store.enqueue(submission(job_id="a"))
     if begun:

@@ -80,7 +80,7 @@ def test_a_call_counts_from_before_it_is_made(ledger: FilesLedger, root: str, cl
     assert (call.end, call.estimated, call.counts_usd) == (None, True, Decimal("0.10"))
 
 
-def test_a_settled_call_counts_what_it_did_cost(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+def test_a_settled_call_counts_its_actual_cost(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
     call_id = ledger.reserve(charge(), Budgets())
     ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.0123"))
     for reader in (ledger, FilesLedger(root, clock)):
@@ -96,7 +96,7 @@ def test_settling_again_changes_nothing(ledger: FilesLedger, root: str, clock: M
     assert (call.end, call.cost_usd) == ("answered", Decimal("0.02"))
 
 
-def test_of_two_who_settle_at_once_one_counts(ledger: FilesLedger) -> None:
+def test_of_two_concurrent_settlements_one_counts(ledger: FilesLedger) -> None:
     call_id = ledger.reserve(charge(), Budgets())
     amounts = [Decimal(number) / 100 for number in range(1, 9)]
     threads = [
@@ -122,7 +122,7 @@ def test_of_two_who_settle_at_once_one_counts(ledger: FilesLedger) -> None:
         ("failed", "0.03", "0.03", False),
     ],
 )
-def test_a_call_that_nobody_can_price_counts_as_the_most_it_may_be(
+def test_a_call_of_unknown_cost_counts_its_highest_possible_cost(
     ledger: FilesLedger, end: Any, cost: str | None, counts: str, estimated: bool
 ) -> None:
     call_id = ledger.reserve(charge(), Budgets())
@@ -131,7 +131,7 @@ def test_a_call_that_nobody_can_price_counts_as_the_most_it_may_be(
     assert (call.counts_usd, call.estimated) == (Decimal(counts), estimated)
 
 
-def test_an_unknown_price_is_null_and_never_nothing(ledger: FilesLedger, root: str) -> None:
+def test_an_unknown_price_is_null_and_never_zero(ledger: FilesLedger, root: str) -> None:
     call_id = ledger.reserve(charge(None), Budgets())
     assert counted(ledger.of_day(TODAY)) == [None]
     assert json.loads(Path(root, f"jobs/.ledger/{call_id}.json").read_bytes())["most_usd"] is None
@@ -151,7 +151,7 @@ def test_a_late_settle_counts_for_the_day_of_its_call(ledger: FilesLedger, clock
     assert counted(ledger.of_job("job-1")) == [Decimal("0.4"), Decimal(1)]
 
 
-def test_calls_of_one_millisecond_come_in_the_order_in_which_they_were_made(ledger: FilesLedger) -> None:
+def test_calls_of_one_millisecond_keep_their_order(ledger: FilesLedger) -> None:
     for number in range(1, 9):
         ledger.reserve(charge(number=number), Budgets())
     assert [call.charge.number for call in ledger.of_job("job-1")] == list(range(1, 9))
@@ -179,7 +179,7 @@ def test_the_calls_of_a_job_are_its_own_and_in_order(ledger: FilesLedger, clock:
         (limits(day="0.25"), ("the budget of 2026-11-16 has 0.05 USD left", "Raise budgets.day_usd")),
     ],
 )
-def test_the_call_that_would_exceed_a_budget_is_refused_in_words(
+def test_a_call_that_would_exceed_a_budget_is_refused_with_advice(
     ledger: FilesLedger, root: str, budgets: Budgets, words: tuple[str, str]
 ) -> None:
     first = ledger.reserve(charge(), budgets)
@@ -195,7 +195,7 @@ def test_the_call_that_would_exceed_a_budget_is_refused_in_words(
     ledger.reserve(charge(), budgets)
 
 
-def test_a_budget_counts_what_belongs_to_it(ledger: FilesLedger, clock: ManualClock) -> None:
+def test_a_budget_counts_only_its_own_calls(ledger: FilesLedger, clock: ManualClock) -> None:
     ledger.reserve(charge("0.2"), Budgets())
     ledger.reserve(charge("0.1", job="job-2"), limits(job="0.1"))
     ledger.reserve(charge("0.1", role="DocWriter"), limits(role="0.1"))
@@ -207,14 +207,14 @@ def test_a_budget_counts_what_belongs_to_it(ledger: FilesLedger, clock: ManualCl
         ledger.reserve(charge("0.1"), limits(job="0.4"))
 
 
-def test_a_price_that_nobody_knows_is_refused_where_a_budget_is_set(ledger: FilesLedger, root: str) -> None:
+def test_a_call_of_unknown_price_is_refused_if_a_budget_is_set(ledger: FilesLedger, root: str) -> None:
     for budgets in (limits(job="9"), limits(role="9"), limits(day="9")):
         with pytest.raises(BudgetExceeded, match=r"`providers\.openai\.prices`.*`providers\.openai\.call_usd`"):
             ledger.reserve(charge(None), budgets)
     assert stage.tree(root) == ""
 
 
-def test_a_budget_with_calls_of_unknown_cost_in_it_is_not_spent_further(ledger: FilesLedger) -> None:
+def test_a_budget_with_calls_of_unknown_cost_refuses_more_calls(ledger: FilesLedger) -> None:
     call_id = ledger.reserve(charge(None), Budgets())
     with pytest.raises(BudgetExceeded, match=f"it is unknown what is left of the budget of {TODAY}.*{call_id}"):
         ledger.reserve(charge(job="job-2"), limits(day="9"))
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_read_counts_as_unknown(
         fresh.settle(call_id, end="answered", usage=None, cost_usd=Decimal(0))
 
 
-def test_a_damaged_settlement_counts_as_the_most(ledger: FilesLedger, root: str) -> None:
+def test_a_damaged_settlement_counts_the_highest_possible_cost(ledger: FilesLedger, root: str) -> None:
     call_id = ledger.reserve(charge(), Budgets())
     Path(root, f"jobs/.ledger/{call_id}.settled.json").write_bytes(b"{")
     assert counted(ledger.of_day(TODAY)) == [Decimal("0.10")]
@@ -249,13 +249,13 @@ def test_a_damaged_settlement_counts_as_the_most(ledger: FilesLedger, root: str)
 @pytest.mark.parametrize(
     "call_id", ["", "x", "../../etc/passwd", f"{TODAY}/../x", f"{TODAY}/120000000.j.R.000000000000"]
 )
-def test_what_is_no_call_cannot_be_settled(ledger: FilesLedger, root: str, call_id: str) -> None:
+def test_only_a_reserved_call_can_be_settled(ledger: FilesLedger, root: str, call_id: str) -> None:
     with pytest.raises(Damaged, match="no call"):
         ledger.settle(call_id, end="answered", usage=None, cost_usd=None)
     assert stage.tree(root) == ""
 
 
-def test_no_path_is_built_from_a_name_that_is_none(ledger: FilesLedger, root: str) -> None:
+def test_no_path_is_built_from_an_invalid_call_id(ledger: FilesLedger, root: str) -> None:
     for bad in (charge(job="../x"), charge(role="../x")):
         with pytest.raises(BadName):
             ledger.reserve(bad, Budgets())
@@ -275,7 +275,7 @@ def test_the_layout_reads_with_ls_and_cat(ledger: FilesLedger, root: str) -> Non
     assert (told["id"], told["most_usd"], told["model"]) == (call_id, "0.10", "gpt-5")
 
 
-def test_a_pruned_job_takes_nothing_from_its_days(shm: Path) -> None:
+def test_pruning_a_job_keeps_the_costs_of_its_days(shm: Path) -> None:
     root = str(shm / "root")
     store = stage.open_files(stage.make(root), seed=1)
     job_id = store.enqueue(stage.submission(1))
@@ -340,7 +340,7 @@ def test_processes_that_reserve_at_once_never_exceed_a_budget(root: str, clock: 
     assert max(len(ledger.of_job("job-1")), len(ledger.of_job("job-2"))) == 25
 
 
-def test_nobody_looks_at_a_budget_while_another_spends_it(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+def test_only_one_process_checks_a_budget_at_a_time(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
     """One has looked and is about to write; the other comes. Without the lock both would spend the last of it."""
     other = FilesLedger(root, clock, durable=False)
     refused: list[BudgetExceeded] = []
@@ -373,7 +373,7 @@ class Reads(Open):
         self.count += op == "read"
 
 
-def test_a_look_at_a_budget_reads_only_what_is_new(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+def test_a_budget_check_reads_only_new_files(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
     budgets = limits(day="1000", role="1000", job="1000")
     calls = [ledger.reserve(charge(), budgets) for _ in range(30)]
     for call_id in calls:
@@ -387,7 +387,7 @@ def test_a_look_at_a_budget_reads_only_what_is_new(ledger: FilesLedger, root: st
     assert reads.count == 2  # the one that this process made before, and the other process's
 
 
-def test_what_is_settled_elsewhere_or_taken_away_by_hand_is_noticed(
+def test_settlements_elsewhere_and_removed_calls_are_noticed(
     ledger: FilesLedger, root: str, clock: ManualClock
 ) -> None:
     budgets = limits(day="1", role="1")
@@ -409,7 +409,7 @@ amounts = st.decimals(min_value=0, max_value=10_000, places=9)
 
 
 @given(most=st.none() | amounts, cost=st.none() | amounts, step=st.text(max_size=30), model=st.none() | st.text())
-def test_what_is_written_is_read_back(most: Decimal | None, cost: Decimal | None, step: str, model: str | None) -> None:
+def test_a_written_call_is_read_back(most: Decimal | None, cost: Decimal | None, step: str, model: str | None) -> None:
     from farro.store.files import ledger_calls
 
     one = Charge(
@@ -430,7 +430,7 @@ def test_what_is_written_is_read_back(most: Decimal | None, cost: Decimal | None
 
 
 @pytest.mark.linux
-def test_who_waits_for_the_ledger_can_be_ended(ledger: FilesLedger, root: str, tmp_path: Path) -> None:
+def test_a_process_that_waits_for_the_ledger_can_be_killed(ledger: FilesLedger, root: str, tmp_path: Path) -> None:
     """A worker that was stopped (SIGSTOP) holds the lock for as long as it likes."""
     ledger.reserve(charge(), limits(job="5"))
     with leases.exclusively(f"{root}/jobs/.ledger/.lock"):

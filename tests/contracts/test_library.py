@@ -39,7 +39,7 @@ def save(library: Library, **document: object) -> str:
     )
 
 
-def test_a_plan_is_kept_once(library: Library) -> None:
+def test_a_plan_is_saved_once(library: Library) -> None:
     assert save(library, plan_id="greet", id="job-1", name="Greets") == "greet"
     assert save(library, plan_id="greet", name="Greets") == "greet"
     with pytest.raises(IdConflict, match="plan greet is kept already"):
@@ -54,7 +54,7 @@ def test_a_plan_is_kept_once(library: Library) -> None:
     assert library.ids("plan") == ["plan-1"]
 
 
-def test_of_two_who_want_one_name_one_gets_it(library: Library) -> None:
+def test_of_two_plans_for_one_name_one_is_saved(library: Library) -> None:
     told: list[str] = []
 
     def put(number: int) -> None:
@@ -72,7 +72,7 @@ def test_of_two_who_want_one_name_one_gets_it(library: Library) -> None:
     assert sorted(told) == ["kept", "refused", "refused", "refused"]
 
 
-def test_a_bad_plan_is_not_kept(library: Library) -> None:
+def test_a_bad_plan_is_not_saved(library: Library) -> None:
     with pytest.raises(BadDocument, match=r"steps\[0\].input_from_step"):
         save(library, steps=[{"step_number": 1, "tool": "unix", "command": "cat", "input_from_step": 7}])
     with pytest.raises(BadName):
@@ -93,7 +93,7 @@ def test_an_action_is_a_job_for_each_input(library: Library) -> None:
         verbs.save_action(library, Document({**action, "plan_id": "gone"}, "-"), mint=lambda: "x")
 
 
-def test_what_is_unknown_or_damaged_is_told(library: Library, shm: Path) -> None:
+def test_unknown_and_damaged_documents_are_reported(library: Library, shm: Path) -> None:
     with pytest.raises(InputError, match="no plan p is kept; none is"):
         verbs.plan(library, "p")
     with pytest.raises(InputError, match="no action p is kept; none is"):

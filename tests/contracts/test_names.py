@@ -40,7 +40,7 @@ def test_a_name_is_given_once(kit: Adapter) -> None:
     assert kit.snapshot() == before
 
 
-def test_a_name_passes_on_to_the_next_job(kit: Adapter) -> None:
+def test_a_name_passes_to_the_next_job(kit: Adapter) -> None:
     store = kit.store
     first = store.enqueue_named("nightly", submission(1))
     again = Submission(role="Runner", prompt=plan(1), retry_of=first)
@@ -70,7 +70,7 @@ def test_a_chosen_id_may_have_a_name_too(kit: Adapter) -> None:
     assert kit.store.named("nightly") == "mine"
 
 
-def test_of_many_who_want_a_name_at_once_one_gets_it(kit: Adapter) -> None:
+def test_of_many_concurrent_submitters_one_gets_the_name(kit: Adapter) -> None:
     stores = [kit.process() for _ in range(6)]
     got: list[str] = []
     refused: list[NameTaken] = []
@@ -116,14 +116,14 @@ def test_a_pruned_job_frees_its_name(files: Files) -> None:
     assert store.enqueue_named("nightly", submission(3)) == store.named("nightly")
 
 
-def test_a_root_of_an_older_farro_gets_its_folder_of_names(files: Files) -> None:
+def test_a_root_of_an_older_farro_gets_a_folder_for_names(files: Files) -> None:
     os.rmdir(f"{files.root}/jobs/.names")
     assert files.store.names() == {}
     assert files.store.enqueue_named("nightly", submission(1)) == files.store.named("nightly")
 
 
 @pytest.mark.parametrize("kind", ["nowhere", "garbage", "folder"])
-def test_a_link_that_somebody_planted_means_no_job(files: Files, kind: str) -> None:
+def test_a_planted_link_names_no_job(files: Files, kind: str) -> None:
     path = f"{files.root}/jobs/.names/nightly"
     if kind == "folder":
         os.mkdir(path)
@@ -135,7 +135,7 @@ def test_a_link_that_somebody_planted_means_no_job(files: Files, kind: str) -> N
         assert files.store.enqueue_named("nightly", submission(1)) == files.store.named("nightly")
 
 
-def test_a_named_job_is_worked_like_any_other(files: Files) -> None:
+def test_a_named_job_runs_like_any_other(files: Files) -> None:
     from stage import History
 
     job_id = files.store.enqueue_named("nightly", submission(1))
@@ -147,7 +147,7 @@ def test_a_named_job_is_worked_like_any_other(files: Files) -> None:
     assert files.store.named("nightly") == job_id
 
 
-def test_a_whole_id_that_is_unknown_is_told_without_a_look_at_all_jobs(
+def test_an_unknown_full_id_is_reported_without_scanning_all_jobs(
     kit: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = [kit.store.enqueue(submission(number)) for number in range(3)]
@@ -158,7 +158,7 @@ def test_a_whole_id_that_is_unknown_is_told_without_a_look_at_all_jobs(
     assert find_job.resolve(kit.store, "here", known[1]) == known[1]
 
 
-def test_what_farro_does_not_mint_is_looked_for_among_the_chosen_ids(files: Files) -> None:
+def test_an_id_that_farro_did_not_mint_is_searched_among_the_chosen_ids(files: Files) -> None:
     """However many jobs are finished: none of their folders is listed."""
     store = files.store
     store.enqueue_many([submission(number) for number in range(3)])

@@ -64,7 +64,7 @@ def test_known_models_cost_what_the_tables_say(
         ("openrouter", "anthropic/claude-sonnet-4.5", 1000, ("3.75", "15")),  # all of it may be written to a cache
     ],
 )
-def test_the_most_is_what_the_dearest_tier_in_reach_would_cost(
+def test_the_highest_cost_uses_the_dearest_tier_in_reach(
     provider: str, model: str, prompt: int, rates: tuple[str, str]
 ) -> None:
     given_, made = map(Decimal, rates)
@@ -83,7 +83,7 @@ def test_the_most_is_what_the_dearest_tier_in_reach_would_cost(
         ("openai", "text-embedding-3-small", None),  # no price for what it says
     ],
 )
-def test_what_nobody_knows_is_none_and_never_nothing(
+def test_an_unknown_price_is_none_and_never_zero(
     provider: str, model: str | None, settings: ProviderSettings | None
 ) -> None:
     asked: Prices = prices(**({} if settings is None else {provider: settings}))
@@ -102,7 +102,7 @@ def test_the_configs_prices_come_first() -> None:
     assert asked.most_usd("openai", "gpt-5", prompt_bytes=1000, max_output_tokens=100) == wanted
 
 
-def test_the_most_of_a_call_that_cannot_be_computed_is_what_the_config_says() -> None:
+def test_the_config_sets_the_highest_cost_of_a_call_that_cannot_be_computed() -> None:
     asked = prices(agent=ProviderSettings(kind="cli", call_usd=0.1), openai=ProviderSettings(call_usd=99.0))
     assert asked.most_usd("agent", None, prompt_bytes=10**6, max_output_tokens=10**6) == Decimal("0.1")
     assert asked.cost_usd("agent", None, usage(10, 1)) is None
@@ -124,11 +124,11 @@ def test_a_server_elsewhere_is_priced_by_its_address() -> None:
     assert asked.cost_usd("deep", "gpt-5", usage(1000, 100)) is None
 
 
-def test_more_from_the_cache_than_there_was_is_unknown() -> None:
+def test_more_cached_tokens_than_input_is_an_unknown_cost() -> None:
     assert prices().cost_usd("openai", "gpt-5", usage(10, 10, read=11)) is None
 
 
-def test_a_price_that_changes_while_the_call_is_under_way_is_within_the_most() -> None:
+def test_a_price_change_during_the_call_stays_within_the_highest_cost() -> None:
     """OpenRouter's gemini-2.5-pro has tiers from 2026-10-19 on."""
     eve = datetime(2026, 10, 18, 23, 59, 59, tzinfo=UTC)
     asked, later = GenaiPrices({}, ManualClock(eve)), prices()
@@ -155,7 +155,7 @@ def _known() -> Iterator[tuple[str, str]]:
 
 
 @given(data=st.data(), prompt=st.integers(0, 2_000_000), most_made=st.integers(1, 200_000))
-def test_a_call_within_its_bounds_costs_at_most_the_most(data: Any, prompt: int, most_made: int) -> None:
+def test_a_call_within_its_bounds_never_exceeds_the_highest_cost(data: Any, prompt: int, most_made: int) -> None:
     provider, model = data.draw(st.sampled_from(known()))
     given_ = data.draw(st.integers(0, prompt + OVERHEAD_TOKENS))
     made = data.draw(st.integers(0, most_made))
@@ -169,7 +169,7 @@ def test_a_call_within_its_bounds_costs_at_most_the_most(data: Any, prompt: int,
         assert 0 <= cost <= most
 
 
-def test_prices_are_loaded_by_the_first_question_only() -> None:
+def test_prices_are_loaded_on_first_use() -> None:
     code = "import sys, farro.agents.providers.prices as p; p.GenaiPrices({}); print('genai_prices' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

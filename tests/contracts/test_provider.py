@@ -49,13 +49,13 @@ def test_an_answer_that_was_cut_short_says_so(stage: Stage, behaviour: str) -> N
     assert not stage.provider(behaviour).answer(stage.request(1)).whole
 
 
-def test_people_can_read_along(stage: Stage) -> None:
+def test_an_answer_can_be_streamed(stage: Stage) -> None:
     partial = io.BytesIO()
     answer = stage.provider("answers").answer(stage.request(1, partial=partial))
     assert answer.text in partial.getvalue().decode() or partial.getvalue() == b""  # it does not stream
 
 
-def test_nobody_who_reads_along_can_spoil_an_answer(stage: Stage) -> None:
+def test_an_error_of_a_stream_reader_does_not_spoil_the_answer(stage: Stage) -> None:
     closed = io.BytesIO()
     closed.close()
     assert stage.provider("answers").answer(stage.request(1, partial=closed)).text == WORDS
@@ -73,26 +73,26 @@ def test_one_answer_is_one_request(stage: Stage, behaviour: str) -> None:
 
 
 @doing("is_rate_limited", "fails", "refuses", "talks_rubbish", "breaks_off")
-def test_troubles_say_whether_another_try_helps(stage: Stage, behaviour: str) -> None:
+def test_errors_say_whether_a_retry_may_help(stage: Stage, behaviour: str) -> None:
     trouble = trouble_of(stage, stage.provider(behaviour), 1)
     assert (trouble.kind, trouble.retryable) == stage.troubles[behaviour]
     assert trouble.retry_after_s == (7.0 if behaviour == "is_rate_limited" else None)
 
 
 @doing("is_rate_limited")
-def test_what_was_refused_at_the_door_costs_nothing(stage: Stage, behaviour: str) -> None:
+def test_a_rejected_request_costs_nothing(stage: Stage, behaviour: str) -> None:
     provider = stage.provider(behaviour, "refuses")
     assert [trouble_of(stage, provider, number).charged for number in (1, 2)] == [False, False]
 
 
-def test_a_provider_answers_again_after_a_trouble(stage: Stage) -> None:
+def test_a_provider_answers_again_after_an_error(stage: Stage) -> None:
     provider = stage.provider("fails", "breaks_off", "talks_rubbish", "answers")
     for number in (1, 2, 3):
         trouble_of(stage, provider, number)
     assert provider.answer(stage.request(4)).text == WORDS
 
 
-def test_a_hanging_provider_is_left_in_time(stage: Stage) -> None:
+def test_a_hanging_provider_times_out(stage: Stage) -> None:
     provider = stage.provider("answers", "hangs")
     provider.answer(stage.request(1))  # what the first call of all makes ready is ready now
     trouble = trouble_of(stage, provider, 2, timeout_s=2)
@@ -104,7 +104,7 @@ class Ended(BaseException):
     """As execution.functions sends it into a thread whose step is over."""
 
 
-def test_an_ended_call_ends_its_request(stage: Stage) -> None:
+def test_a_cancelled_call_ends_its_request(stage: Stage) -> None:
     provider = stage.provider("hangs")
     come: list[BaseException | Answer] = []
 
@@ -125,7 +125,7 @@ def test_an_ended_call_ends_its_request(stage: Stage) -> None:
 
 
 @doing(*(name for name in BEHAVIOURS if name not in ("answers", "is_cut_short")))
-def test_no_trouble_tells_the_key(stage: Stage, behaviour: str) -> None:
+def test_no_error_shows_the_key(stage: Stage, behaviour: str) -> None:
     trouble = trouble_of(stage, stage.provider(behaviour), 1, timeout_s=0.5 if behaviour == "hangs" else 60.0)
     told = "".join(traceback.TracebackException.from_exception(trouble, capture_locals=stage.keeps_locals).format())
     assert KEY not in told

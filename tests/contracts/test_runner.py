@@ -173,7 +173,7 @@ def tool(name: str, *args: str) -> dict[str, Any]:
 ENDLESS = "setsid sleep 100000 & touch started; exec sleep 100000"
 
 
-def test_a_plan_that_succeeds_is_told_with_its_report(bench: Bench) -> None:
+def test_a_successful_plan_returns_its_report(bench: Bench) -> None:
     came = bench.run(shell("echo hi; pwd"), {"id": "b", "command": "cat", "input_from_step": "a"})
     assert isinstance(came, Succeeded)
     assert (came.report.result["job_id"], came.report.result["success"]) == ("job-1", True)
@@ -209,7 +209,7 @@ def test_python_tools_are_called(bench: Bench) -> None:
     assert bench.said("a") == b"said to the step"
 
 
-def test_what_a_failed_step_says_of_another_attempt_is_told(bench: Bench) -> None:
+def test_a_failed_step_reports_whether_a_retry_may_help(bench: Bench) -> None:
     outcome = bench.run(tool("busy"))
     assert isinstance(outcome, Failed)
     assert (outcome.error.category, outcome.retryable, outcome.retry_after_s) == ("busy", True, 30)
@@ -289,7 +289,7 @@ def test_terminate_ends_a_run_from_another_thread(bench: Bench) -> None:
     ],
     ids=["segfault", "exit-7", "exit-0", "SIGKILL"],
 )
-def test_whatever_ends_a_runner_is_an_outcome(process: Bench, crash: dict[str, Any], how: str) -> None:
+def test_every_death_of_a_runner_is_an_outcome(process: Bench, crash: dict[str, Any], how: str) -> None:
     came = process.run(shell("setsid sleep 100000 &", "before"), {**crash, "id": "crash"})
     assert isinstance(came, Failed)
     assert (came.error.category, came.retryable) == ("runner_died", True)
@@ -309,7 +309,7 @@ def test_a_runner_that_is_killed_after_it_left_its_outcome_has_done_its_work(
     assert (process.root / "ran").read_text() == "once\n"
 
 
-def test_what_a_runner_said_last_is_told(process: Bench) -> None:
+def test_the_last_output_of_a_runner_is_reported(process: Bench) -> None:
     came = process.run(tool("leave", "1"))
     assert isinstance(came, Failed)
     assert came.error.message.endswith("; it said last: leaving now")
@@ -323,7 +323,7 @@ def test_a_segfault_says_where_it_was(process: Bench) -> None:
     assert "in segfault" in (process.attempt / "runner.log").read_text()
 
 
-def test_what_a_runner_says_is_bounded(process: Bench) -> None:
+def test_the_output_of_a_runner_is_bounded(process: Bench) -> None:
     process.run(tool("talk"))
     said = (process.attempt / "runner.log").read_bytes()
     assert len(said) < (1 << 20) + 8192
@@ -336,12 +336,12 @@ def test_a_quiet_runner_leaves_no_log(process: Bench) -> None:
     assert not (process.attempt / "runner.log").exists()
 
 
-def test_a_tool_cannot_read_the_workers_word(process: Bench) -> None:
+def test_a_tool_cannot_read_the_workers_messages(process: Bench) -> None:
     process.run(tool("reads"))
     assert process.said("a") == b"nothing"
 
 
-def test_a_stop_of_the_worker_ends_a_runner_that_is_deaf(process: Bench) -> None:
+def test_stopping_the_worker_kills_a_runner_that_ignores_signals(process: Bench) -> None:
     process.on_tick = lambda: process.stop.request(0.0) if process.ran("hung")() else None
     came = process.run(tool("hang", "hung"))
     assert isinstance(came, Released)
@@ -372,7 +372,7 @@ def test_a_stop_of_the_worker_ends_a_runner_that_is_deaf(process: Bench) -> None
         "memory of a step",
     ],
 )
-def test_a_limit_that_was_hit_is_named(
+def test_the_limit_that_was_hit_is_named(
     process: Bench, step: dict[str, Any], limits: dict[str, int], category: str, words: str
 ) -> None:
     came = process.run(step, runner=process.runner(**limits))

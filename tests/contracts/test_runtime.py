@@ -114,7 +114,7 @@ def test_a_component_that_ended_is_seen_as_dead(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9)])
-def test_how_a_component_ended_is_told(bench: Bench, script: str, code: int) -> None:
+def test_the_exit_of_a_component_is_reported(bench: Bench, script: str, code: int) -> None:
     bench.runtime.launch(bench.component(f"{script}"))
 
     def seen() -> int | None:
@@ -131,7 +131,7 @@ def test_how_a_component_ended_is_told(bench: Bench, script: str, code: int) -> 
     assert sorted(path.name for path in bench.records.iterdir() if path.name.startswith("one")) == []
 
 
-def test_one_that_is_killed_is_as_one_that_died(bench: Bench) -> None:
+def test_a_killed_component_is_seen_as_dead(bench: Bench) -> None:
     """It may be stopped, and have started others: nothing is left. Its record is, and goes on counting."""
     assert not bench.runtime.kill("one")
     seen = bench.runtime.launch(bench.component("trap '' TERM; sleep 100000 & echo up; wait"))
@@ -146,7 +146,7 @@ def test_one_that_is_killed_is_as_one_that_died(bench: Bench) -> None:
     assert bench.runtime.launch(bench.component()).launches == 2
 
 
-def test_an_end_that_its_launcher_did_not_see_is_unknown(bench: Bench) -> None:
+def test_an_exit_that_the_launcher_did_not_see_is_unknown(bench: Bench) -> None:
     one = launcher(bench)
     one.communicate("go\n")
     bench.saying("up")
@@ -157,7 +157,7 @@ def test_an_end_that_its_launcher_did_not_see_is_unknown(bench: Bench) -> None:
     assert seen.exit_code is None
 
 
-def test_what_a_dead_one_left_is_ended_before_the_next(bench: Bench) -> None:
+def test_leftover_processes_end_before_the_next_launch(bench: Bench) -> None:
     bench.runtime.launch(bench.component("setsid sleep 100000 & echo up"))
     bench.saying("up")
     eventually(lambda: not _alive(bench), "it does not end")
@@ -187,7 +187,7 @@ def test_memory_is_limited(bench: Bench, group: bool, monkeypatch: pytest.Monkey
     bench.saying("has 300", "two")  # without a limit
 
 
-def test_time_on_the_processor_is_limited(bench: Bench) -> None:
+def test_processor_time_is_limited(bench: Bench) -> None:
     bench.runtime.launch(bench.component(argv=(sys.executable, "-c", BUSY), limits=Limits(cpu_s=1)))
     bench.saying("up")
     eventually(lambda: not _alive(bench), "it does not end")
@@ -317,7 +317,7 @@ def test_a_launcher_that_dies_before_it_started_anything_is_no_obstacle(bench: B
     assert bench.runtime.launch(bench.component()).alive
 
 
-def test_a_number_that_is_anothers_now_is_not_it(bench: Bench) -> None:
+def test_a_reused_process_id_is_not_the_component(bench: Bench) -> None:
     bench.runtime.launch(bench.component())
     record = json.loads(bench.record().read_text())
     innocent = subprocess.Popen(["sleep", "1000"])
@@ -332,7 +332,7 @@ def test_a_number_that_is_anothers_now_is_not_it(bench: Bench) -> None:
     assert bench.living() == []  # what carries its mark is ended all the same
 
 
-def test_a_record_of_an_earlier_boot_is_not_it(bench: Bench) -> None:
+def test_a_record_of_an_earlier_boot_is_not_the_component(bench: Bench) -> None:
     bench.runtime.launch(bench.component())
     record = json.loads(bench.record().read_text())
     bench.record().write_text(json.dumps({**record, "boot_id": "another"}))
@@ -347,7 +347,7 @@ def test_a_component_has_time_to_end_by_itself(bench: Bench) -> None:
     assert bench.runtime.look("one") is None
 
 
-def test_a_component_that_is_deaf_is_killed_with_its_whole_tree(bench: Bench) -> None:
+def test_a_component_that_ignores_signals_is_killed_with_its_process_tree(bench: Bench) -> None:
     script = "trap '' TERM; setsid sleep 100000 & echo up; while :; do sleep 0.02; done"
     bench.runtime.launch(bench.component(script))
     bench.saying("up")
@@ -355,7 +355,7 @@ def test_a_component_that_is_deaf_is_killed_with_its_whole_tree(bench: Bench) ->
     assert bench.living() == []
 
 
-def test_what_a_component_left_is_ended_with_it(bench: Bench) -> None:
+def test_leftover_processes_end_with_their_component(bench: Bench) -> None:
     bench.runtime.launch(bench.component("setsid sleep 100000 & echo up; exec sleep 100000"))
     bench.saying("up")
     assert [done.how for done in bench.runtime.stop(["one"])] == ["stopped"]
@@ -371,7 +371,7 @@ def test_several_are_stopped_together_and_unknown_names_are_left_out(bench: Benc
     assert bench.runtime.list() == []
 
 
-def test_launches_are_counted_until_it_is_stopped_whoever_launches(bench: Bench) -> None:
+def test_launches_by_any_launcher_are_counted_until_the_component_is_stopped(bench: Bench) -> None:
     for count in (1, 2, 3):
         launcher = bench.another()
         assert launcher.launch(bench.component("exit 0")).launches == count
@@ -386,19 +386,19 @@ def test_launches_are_counted_until_it_is_stopped_whoever_launches(bench: Bench)
     assert bench.runtime.launch(bench.component("exit 0")).launches == 1
 
 
-def test_what_cannot_be_executed_is_told_and_leaves_nothing(bench: Bench) -> None:
+def test_a_program_that_cannot_be_executed_is_reported_and_leaves_nothing(bench: Bench) -> None:
     with pytest.raises(InputError, match="one could not be started: no-such-program: No such file"):
         bench.runtime.launch(bench.component(argv=("no-such-program",)))
     assert bench.runtime.list() == []
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "a/b", "../x", "-x", "x" * 64])
-def test_a_name_that_is_no_name_is_refused(bench: Bench, name: str) -> None:
+def test_an_invalid_component_name_is_refused(bench: Bench, name: str) -> None:
     with pytest.raises(BadName):
         bench.runtime.launch(bench.component(name=name, log=str(bench.folder / "x.log")))
 
 
-def test_a_record_that_is_torn_is_nobody(bench: Bench) -> None:
+def test_a_torn_record_is_no_component(bench: Bench) -> None:
     bench.records.mkdir()
     bench.record().write_text('{"name": "o')
     assert bench.runtime.look("one") is None

@@ -153,7 +153,7 @@ TERMINAL = ("succeeded", "failed", "killed")
 # --- submitting --------------------------------------------------------------------------------------------------
 
 
-def test_an_acknowledged_enqueue_is_there(kit: Adapter) -> None:
+def test_an_acknowledged_enqueue_is_kept(kit: Adapter) -> None:
     job_id = kit.store.enqueue(submission(7, routing={"mode": "role", "next": "CodeReviewer"}))
     for store in (kit.store, kit.process()):
         seen = store.find(job_id)
@@ -330,7 +330,7 @@ def test_order_after_routing_is_the_time_of_entry_into_the_next_queue(kit: Adapt
 
 
 @pytest.mark.parametrize("listed", ["live", "new"])
-def test_a_job_that_comes_back_stands_at_the_end(kit: Adapter, listed: str) -> None:
+def test_a_job_that_returns_to_its_queue_goes_to_the_end(kit: Adapter, listed: str) -> None:
     first, store = worker(kit.store), kit.store
     for name in ("a", "b", "c"):
         store.enqueue(submission(job_id=name))
@@ -346,7 +346,7 @@ def test_a_job_that_comes_back_stands_at_the_end(kit: Adapter, listed: str) -> N
     assert drained(store, worker(store)) == ["c", "b", "a", "d"]
 
 
-def test_a_view_that_stood_by_while_another_worker_gave_a_job_back_keeps_the_order(kit: Adapter) -> None:
+def test_a_job_that_another_worker_returned_keeps_the_order(kit: Adapter) -> None:
     other = kit.process()
     here, there = worker(kit.store), worker(other)
     for name in ("a", "b", "c", "d"):
@@ -407,7 +407,7 @@ def test_minted_ids_sort_also_after_the_clock_jumped_back(kit: Adapter) -> None:
     assert drained(kit.store, worker(kit.store)) == made
 
 
-def test_a_job_goes_only_to_an_agent_that_offers_its_tags(kit: Adapter) -> None:
+def test_a_job_is_claimed_only_by_an_agent_with_its_tags(kit: Adapter) -> None:
     store = kit.store
     store.enqueue(submission(job_id="both", metadata={"tags": ["gpu", "big"]}))
     store.enqueue(submission(job_id="gpu", metadata={"tags": ["gpu"]}))
@@ -443,7 +443,7 @@ def test_a_claim_is_an_attempt_of_its_agent(kit: Adapter) -> None:
     assert kit.store.claim(agent) is None
 
 
-def test_each_attempt_has_a_correlation_of_its_own(kit: Adapter) -> None:
+def test_each_attempt_has_its_own_correlation_id(kit: Adapter) -> None:
     kit.store.enqueue(submission())
     agent = worker(kit.store)
     first = claimed(kit.store, agent)
@@ -454,7 +454,7 @@ def test_each_attempt_has_a_correlation_of_its_own(kit: Adapter) -> None:
     assert None not in correlations
 
 
-def test_what_a_worker_does_to_its_prompt_is_never_written_back(kit: Adapter) -> None:
+def test_a_workers_changes_to_its_prompt_are_never_written_back(kit: Adapter) -> None:
     kit.store.enqueue(submission(3))
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
@@ -463,7 +463,7 @@ def test_what_a_worker_does_to_its_prompt_is_never_written_back(kit: Adapter) ->
     assert claimed(kit.store, agent).envelope.prompt == plan(3)
 
 
-def test_an_empty_queue_answers_at_once(kit: Adapter) -> None:
+def test_a_claim_from_an_empty_queue_returns_at_once(kit: Adapter) -> None:
     assert kit.store.claim(worker(kit.store)) is None
 
 
@@ -554,7 +554,7 @@ def test_attempts_are_exhausted_at_the_limit(kit: Adapter) -> None:
     assert [hop.reason for hop in told.hops] == [Reason.RETRIED, Reason.RETRIED, Reason.COMMITTED]
 
 
-def test_a_release_counts_as_no_attempt(kit: Adapter) -> None:
+def test_a_release_does_not_count_as_an_attempt(kit: Adapter) -> None:
     kit.store.enqueue(submission())
     agent = worker(kit.store)
     for _ in range(5):
@@ -635,7 +635,7 @@ def test_children_are_delivered_once(kit: Adapter) -> None:
     assert place(kit.store, "parent") == "agents/Runner/completed/succeeded"
 
 
-def test_children_go_out_also_when_the_parent_goes_on(kit: Adapter) -> None:
+def test_children_are_delivered_when_the_parent_is_routed_on(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="parent", routing={"mode": "role", "next": "CodeReviewer"}))
     claim = claimed(kit.store, worker(kit.store))
     kit.store.commit(claim, success(claim, Child(role="Runner", prompt=plan(1))))
@@ -658,7 +658,7 @@ def test_a_child_for_an_unknown_role_is_refused_and_the_claim_goes_on(kit: Adapt
     assert len(kit.store.list()) == 1
 
 
-def test_an_unroutable_job_is_marked_where_it_lies_and_then_collected(kit: Adapter) -> None:
+def test_an_unroutable_job_is_marked_in_place_and_then_collected(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j", routing={"mode": "manager"}))
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
@@ -787,7 +787,7 @@ def test_an_agent_that_left_can_do_nothing_more(kit: Adapter) -> None:
     kit.store.leave(agent)  # leaving twice is no error
 
 
-def test_a_heartbeat_notices_what_was_taken(kit: Adapter) -> None:
+def test_a_heartbeat_notices_a_job_that_was_taken(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j"))
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
@@ -810,7 +810,7 @@ def test_a_heartbeat_notices_what_was_taken(kit: Adapter) -> None:
 
 
 @pytest.mark.parametrize("end", ["leaves", "dies"])
-def test_the_job_of_an_agent_that_is_gone_is_stale_then_queued_again(kit: Adapter, end: str) -> None:
+def test_the_job_of_a_dead_agent_is_stale_and_then_requeued(kit: Adapter, end: str) -> None:
     kit.store.enqueue(submission(job_id="j"))
     agent = worker(kit.store)
     claimed(kit.store, agent)
@@ -862,7 +862,7 @@ def test_a_poison_job_is_killed_with_the_reason(kit: Adapter) -> None:
     assert kit.store.claim(worker(kit.store)) is None
 
 
-def test_recovery_leaves_the_living_alone(kit: Adapter) -> None:
+def test_recovery_leaves_live_agents_alone(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j"))
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
@@ -902,7 +902,7 @@ def test_a_silent_agent_is_killed_and_recovered(kit: Adapter) -> None:
         kit.store.commit(claim, success(claim))
 
 
-def test_sleep_of_the_machine_makes_nobody_silent(kit: Adapter) -> None:
+def test_sleep_of_the_machine_makes_no_agent_silent(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j"))
     agent, dog = worker(kit.store), operator(kit.store)
     claim = claimed(kit.store, agent)
@@ -933,7 +933,7 @@ def test_kill_ends_a_job_wherever_it_is(kit: Adapter) -> None:
 
 
 @pytest.mark.parametrize("state", TERMINAL)
-def test_kill_of_a_finished_job_answers_what_it_is(kit: Adapter, state: str) -> None:
+def test_killing_a_finished_job_returns_its_lifecycle(kit: Adapter, state: str) -> None:
     job_id = STATES[state](kit)
     boss = operator(kit.store)
     before = kit.snapshot()
@@ -942,7 +942,7 @@ def test_kill_of_a_finished_job_answers_what_it_is(kit: Adapter, state: str) -> 
     assert kit.snapshot() == before
 
 
-def test_requeue_sends_a_stale_or_open_failed_job_round_again(kit: Adapter) -> None:
+def test_requeue_returns_a_stale_or_open_failed_job_to_its_queue(kit: Adapter) -> None:
     for name in ("stale", "open failure"):
         job_id = STATES[name](kit)
         was = life(kit.store, job_id).status
@@ -985,7 +985,7 @@ def test_illegal_transitions_are_refused(kit: Adapter, verb: str, state: str) ->
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_on_an_unknown_job_says_so(kit: Adapter, verb: str) -> None:
+def test_a_verb_on_an_unknown_job_reports_it(kit: Adapter, verb: str) -> None:
     with pytest.raises(UnknownJob, match="nowhere"):
         VERBS[verb](kit.store, operator(kit.store), "nowhere")
     with pytest.raises(BadName):
@@ -995,7 +995,7 @@ def test_a_verb_on_an_unknown_job_says_so(kit: Adapter, verb: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["queued", "in_progress", *TERMINAL, "open failure"])
-def test_only_a_stale_job_is_settled(kit: Adapter, state: str) -> None:
+def test_only_a_stale_job_is_resolved(kit: Adapter, state: str) -> None:
     job_id = STATES[state](kit)
     boss = operator(kit.store)
     before = kit.snapshot()
@@ -1047,7 +1047,7 @@ def test_pending_is_what_may_still_come_out_of_a_queue(kit: Adapter) -> None:
     assert kit.store.pending("Runner") == 1
 
 
-def test_agents_are_seen_with_their_jobs_while_they_live(kit: Adapter) -> None:
+def test_live_agents_are_listed_with_their_jobs(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j"))
     agent = kit.store.join("worker", role="Runner", slot=3, tags=("gpu",))
     boss = operator(kit.store)
@@ -1066,7 +1066,7 @@ def test_agents_are_seen_with_their_jobs_while_they_live(kit: Adapter) -> None:
     assert kit.store.agents() == []
 
 
-def test_agents_are_never_of_the_same_name(kit: Adapter) -> None:
+def test_agent_names_are_never_reused(kit: Adapter) -> None:
     assert len({worker(kit.store).id for _ in range(20)}) == 20
 
 
@@ -1079,7 +1079,7 @@ def told(store: Store, cursor: int, role: str | None = None) -> tuple[int, list[
     return changes.cursor, [(item.job_id, item.status) for item in changes.items]
 
 
-def test_changes_tell_of_an_enqueue(kit: Adapter) -> None:
+def test_changes_report_an_enqueue(kit: Adapter) -> None:
     cursor = kit.store.changes(None, role="Runner").cursor
     kit.process().enqueue(submission(job_id="a"))
     kit.store.enqueue(submission(job_id="b", role="CodeReviewer"))
@@ -1089,7 +1089,7 @@ def test_changes_tell_of_an_enqueue(kit: Adapter) -> None:
     assert told(kit.store, cursor, "Runner") == (cursor, [])
 
 
-def test_changes_tell_of_an_enqueue_a_claim_and_a_commit(kit: Adapter) -> None:
+def test_changes_report_an_enqueue_a_claim_and_a_commit(kit: Adapter) -> None:
     agent = worker(kit.store)
     cursor = kit.store.changes(None).cursor
     kit.store.enqueue(submission(job_id="j"))
@@ -1103,7 +1103,7 @@ def test_changes_tell_of_an_enqueue_a_claim_and_a_commit(kit: Adapter) -> None:
     assert items == [("j", Status.SUCCEEDED)]
 
 
-def test_changes_tell_of_staleness_requeue_and_kill(kit: Adapter) -> None:
+def test_changes_report_staleness_requeue_and_kill(kit: Adapter) -> None:
     cursor = kit.store.changes(None).cursor
     make_stale(kit, "j")
     kit.store.requeue(operator(kit.store), "j")
@@ -1113,7 +1113,7 @@ def test_changes_tell_of_staleness_requeue_and_kill(kit: Adapter) -> None:
     assert rest == [Status.QUEUED, Status.STALE, Status.QUEUED, Status.KILLED]
 
 
-def test_a_worker_is_woken_by_whatever_enters_its_queue_again(kit: Adapter) -> None:
+def test_a_worker_wakes_when_a_job_reenters_its_queue(kit: Adapter) -> None:
     agent = worker(kit.store)
     kit.store.enqueue(submission(job_id="j"))
     claim = claimed(kit.store, agent)
@@ -1130,7 +1130,7 @@ def test_a_worker_is_woken_by_whatever_enters_its_queue_again(kit: Adapter) -> N
     assert told(kit.store, reviewer_cursor, "CodeReviewer")[1] == [("j", Status.QUEUED)]
 
 
-def test_an_old_cursor_is_told_of_the_gap(kit: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_cursor_reports_a_gap(kit: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farro.store.feed.RING", 4)
     fresh = kit.process() if kit.name != "memory" else remade(kit)
     cursor = fresh.changes(None, role="Runner").cursor
@@ -1160,7 +1160,7 @@ def waiting(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 PATIENCE_S = 60.0  # far beyond what is needed; only a broken store waits for it
 
 
-def test_who_waits_for_a_change_is_woken_by_it(kit: Adapter) -> None:
+def test_a_change_wakes_a_waiting_caller(kit: Adapter) -> None:
     cursor = kit.store.changes(None, role="Runner").cursor
     waiters = [waiting(lambda: kit.store.changes(cursor, role="Runner", timeout_s=PATIENCE_S)) for _ in range(3)]
     job_id = kit.process().enqueue(submission())
@@ -1170,7 +1170,7 @@ def test_who_waits_for_a_change_is_woken_by_it(kit: Adapter) -> None:
 
 
 @pytest.mark.parametrize("role", ["Runner", None])
-def test_wake_returns_whoever_waits(kit: Adapter, role: str | None) -> None:
+def test_wake_ends_every_wait(kit: Adapter, role: str | None) -> None:
     cursor = kit.store.changes(None, role=role).cursor
     waiters = [waiting(lambda: kit.store.changes(cursor, role=role, timeout_s=PATIENCE_S)) for _ in range(2)]
     until = time.monotonic() + PATIENCE_S / 2
@@ -1181,7 +1181,7 @@ def test_wake_returns_whoever_waits(kit: Adapter, role: str | None) -> None:
     assert [answers[0].items for _, answers in waiters] == [(), ()]
 
 
-def test_closing_returns_whoever_waits(kit: Adapter) -> None:
+def test_closing_ends_every_wait(kit: Adapter) -> None:
     cursor = kit.store.changes(None, role="Runner").cursor
     thread, answers = waiting(lambda: kit.store.changes(cursor, role="Runner", timeout_s=PATIENCE_S))
     kit.store.wake("Runner")
@@ -1225,7 +1225,7 @@ def make_asked(kit: Adapter) -> str:
     return job_id
 
 
-def test_a_job_that_waits_for_a_person_is_claimed_by_nobody(kit: Adapter) -> None:
+def test_no_worker_claims_a_job_that_waits_for_a_person(kit: Adapter) -> None:
     job_id = make_asked(kit)
     assert kit.store.claim(worker(kit.store, role="Manager")) is None
     assert [view.job_id for view in kit.store.list(statuses=[Status.QUEUED])] == [job_id]
@@ -1247,7 +1247,7 @@ def test_a_person_answers_once(kit: Adapter, text: str | None) -> None:
     assert claimed(kit.store, worker(kit.store, role="Manager")).job_id == job_id
 
 
-def test_what_waits_for_nobody_takes_no_answer(kit: Adapter) -> None:
+def test_a_job_that_waits_for_no_person_takes_no_answer(kit: Adapter) -> None:
     job_id = make_queued(kit)
     with pytest.raises(IllegalTransition):
         kit.store.answer(operator(kit.store), job_id, PersonAnswer(route={"code": "approved"}))
@@ -1278,7 +1278,7 @@ def test_a_job_that_runs_or_runs_after_others_is_not_rerouted(kit: Adapter) -> N
     assert place(kit.store, second) == "agents/Manager/waiting"
 
 
-def test_a_failure_is_final_when_the_manager_says_so(kit: Adapter) -> None:
+def test_a_failure_is_final_when_the_manager_finalizes_it(kit: Adapter) -> None:
     job_id = make_open_failure(kit.store)
     assert kit.store.open_failures() == [job_id]
     told = kit.store.finalize(operator(kit.store), job_id, route={"code": "fail"})
@@ -1293,7 +1293,7 @@ def test_a_failure_is_final_when_the_manager_says_so(kit: Adapter) -> None:
     assert kit.store.finalize(operator(kit.store), make_queued(kit)) is None
 
 
-def test_work_that_could_not_be_handed_on_is_never_given_up_for_that(kit: Adapter) -> None:
+def test_an_unroutable_success_is_never_killed_for_its_attempts(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j", routing={"mode": "manager"}))
     boss = operator(kit.store)
     for _ in range(RETRY.max_attempts + 3):
@@ -1336,14 +1336,14 @@ def test_a_paused_queue_gives_no_job(kit: Adapter) -> None:
     assert claimed(kit.store, agent).job_id == "b"
 
 
-def test_a_queue_that_is_not_there_cannot_be_paused(kit: Adapter) -> None:
+def test_an_unknown_queue_cannot_be_paused(kit: Adapter) -> None:
     for refused in (lambda: kit.store.pause("Nobody", pause_of(kit)), lambda: kit.store.resume("Nobody")):
         with pytest.raises(UnknownRole):
             refused()
     assert kit.store.paused() == {}
 
 
-def test_whoever_waits_is_woken_when_a_queue_goes_on(kit: Adapter) -> None:
+def test_resuming_a_queue_wakes_waiting_workers(kit: Adapter) -> None:
     agent = worker(kit.store)
     kit.store.enqueue(submission(job_id="a"))
     kit.store.pause("Runner", pause_of(kit))
@@ -1371,7 +1371,7 @@ def test_a_paused_queue_has_no_due_time(kit: Adapter) -> None:
     assert claimed(kit.store, agent).job_id == "late"
 
 
-def test_what_is_delayed_waits_for_its_queue_too(kit: Adapter) -> None:
+def test_a_delayed_job_also_waits_for_its_paused_queue(kit: Adapter) -> None:
     agent = worker(kit.store)
     due = kit.clock.now() + timedelta(seconds=5)
     kit.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))

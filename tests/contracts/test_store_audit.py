@@ -42,7 +42,7 @@ ENQUEUED = ("enqueued", None, "queued")
 CLAIMED = ("claimed", "queued", "in_progress")
 
 
-def test_every_transition_is_told(kit: Adapter) -> None:
+def test_every_transition_is_audited(kit: Adapter) -> None:
     """Random lives: the events of each job are the transitions of its history, in their order and no others."""
     rng = random.Random(7)
     store, dog = kit.store, operator(kit.store)
@@ -104,7 +104,7 @@ def _one_turn(kit: Adapter, store: Store, dog: Any, rng: random.Random, job_id: 
         rng.choice(verbs)()
 
 
-def test_an_event_holds_codes_and_who_did_it(kit: Adapter) -> None:
+def test_an_event_holds_codes_and_the_actor(kit: Adapter) -> None:
     job_id = kit.store.enqueue(submission())
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
@@ -118,7 +118,7 @@ def test_an_event_holds_codes_and_who_did_it(kit: Adapter) -> None:
     ]
 
 
-def test_a_routed_job_tells_from_which_role_to_which(kit: Adapter) -> None:
+def test_the_event_of_a_routed_job_names_both_roles(kit: Adapter) -> None:
     kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
     kit.store.route(claim, success(claim), "CodeReviewer")
@@ -129,7 +129,7 @@ def test_a_routed_job_tells_from_which_role_to_which(kit: Adapter) -> None:
     )
 
 
-def test_a_refused_call_tells_nothing(kit: Adapter) -> None:
+def test_a_refused_call_is_not_audited(kit: Adapter) -> None:
     job_id = kit.store.enqueue(submission(job_id="mine"))
     kit.store.enqueue(submission(job_id="mine"))
     with pytest.raises(IdConflict):
@@ -143,7 +143,7 @@ def test_a_refused_call_tells_nothing(kit: Adapter) -> None:
     assert events(kit, job_id) == [ENQUEUED, ("killed", "queued", "killed")]
 
 
-def test_children_are_told_with_their_parent(kit: Adapter) -> None:
+def test_children_are_audited_with_their_parent(kit: Adapter) -> None:
     parent = kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
     kit.store.commit(claim, success(claim, Child(role="Runner", prompt=plan()), Child(role="Runner", prompt=plan())))
@@ -153,7 +153,7 @@ def test_children_are_told_with_their_parent(kit: Adapter) -> None:
     assert ("committed", "in_progress", "succeeded") in events(kit, parent)
 
 
-def test_recovery_tells_what_it_did(kit: Adapter) -> None:
+def test_recovery_is_audited(kit: Adapter) -> None:
     job_id = make_stale(kit)
     assert events(kit, job_id) == [ENQUEUED, CLAIMED, ("agent_died", "in_progress", "stale")]
     assert [told["what"] for told in kit.audited if told["event"] == "recovered"] == ["agent_removed"]
@@ -167,7 +167,7 @@ def test_recovery_tells_what_it_did(kit: Adapter) -> None:
     assert events(kit, job_id)[-1] == (str(Reason.GAVE_UP), "stale", "killed")
 
 
-def test_an_unroutable_job_is_told_once_though_it_is_collected_later(kit: Adapter) -> None:
+def test_an_unroutable_job_is_audited_once_though_it_is_collected_later(kit: Adapter) -> None:
     job_id = kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
     kit.store.commit(claim, away(claim))
@@ -176,13 +176,13 @@ def test_an_unroutable_job_is_told_once_though_it_is_collected_later(kit: Adapte
     assert events(kit, job_id) == [ENQUEUED, CLAIMED, marked, ("recovered", None, None)]
 
 
-def test_an_open_failure_that_is_requeued_says_what_it_was(kit: Adapter) -> None:
+def test_the_event_of_a_requeued_failure_names_the_old_status(kit: Adapter) -> None:
     job_id = make_open_failure(kit.store)
     kit.store.requeue(operator(kit.store), job_id)
     assert events(kit, job_id)[-1] == ("requeued", "failed", "queued")
 
 
-def test_a_refused_and_a_forced_enqueue_are_told(kit: Adapter) -> None:
+def test_a_refused_and_a_forced_enqueue_are_audited(kit: Adapter) -> None:
     caps = Caps(role=1, roles={})
     with pytest.raises(CapacityReached):
         enqueue_admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob"))

@@ -426,19 +426,19 @@ def play(kind: str, folder: str, part: int, examples: int, server: RedisServer |
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_the_memory_store_lives_as_the_model_says(shm: Path, part: int) -> None:
+def test_the_memory_store_agrees_with_the_model(shm: Path, part: int) -> None:
     play("memory", str(shm), part, EXAMPLES)
     add_figure("stateful examples", EXAMPLES, "examples")
 
 
 @pytest.mark.parametrize("part", range(4, 10))
-def test_the_files_store_lives_as_the_model_says(shm: Path, part: int) -> None:
+def test_the_files_store_agrees_with_the_model(shm: Path, part: int) -> None:
     play(("power", "process", "journal")[part % 3], str(shm), part, EXAMPLES)
     add_figure("stateful examples", EXAMPLES, "examples")
 
 
 @pytest.mark.parametrize("part", range(10, 12))
-def test_the_redis_store_lives_as_the_model_says(shm: Path, part: int, redis_server: RedisServer) -> None:
+def test_the_redis_store_agrees_with_the_model(shm: Path, part: int, redis_server: RedisServer) -> None:
     examples = EXAMPLES // 3  # every question is a round trip
     play("redis", str(shm), part, examples, redis_server)
     add_figure("stateful examples", examples, "examples")

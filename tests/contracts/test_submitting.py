@@ -55,7 +55,7 @@ def test_a_job_without_a_priority_is_p2(kit: Adapter) -> None:
     assert drained(store, worker(store)) == ["plain", "p2", "nonsense", "last"]
 
 
-def test_an_urgent_job_overtakes_what_a_worker_knows_already(kit: Adapter) -> None:
+def test_an_urgent_job_overtakes_jobs_that_a_worker_already_knows(kit: Adapter) -> None:
     store = kit.store
     agent = worker(store)
     for name in ("a", "b", "c"):
@@ -133,7 +133,7 @@ def test_a_dependent_enters_its_queue_when_its_dependency_succeeded(kit: Adapter
     assert life(store, "second").status is Status.SUCCEEDED
 
 
-def test_nobody_claims_a_job_that_waits(kit: Adapter) -> None:
+def test_no_worker_claims_a_waiting_job(kit: Adapter) -> None:
     store = kit.store
     store.enqueue(submission(job_id="first"))
     store.enqueue(after("first", job_id="second"))
@@ -180,7 +180,7 @@ def test_a_dependent_waits_while_its_dependency_is_tried_again(kit: Adapter) -> 
     assert place(store, "second") == QUEUE
 
 
-def test_a_job_waits_for_all_that_it_names(kit: Adapter) -> None:
+def test_a_job_waits_for_all_its_dependencies(kit: Adapter) -> None:
     store = kit.store
     for name in ("a", "b", "c"):
         store.enqueue(submission(job_id=name))
@@ -230,7 +230,7 @@ def test_a_waiting_job_can_be_killed(kit: Adapter) -> None:
     assert store.claim(worker(store)) is None
 
 
-def test_what_a_job_ran_after_may_be_over_already(kit: Adapter) -> None:
+def test_a_dependency_may_have_ended_before_the_submission(kit: Adapter) -> None:
     store = kit.store
     store.enqueue(submission(job_id="good"))
     finish(store)
@@ -255,7 +255,7 @@ def test_an_unknown_dependency_is_refused(kit: Adapter) -> None:
     assert kit.snapshot() == before
 
 
-def test_a_batch_may_name_what_stands_before_in_it(kit: Adapter) -> None:
+def test_a_job_of_a_batch_may_depend_on_an_earlier_one(kit: Adapter) -> None:
     store = kit.store
     store.enqueue_many([submission(job_id="a"), after("a", job_id="b"), after("b", job_id="c")])
     assert drained(store, worker(store)) == ["a", "b", "c"]
@@ -304,7 +304,7 @@ def test_a_long_chain_of_failures_ends_at_once(kit: Adapter) -> None:
     assert (counts[Status.FAILED], counts[Status.KILLED], counts[Status.QUEUED]) == (1, length - 1, 0)
 
 
-def test_a_queue_is_pending_while_something_may_come(kit: Adapter) -> None:
+def test_a_queue_is_pending_while_a_waiting_job_may_enter(kit: Adapter) -> None:
     store = kit.store
     store.enqueue(submission(job_id="review", role="CodeReviewer"))
     store.enqueue(after("review", job_id="next"))
@@ -321,7 +321,7 @@ def test_a_queue_is_pending_while_something_may_come(kit: Adapter) -> None:
     assert store.pending("Manager") == 0
 
 
-def test_looking_at_everything_tells_of_a_job_that_waits_and_of_its_entry(kit: Adapter) -> None:
+def test_the_feed_of_all_roles_reports_waiting_jobs_and_their_entry(kit: Adapter) -> None:
     store = kit.store
     store.enqueue(submission(job_id="first"))
     everything = store.changes(None).cursor
@@ -336,7 +336,7 @@ def test_looking_at_everything_tells_of_a_job_that_waits_and_of_its_entry(kit: A
 # --- submitted and claimed ---------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_enqueued_and_claimed_at_once_is_nobody_elses(kit: Adapter) -> None:
+def test_no_other_worker_gets_a_job_that_is_claimed_at_enqueue(kit: Adapter) -> None:
     store = kit.store
     agent, other = worker(store), worker(store)
     claim = store.enqueue_claimed(agent, submission(job_id="mine"))
@@ -348,7 +348,7 @@ def test_a_job_that_is_enqueued_and_claimed_at_once_is_nobody_elses(kit: Adapter
     assert [seen.job_id for seen in store.list()] == ["mine"]
 
 
-def test_a_job_that_was_claimed_at_once_is_recovered_like_any_other(kit: Adapter) -> None:
+def test_a_job_claimed_at_enqueue_is_recovered_like_any_other(kit: Adapter) -> None:
     store = kit.store
     agent = worker(store)
     claim = store.enqueue_claimed(agent, submission())

@@ -48,7 +48,7 @@ def said(home: str, name: str, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_an_attempt_has_a_folder_shaped_as_the_file_store_shapes_it(make: Callable[..., LocalWorkspace]) -> None:
+def test_an_attempt_folder_has_the_layout_of_the_file_store(make: Callable[..., LocalWorkspace]) -> None:
     earlier = PostedFiles(
         files={"result.json": b"{}", "error.md": b"no", "steps/1/stdout": b"x", ".snapshot/task.json": b"t"}
     )
@@ -71,7 +71,7 @@ def test_an_attempt_has_a_folder_shaped_as_the_file_store_shapes_it(make: Callab
     ]
 
 
-def test_what_is_posted_makes_the_same_folder_elsewhere(make: Callable[..., LocalWorkspace]) -> None:
+def test_posted_files_make_the_same_folder_elsewhere(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
     said(home, "steps/1/stdout", b"\xff\x00one\n")
@@ -91,7 +91,7 @@ def test_what_is_posted_makes_the_same_folder_elsewhere(make: Callable[..., Loca
     assert not posted.cut
 
 
-def test_a_folder_that_was_promised_is_made_when_it_is_asked_for(make: Callable[..., LocalWorkspace]) -> None:
+def test_a_promised_folder_is_made_on_first_use(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home, ask = space.promise("m.0.ab", "job-1", 3, lambda: PLAIN)
     job = Path(home).parents[1]
@@ -106,7 +106,7 @@ def test_a_folder_that_was_promised_is_made_when_it_is_asked_for(make: Callable[
     assert not job.exists()
 
 
-def test_an_attempt_that_never_asks_for_its_folder_costs_no_file(make: Callable[..., LocalWorkspace]) -> None:
+def test_an_attempt_without_a_folder_writes_no_file(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home, ask = space.promise("m.0.ab", "job-1", 1, lambda: PLAIN)
     assert set(space.post(home, result(), good=True).files) == {"result.json", "result.md"}
@@ -115,7 +115,7 @@ def test_an_attempt_that_never_asks_for_its_folder_costs_no_file(make: Callable[
     assert not Path(home).parents[1].exists()
 
 
-def test_an_attempt_that_was_handed_back_keeps_what_its_steps_said(make: Callable[..., LocalWorkspace]) -> None:
+def test_a_released_attempt_keeps_the_output_of_its_steps(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
     said(home, "steps/1/stdout", b"one")
@@ -143,7 +143,7 @@ def test_a_large_output_is_cut_and_says_so(make: Callable[..., LocalWorkspace]) 
     assert told["truncated"] == {"patch.diff": 2000}
 
 
-def test_a_shared_directory_that_takes_nothing_costs_the_rest_of_a_file_and_not_the_result(
+def test_a_full_shared_directory_cuts_a_file_but_keeps_the_result(
     make: Callable[..., LocalWorkspace], tmp_path: Path
 ) -> None:
     shared = tmp_path / "shared"
@@ -205,7 +205,7 @@ def test_a_posted_name_reaches_nothing_outside(make: Callable[..., LocalWorkspac
         make().look("job-1", "1", JobFiles(lifecycle=b"{}", prompt=b"{}", attempts={1: hostile}))
 
 
-def test_a_job_that_runs_here_is_seen_as_it_is(make: Callable[..., LocalWorkspace]) -> None:
+def test_a_job_that_runs_here_is_shown_live(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
     said(home, "steps/1/stdout", b"so far")
@@ -213,7 +213,7 @@ def test_a_job_that_runs_here_is_seen_as_it_is(make: Callable[..., LocalWorkspac
     assert Path(make().look("job-1", "1", running), "attempts/0001/steps/1/stdout").read_bytes() == b"so far"
 
 
-def test_looks_are_remembered_and_few(make: Callable[..., LocalWorkspace], tmp_path: Path) -> None:
+def test_reading_copies_are_cached_and_bounded(make: Callable[..., LocalWorkspace], tmp_path: Path) -> None:
     space = make()
     first = space.look("job-1", "1", PLAIN)
     assert space.look("job-1", "1", PLAIN) == first
@@ -225,7 +225,7 @@ def test_looks_are_remembered_and_few(make: Callable[..., LocalWorkspace], tmp_p
     assert list((tmp_path / "jobs/.work").iterdir()) == []
 
 
-def test_what_a_dead_process_left_is_swept_after_its_processes(
+def test_folders_of_a_dead_process_are_swept_after_its_child_processes(
     make: Callable[..., LocalWorkspace], tmp_path: Path
 ) -> None:
     program = (
@@ -281,7 +281,7 @@ def test_a_small_job_costs_few_calls(make: Callable[..., LocalWorkspace]) -> Non
     assert not {"rmdir", "mkdir"} & set(counted.calls), "folders are used again"
 
 
-def test_a_folder_that_is_used_again_has_nothing_of_its_last_job(make: Callable[..., LocalWorkspace]) -> None:
+def test_a_reused_folder_keeps_nothing_of_its_last_job(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
     Path(home, "left").write_text("x")
@@ -303,7 +303,7 @@ def test_a_folder_that_is_used_again_has_nothing_of_its_last_job(make: Callable[
 
 
 @pytest.mark.parametrize("left", ["steps/1/stdout", ".snapshot/config", "../x/y", "../../odd/z"])
-def test_a_folder_with_more_in_it_is_removed(left: str, make: Callable[..., LocalWorkspace]) -> None:
+def test_a_folder_with_extra_files_is_removed(left: str, make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
     said(home, left, b"x")

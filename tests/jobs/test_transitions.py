@@ -116,7 +116,7 @@ def test_attempts_are_exhausted_at_the_limit(limit: int) -> None:
     assert (job.status, job.terminal) == (Status.FAILED, True)
 
 
-def test_a_release_counts_as_no_attempt() -> None:
+def test_a_release_does_not_count_as_an_attempt() -> None:
     job = fresh()
     for attempt in range(1, 30):
         job = turn(job, Released(note="shutdown"), attempt)

@@ -4,7 +4,7 @@ tests/contracts/test_runner.py.
 Adapters live in runners/; how a plan's steps are run lives in execution. Claiming, heartbeats and committing are the
 worker's alone, whatever the runner.
 
-- What came of the work is an outcome, whatever the job's code does. [test_a_plan_that_succeeds_is_told_with_its_report,
+- What came of the work is an outcome, whatever the job's code does. [test_a_successful_plan_returns_its_report,
   test_a_step_that_fails_is_a_failed_outcome]
 - When `wait` has returned or raised, no process of the attempt lives (R6). [test_no_process_outlives_the_wait]
 - `tick` is called at least every second, on the caller's thread; what it raises (the job was taken away) goes through
@@ -13,7 +13,7 @@ worker's alone, whatever the runner.
   test_a_step_that_ends_in_the_grace_of_a_stop_counts]
 - `terminate` may come from any thread. [test_terminate_ends_a_run_from_another_thread]
 - `process` only: the job's code may end its process in any way, and the worker lives; the outcome is then Failed with
-  the category `runner_died`, retryable. [test_whatever_ends_a_runner_is_an_outcome]
+  the category `runner_died`, retryable. [test_every_death_of_a_runner_is_an_outcome]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Library port: plans and actions that are saved under a name and submitted repeatedly.
 
 - `put` returns once the document is as durable as the store's jobs. Putting the same document again changes nothing;
-  another document under a taken id raises IdConflict, unless `replace` is set. [test_a_plan_is_kept_once]
+  another document under a taken id raises IdConflict, unless `replace` is set. [test_a_plan_is_saved_once]
 - A crash during `put` leaves the complete old document or the complete new one.
 - `ids` are sorted.
 """

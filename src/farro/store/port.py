@@ -6,12 +6,12 @@ Each adapter (files, redis, memory) passes tests/contracts/test_store.py.
 instruction and, with durability `power`, after a power cut. Side effects carry the key (job id, attempt).
 
 - An acknowledged enqueue or commit (the call returned) stays. A call that raised or never returned took effect
-  completely or not at all. [test_an_acknowledged_enqueue_is_there, tests/crash]
+  completely or not at all. [test_an_acknowledged_enqueue_is_kept, tests/crash]
 - A job has one owner at a time. An agent that lost a job gets ClaimLost from every later call, and that call changes
   nothing. [test_a_fenced_agent_cannot_commit]
 - Only the transitions of jobs.states are allowed; any other raises IllegalTransition and changes nothing.
   [test_illegal_transitions_are_refused]
-- `claim` never blocks; callers wait in `changes`. [test_changes_tell_of_an_enqueue]
+- `claim` never blocks; callers wait in `changes`. [test_changes_report_an_enqueue]
 - A queue is ordered by strict priority (plans.priority), then by the time of entry into that queue. A job with a later
   `not_before` is skipped until then. [test_order_is_the_time_of_entry, test_a_higher_priority_is_claimed_first]
 - A job that runs after others (plans.after) waits outside its queue and enters it once they have ended as required.
@@ -279,7 +279,7 @@ class BatchStore(Protocol):
     def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
         """Claim up to `limit` jobs, in queue order. Returns more than one only for jobs that were never started before:
         if one of them kills the worker, its next attempt runs alone and cannot take the others with it. Leaves some of
-        a long queue for idle workers. [test_several_are_claimed_at_once]"""
+        a long queue for idle workers. [test_a_batch_of_jobs_is_claimed_in_order]"""
 
     def record_claim(self, claim: Claim) -> None:
         """Write out the full claim of a job in a batch that takes longer than a moment. Until then possibly only the
@@ -292,7 +292,7 @@ class BatchStore(Protocol):
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Return jobs that were claimed and not started to their places in the queue, as if they had never been
         claimed. A job that another agent took meanwhile is left alone.
-        [test_what_was_not_begun_goes_back_to_its_place]"""
+        [test_jobs_not_started_return_to_their_places_in_the_queue]"""
 
 
 @runtime_checkable
@@ -334,14 +334,14 @@ class Store(WorkerStore, Protocol):
         submission must be for the agent's own role; `not_before`, tags and dependencies are ignored. Crash behaviour is
         that of any claim: once the agent is dead, recovery makes the job stale, and then any worker may run it. None: a
         job with that chosen id exists already and stays as it is.
-        [test_a_job_that_is_enqueued_and_claimed_at_once_is_nobody_elses]"""
+        [test_no_other_worker_gets_a_job_that_is_claimed_at_enqueue]"""
 
     def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:
         """Submit a job and give it that name in one step: the name is set before the job is visible, and of two callers
         that want one name, one gets it. `instead_of` is the job that has the name now and loses it; None means that no
         job has it. NameTaken: that is not the case, and nothing was queued. After a call that never returned, either
         both happened or the name is unchanged.
-        [test_a_name_is_given_once, test_a_name_passes_on_to_the_next_job, tests/crash/test_names.py]"""
+        [test_a_name_is_given_once, test_a_name_passes_to_the_next_job, tests/crash/test_names.py]"""
 
     def named(self, name: str) -> str | None:
         """The id of the job that has this name. A pruned job has none. [test_a_name_means_its_present_job]"""
@@ -378,7 +378,7 @@ class Store(WorkerStore, Protocol):
         self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle | None:
         """Make a failure final: set finalized_at. None: the job is no longer an open failure, or another agent has it.
-        [test_a_failure_is_final_when_the_manager_says_so]"""
+        [test_a_failure_is_final_when_the_manager_finalizes_it]"""
 
     def open_failures(self) -> list[str]:
         """The ids of failed jobs that wait for `finalize` or another decision of the manager."""
@@ -399,7 +399,7 @@ class Store(WorkerStore, Protocol):
 
     def resume(self, role: str) -> bool:
         """Allow claims from that queue again and wake the workers that wait for it. False: it was not paused.
-        [test_whoever_waits_is_woken_when_a_queue_goes_on]"""
+        [test_resuming_a_queue_wakes_waiting_workers]"""
 
     def paused(self) -> Mapping[str, QueuePause]:
         """The paused queues, by role."""
@@ -432,7 +432,7 @@ class Store(WorkerStore, Protocol):
 
     def note(self, event: str, *, actor: str | None = None, **codes: str | int | bool | None) -> None:
         """Write an event that is no transition of a job to the audit log (a refusal, a schedule's run). The store
-        itself writes transitions, after they are acknowledged. [test_every_transition_is_told]"""
+        itself writes transitions, after they are acknowledged. [test_every_transition_is_audited]"""
 
     def roles(self) -> Sequence[str]: ...
 

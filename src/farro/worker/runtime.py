@@ -10,13 +10,14 @@ Which components there are lives in a swarm's controller; when one is started ag
 - One name is one component: launching one that lives is refused, also when two launch at once.
   [test_one_name_is_one_component, test_two_launchers_at_once_start_it_once]
 - It lives when exactly that process does: number, start time and boot together, never a number alone.
-  [test_a_number_that_is_anothers_now_is_not_it]
+  [test_a_reused_process_id_is_not_the_component]
 - Stopping is SIGTERM to its group, the grace, then SIGKILL to everything that it started, also what left its group.
-  [test_a_component_that_is_deaf_is_killed_with_its_whole_tree, test_what_a_component_left_is_ended_with_it]
+  [test_a_component_that_ignores_signals_is_killed_with_its_process_tree,
+  test_leftover_processes_end_with_their_component]
 - What one that died had started is ended before it is launched again.
-  [test_what_a_dead_one_left_is_ended_before_the_next]
-- How it ended is known where its launcher saw it; nobody guesses. [test_how_a_component_ended_is_told]
-- Limits hold for it and for what it starts. [test_memory_is_limited, test_time_on_the_processor_is_limited]
+  [test_leftover_processes_end_before_the_next_launch]
+- How it ended is known where its launcher saw it; nobody guesses. [test_the_exit_of_a_component_is_reported]
+- Limits hold for it and for what it starts. [test_memory_is_limited, test_processor_time_is_limited]
 - Its log is kept, and bounded: `tidy`. [test_a_log_is_bounded_while_its_component_writes]
 
 A runtime of containers needs no more than this: `image` instead of `argv`, the environment, the limits; `log` is then
@@ -97,7 +98,7 @@ class Runtime(Protocol):
 
     def kill(self, name: str) -> bool:
         """End one that hangs, by force, with all that it started; whether it lived. Its record stays, as of any that
-        died: its next launch is counted. [test_one_that_is_killed_is_as_one_that_died]"""
+        died: its next launch is counted. [test_a_killed_component_is_seen_as_dead]"""
 
     def tidy(self) -> None:
         """Keep the logs within bounds. To be called now and then by whoever watches; by any number of them."""

@@ -5,12 +5,12 @@ An adapter makes one call, once. Retries, fallbacks, prices and budgets belong t
 - One `answer` is one request on the wire, or one process. The libraries' own retries are switched off.
   [test_one_answer_is_one_request]
 - A failure is a ProviderTrouble that says whether another try may help, and how long the provider asks to wait.
-  [test_troubles_say_whether_another_try_helps]
-- `answer` returns or raises within `timeout_s`. [test_a_hanging_provider_is_left_in_time]
+  [test_errors_say_whether_a_retry_may_help]
+- `answer` returns or raises within `timeout_s`. [test_a_hanging_provider_times_out]
 - An exception may be raised in the calling thread at any line (the step timed out, its job was taken away). The adapter
   waits in slices of at most SLICE_S and ends its request or process before the exception leaves it: within two seconds
-  of a kill nothing of the call continues. [test_an_ended_call_ends_its_request]
-- No message that it raises contains a secret. [test_no_trouble_tells_the_key]
+  of a kill nothing of the call continues. [test_a_cancelled_call_ends_its_request]
+- No message that it raises contains a secret. [test_no_error_shows_the_key]
 - Calls are safe from many threads.
 """
 

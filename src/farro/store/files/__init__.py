@@ -1,22 +1,23 @@
 """The file store: jobs are folders, transitions are renames. `FilesStore` is the Store port on one machine.
 
-Each part of a transaction is a file here, with what a crash at each of its points leaves. The rules behind all of them:
+Each operation is a module that documents what a crash at each of its points leaves. The rules behind all of them:
 
 - R1 The path is the state; a transition is one rename that never replaces; every editor is a leased agent that moves
-  the job into its own folder, then reads, then edits (moving, hold, recover). [test_move_before_read,
-  test_a_rename_onto_an_existing_directory_is_refused, test_watchdog_manager_and_operator_edit_one_stale_job]
-- R2 Agents' names are never used twice, so a fenced agent's paths give ENOENT (agents, kernel.ids).
-  [test_agents_are_never_of_the_same_name, test_a_zombie_that_commits_after_recovery_has_lost_its_claim]
-- R3 Liveness is the kernel's flock and nothing else (system.leases, agents). [test_identity_never_decides_death,
+  the job into its own folder, then reads, then edits (move, decisions, recover). [test_move_before_read,
+  test_a_rename_onto_an_existing_directory_is_refused,
+  test_watchdog_manager_and_operator_edit_a_stale_job_one_at_a_time]
+- R2 Agents' names are never used twice, so a fenced agent's paths give ENOENT (agents, jobs.ids).
+  [test_agent_names_are_never_reused, test_a_zombie_that_commits_after_recovery_has_lost_its_claim]
+- R3 Liveness is the kernel's flock and nothing else (host.leases, agents). [test_identity_never_decides_death,
   test_an_agent_appears_already_leased, test_without_the_fork_guard_a_child_keeps_a_dead_agent_alive]
-- R4 No handle into a job's folder outlives a call; paths are resolved from the root (system.fs).
+- R4 No handle into a job's folder outlives a call; paths are resolved from the root (host.fs).
   [test_no_handle_into_a_jobs_folder_is_kept]
-- R5 Temporary names are random, exclusive and outside every pattern; synced before they replace (system.fs).
+- R5 Temporary names are random, exclusive and outside every pattern; synced before they replace (host.fs).
   [test_temporary_names_are_unique_and_outside_every_pattern, test_power_cut_keeps_what_was_acknowledged]
-- R6 An attempt is counted before its work starts; its tree ends before the job is let go; a claim risks nothing that
-  was decided (folder, claim, execution). [test_an_attempt_is_counted_before_work_starts]
-- R7 After an ambiguous error both ends are looked at; what is in the way is quarantined; a failed sync acknowledges
-  nobody (moving, folder, system.group_commit). [test_enoent_with_the_source_still_there_is_not_a_fence,
+- R6 An attempt is counted before its work starts; its processes end before the job is given up; a claim risks nothing
+  that was decided (folder, claim, execution). [test_an_attempt_is_counted_before_work_starts]
+- R7 After an ambiguous error both ends are checked; an obstacle is quarantined; a failed sync acknowledges no caller
+  (move, folder, host.group_commit). [test_enoent_with_the_source_still_there_is_not_a_fence,
   test_an_error_after_the_call_took_effect, test_a_failed_sync_acknowledges_nobody_of_its_group]
 """
 
@@ -70,12 +71,12 @@ from farro.store.port import (
 
 
 class FilesStore:
-    """The Store port over a folder. See ports.store for what each call promises."""
+    """The Store port over a folder. store.port documents what each call promises."""
 
     def __init__(self, context: FilesContext, on_close: Callable[[], None] | None = None) -> None:
         check_root(context.root)
         self._context = context
-        journal_replay.replay(context)  # before anyone looks: after a power cut the journals know better than the tree
+        journal_replay.replay(context)  # first of all: after a power cut the journals are ahead of the tree
         self._on_close = on_close
         self._feeds: dict[str | None, ChangeFeed] = {}
         self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
@@ -150,15 +151,15 @@ class FilesStore:
     def names(self) -> Mapping[str, str]:
         return names.names(self._context)
 
-    # --- working ---
+    # --- claiming and committing ---
 
     @explained
     def claim(self, agent: Agent) -> Claim | None:
-        return claim.claim(self._context, *self._working(agent))
+        return claim.claim(self._context, *self._agent_and_queue(agent))
 
     @explained
     def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
-        return claim.claim_batch(self._context, *self._working(agent), limit)
+        return claim.claim_batch(self._context, *self._agent_and_queue(agent), limit)
 
     @explained
     def record_claim(self, claim_: Claim) -> None:
@@ -174,26 +175,26 @@ class FilesStore:
     @explained
     def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
         done = commit.commit_batch(self._context, ended)
-        unblock.after_end(self._context, [what for what in done if isinstance(what, Lifecycle)])
-        told = [what for what in done if isinstance(what, Lifecycle | Lost)]
-        for what in done:
-            if not isinstance(what, Lifecycle | Lost):
-                raise what
-        return told
+        unblock.after_end(self._context, [result for result in done if isinstance(result, Lifecycle)])
+        results = [result for result in done if isinstance(result, Lifecycle | Lost)]
+        for result in done:
+            if not isinstance(result, Lifecycle | Lost):
+                raise result
+        return results
 
     def next_due(self, role: str) -> datetime | None:
         try:
-            if pause.is_paused(self._context, role):  # else whoever sleeps until then wakes again and again
+            if pause.is_paused(self._context, role):  # else a worker that sleeps until then would wake again and again
                 return None
         except OSError:
-            return None  # whoever asks is about to wait, and its next claim says what is wrong
+            return None  # the caller is about to wait, and its next claim reports the error
         with self._view_lock:
             dues = [view.next_due_s() for (owner, _), view in self._views.items() if owner == role]
         known = [due for due in dues if due is not None]
         return datetime.fromtimestamp(min(known), UTC) if known else None
 
-    def _working(self, agent: Agent) -> tuple[LocalAgent, QueueView]:
-        """What it claims into, and from: one view for all slots of this process."""
+    def _agent_and_queue(self, agent: Agent) -> tuple[LocalAgent, QueueView]:
+        """The agent that claims, and its view of the queue, which all slots of this process share."""
         assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
         owner = self._context.local_agent(agent)
         with self._view_lock:
@@ -212,10 +213,10 @@ class FilesStore:
             self._context.check_role(move.role)
         return self._ended(commit.commit(self._context, claim, outcome, move))
 
-    def _ended(self, told: Lifecycle) -> Lifecycle:
-        """After everything that may end a job: those that waited for it. Recovery does the same in its own pass."""
-        unblock.after_end(self._context, [told])
-        return told
+    def _ended(self, lifecycle: Lifecycle) -> Lifecycle:
+        """Unblock the jobs that waited for a job that may have ended. Recovery does the same in its own pass."""
+        unblock.after_end(self._context, [lifecycle])
+        return lifecycle
 
     @explained
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
@@ -243,8 +244,8 @@ class FilesStore:
 
     @explained
     def resolve_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
-        told = decisions.resolve_stale(self._context, self._context.local_agent(agent), job_id)
-        return None if told is None else self._ended(told)
+        lifecycle = decisions.resolve_stale(self._context, self._context.local_agent(agent), job_id)
+        return None if lifecycle is None else self._ended(lifecycle)
 
     @explained
     def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
@@ -261,14 +262,14 @@ class FilesStore:
     def finalize(
         self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle | None:
-        told = decisions.finalize(self._context, self._context.local_agent(agent), job_id, note, route)
-        return None if told is None else self._ended(told)
+        lifecycle = decisions.finalize(self._context, self._context.local_agent(agent), job_id, note, route)
+        return None if lifecycle is None else self._ended(lifecycle)
 
     @explained
     def open_failures(self) -> list[str]:
         return self._open_failures.find(self._context)
 
-    # --- keeping house ---
+    # --- recovery and pruning ---
 
     @explained
     def recover(self, agent: Agent) -> list[RecoveryAction]:
@@ -280,11 +281,11 @@ class FilesStore:
 
     @contextlib.contextmanager
     def trash(self) -> Iterator[prune.Trash]:
-        """Finished jobs may be removed, by one process at a time."""
+        """Open the trash for removing finished jobs, by one process at a time."""
         with prune.opened(self._context) as trash:
             yield trash
 
-    # --- queues ---
+    # --- pausing queues ---
 
     @explained
     def pause(self, role: str, paused: QueuePause) -> bool:
@@ -298,13 +299,13 @@ class FilesStore:
     def paused(self) -> Mapping[str, QueuePause]:
         return pause.paused(self._context)
 
-    # --- looking ---
+    # --- queries ---
 
     def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
         return self._feed(role).since(cursor, timeout_s)
 
     def wake(self, role: str | None) -> None:
-        feed = self._feeds.get(role)  # one that does not exist yet has nobody waiting; and a signal handler makes none
+        feed = self._feeds.get(role)  # not created here: a signal handler calls this, and a new feed has no waiter
         if feed is not None:
             feed.wake()
 

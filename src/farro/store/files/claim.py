@@ -1,11 +1,11 @@
 """Claim jobs: lock, move, count the attempt, write job.json. The move is the commit point.
 
 - A job whose claimer died before the move was never started: any agent may remove the dead lock.
-  [test_lock_held_and_holder_dies_before_the_move]
+  [test_the_lock_of_an_agent_that_died_before_the_move_is_removed]
 - The rename decides even if a lock was lost; the winner writes its own name into the lock.
-  [test_two_workers_want_one_job, test_a_lock_removed_by_a_late_one_is_put_right]
-- Checks before the move are advisory and repeated after it. [test_a_job_edited_between_look_and_move_is_read_again,
-  test_a_queue_that_is_paused_between_look_and_move_keeps_its_job]
+  [test_two_workers_want_one_job, test_the_winner_of_a_move_restores_its_lock]
+- Checks before the move are advisory and repeated after it. [test_a_job_edited_between_read_and_move_is_read_again,
+  test_a_queue_paused_between_read_and_move_keeps_its_job]
 - A claim needs no sync, because a lost claim only requeues the job. But it never risks what earlier hops decided: once
   there is something to lose, job.json is synced before it is replaced (R6).
   [test_power_cut_during_a_claim_keeps_earlier_hops]
@@ -299,7 +299,8 @@ def _begin(context: FilesContext, owner: LocalAgent, path: str, job: QueuedJob, 
             folders.write_lifecycle(context, path, lifecycle.to_json(), sync=irreplaceable)
         except (StorageTrouble, OSError):
             # The caller puts the job back. Without this a disk that was full for a minute used up every attempt of the
-            # job, and it was killed with the first worker that died. [test_a_claim_that_the_disk_refuses_is_no_attempt]
+            # job, and it was killed with the first worker that died.
+            # [test_a_claim_that_the_disk_refuses_counts_no_attempt]
             folders.uncount_attempt(path, attempt)
             raise
     owner.claims[job.name] = attempt

@@ -154,7 +154,7 @@ class FilesContext:
 
     def audit_transition(self, lifecycle: Lifecycle) -> None:
         """Write a transition to the audit log, after it is acknowledged. A kill in between loses the line, but hops[]
-        have the transition. [test_every_transition_is_told]"""
+        have the transition. [test_every_transition_is_audited]"""
         self.audit_transitions((lifecycle,))
 
     def audit_transitions(self, lifecycles: Iterable[Lifecycle]) -> None:

@@ -2,7 +2,7 @@
 
 Each moves the job into the agent's own folder first, then reads, then edits (R1). One owner at a time (RELIABILITY 29):
 the path is the state, so a successful move proves the state that it moved from.
-[test_watchdog_manager_and_operator_edit_one_stale_job]
+[test_watchdog_manager_and_operator_edit_a_stale_job_one_at_a_time]
 
 The order of an answer with a text, and what a crash at each point leaves [tests/crash/test_manager.py]:
 1. The move into our folder. Crash: the old decision stands, and recovery puts the job back among the waiting.

@@ -75,7 +75,7 @@ class FilesLedger:
         call = CallRecord(id=f"{day}/{name}", at=at, charge=charge, end=None, usage=None, cost_usd=None)
         path = f"{self._folder}/{day}/{name}{CALL}"
         try:
-            with self._alone() if budgets != Budgets() else contextlib.nullcontext():
+            with self._budget_lock() if budgets != Budgets() else contextlib.nullcontext():
                 self._check(charge, budgets, day)
                 self._make_places(charge.job_id, day)
                 self._put(path, ledger_calls.encoded(call))
@@ -89,14 +89,14 @@ class FilesLedger:
         return call.id
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else looks at a budget until what we found of it is spent."""
+    def _budget_lock(self) -> Iterator[None]:
+        """Hold the lock of the budgets, so that no other process checks one between our check and our record."""
         _make(self._folder)
         with leases.exclusively(f"{self._folder}/.lock", listening=True):
             yield
 
     def _check(self, charge: Charge, budgets: Budgets, day: str) -> None:
-        """The narrowest first: what a person can most easily change."""
+        """Check the narrowest budget first: the one that a person can most easily change."""
         if budgets.job_usd is not None:
             budget = limits.of_job(budgets.job_usd, charge.job_id)
             limits.check(charge, budget, limits.spent(self.of_job(charge.job_id)))

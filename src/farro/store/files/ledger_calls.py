@@ -85,48 +85,48 @@ def encoded(call: CallRecord) -> bytes:
     return (_encode(data) + "\n").encode("utf-8", "backslashreplace")
 
 
-def decoded(data: bytes) -> CallRecord:
+def decoded(text: bytes) -> CallRecord:
     """Decode a call. Damaged: this version of farro did not write it."""
     try:
-        told = json.loads(data)
-        if told["schema_version"] != SCHEMA:
-            raise Damaged(f"schema version {told['schema_version']!r}")
-        end = told.get("end")
+        data = json.loads(text)
+        if data["schema_version"] != SCHEMA:
+            raise Damaged(f"schema version {data['schema_version']!r}")
+        end = data.get("end")
         if end is not None and end not in _ENDS:
             raise Damaged(f"end {end!r}")
         return CallRecord(
-            id=str(told["id"]),
-            at=str(told["at"]),
+            id=str(data["id"]),
+            at=str(data["at"]),
             charge=Charge(
-                job_id=str(told["job_id"]),
-                attempt=int(told["attempt"]),
-                role=str(told["role"]),
-                step=str(told["step"]),
-                number=int(told["number"]),
-                provider=str(told["provider"]),
-                model=told["model"],
-                request_sha256=str(told["request_sha256"]),
-                most_usd=_amount(told["most_usd"]),
+                job_id=str(data["job_id"]),
+                attempt=int(data["attempt"]),
+                role=str(data["role"]),
+                step=str(data["step"]),
+                number=int(data["number"]),
+                provider=str(data["provider"]),
+                model=data["model"],
+                request_sha256=str(data["request_sha256"]),
+                most_usd=_amount(data["most_usd"]),
             ),
             end=end,
-            usage=_usage(told.get("usage")),
-            cost_usd=_amount(told.get("cost_usd")),
+            usage=_usage(data.get("usage")),
+            cost_usd=_amount(data.get("cost_usd")),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidOperation) as error:
         raise Damaged(f"not a call of the ledger: {error}") from error
 
 
-def _amount(told: Any) -> Decimal | None:
-    if told is None:
+def _amount(data: Any) -> Decimal | None:
+    if data is None:
         return None
-    amount = Decimal(told)
+    amount = Decimal(data)
     if not amount.is_finite() or amount < 0:
-        raise ValueError(f"{told!r} is no amount")
+        raise ValueError(f"{data!r} is no amount")
     return amount
 
 
-def _usage(told: Mapping[str, int] | None) -> Usage | None:
-    return None if told is None else Usage(**{name: int(count) for name, count in told.items()})
+def _usage(data: Mapping[str, int] | None) -> Usage | None:
+    return None if data is None else Usage(**{name: int(count) for name, count in data.items()})
 
 
 class DayCalls:

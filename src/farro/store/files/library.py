@@ -1,6 +1,6 @@
 """The library in files: `library/plans/<id>.json` and `library/actions/<id>.json`, each as it was submitted.
 
-What they say is checked in operations.library. A person may read, lint and keep them under version control.
+People may read and lint these files and keep them under version control.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FilesLibrary:
 
     def put(self, kind: Kind, name: str, document: Mapping[str, Any], *, replace: bool = False) -> None:
         path = self._path(kind, name)
-        with self._alone(kind):
+        with self._locked(kind):
             there = self.get(kind, name)
             if there is not None and documents.canonical(there) == documents.canonical(document):
                 return
@@ -52,7 +52,7 @@ class FilesLibrary:
         except (OSError, ValueError, RecursionError) as error:
             raise Damaged(f"{path} cannot be read as a {kind}: {error}") from error
         if not isinstance(data, dict):
-            raise Damaged(f"{path} is no {kind}: it must be a JSON object")
+            raise Damaged(f"{path} is not a {kind}: it must be a JSON object")
         return data
 
     def ids(self, kind: Kind) -> list[str]:
@@ -64,7 +64,7 @@ class FilesLibrary:
         return sorted(filter(ids.is_job_id, found))
 
     def remove(self, kind: Kind, name: str) -> bool:
-        with self._alone(kind):
+        with self._locked(kind):
             try:
                 fs.unlink(self._path(kind, name))
             except FileNotFoundError:
@@ -75,8 +75,8 @@ class FilesLibrary:
         return f"{self._root}/{_PLACES[kind]}/{ids.check_job_id(name)}{_ENDING}"
 
     @contextlib.contextmanager
-    def _alone(self, kind: Kind) -> Iterator[None]:
-        """One change at a time: of two who want one name for different plans, one gets it."""
+    def _locked(self, kind: Kind) -> Iterator[None]:
+        """Hold the lock for changes: of two callers that want one name for different plans, one gets it."""
         for folder in (FOLDER, _PLACES[kind]):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(f"{self._root}/{folder}")

@@ -2,11 +2,11 @@
 
 With it a claim neither waits for the change feed nor reads the job's files again. The cache decides nothing: after the
 move a claim compares the identity of job.json with the cached one, and a job that differs is put back and read.
-[test_a_job_that_was_away_meanwhile_is_read_anew]
+[test_a_job_that_left_and_came_back_is_read_again]
 
 The prompt is cached as text, so that each claim parses its own objects, as if it had read the file. A job is cached
 only for a moment: one that has waited in its queue is read, because a person may have corrected its prompt by hand.
-[test_a_prompt_that_was_changed_in_the_queue_is_read]
+[test_a_prompt_edited_in_the_queue_is_read]
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OwnSubmissions:
 
     def published(self, role: str, job_id: str) -> None:
         """Announce a published job. A worker that is woken by the enqueue finds it without waiting for the feed's own
-        thread. [test_a_job_of_this_process_is_there_before_the_feed_tells]"""
+        thread. [test_a_job_of_this_process_is_found_before_the_feed_reports_it]"""
         if (ids := self._roles.get(role)) is not None:
             ids.append(job_id)
 

@@ -13,7 +13,7 @@
 - The job's name (names) is freed at the same time, while the folder's name still identifies the job.
   [test_a_pruned_job_frees_its_name]
 - So is the link from the job to the cost of its calls (ledger); the calls themselves stay with their days.
-  [test_a_pruned_job_takes_nothing_from_its_days]
+  [test_pruning_a_job_keeps_the_costs_of_its_days]
 - The rename is on the disk before the id is freed: otherwise a power cut could keep the job and lose its id.
 - A job with a record in a journal is left alone: after a power cut that record would restore it. Records are freed
   within seconds. [test_a_job_in_a_journal_is_not_pruned]

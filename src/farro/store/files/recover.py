@@ -7,7 +7,7 @@
 - A decided job is carried out; any other becomes stale and moves to jobs/stale. [test_decided_job_is_rolled_forward]
 - A slot whose loop made no turn for `stale_after_s` on this watchdog's own clock, while both were awake, is hung: it is
   killed by pidfd and then treated as dead. Sleep, stops and clock jumps kill nothing.
-  [test_a_silent_agent_is_killed_and_recovered, test_sleep_of_the_machine_makes_nobody_silent]
+  [test_a_silent_agent_is_killed_and_recovered, test_sleep_of_the_machine_makes_no_agent_silent]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HeartbeatMonitor:
 
     The time between two passes counts for at most half of `stale_after_s`: a watchdog that was itself stopped (a paused
     container, a stopped session) was probably stopped together with the agents that it watches, and they beat again by
-    its next pass. [test_a_watchdog_that_was_stopped_itself_takes_nobody_for_hung]
+    its next pass. [test_a_watchdog_that_was_stopped_declares_no_agent_hung]
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Safe beside live submitters: a folder that an id points to is published, not removed; a locked folder has a live
 submitter; and a slow submitter whose folder was removed gets ENOENT at its rename, before anything is acknowledged.
-[test_staging_cleanup_spares_what_an_id_points_to]
+[test_staging_cleanup_keeps_folders_that_an_id_points_to]
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Every adapter passes tests/contracts/test_bus.py. Guarantees:
 
 - `publish` returns when every queue with a matching binding has the message, as durably as the bus promises. When it
   raises, or never returns, any of them may have it: publish again with the same message id, by which readers recognise
-  the second one. [test_what_was_published_is_there, tests/crash/test_bus.py]
+  the second one. [test_a_published_message_is_delivered, tests/crash/test_bus.py]
 - A queue gets the messages published after its declaration. A message without a matching queue is dropped.
 - A message of a queue is given to one consumer at a time, in the order of arrival. Until it is acknowledged it is not
   lost: when its consumer ends, or dies at any instruction, another gets it, marked as redelivered.
-  [test_a_dead_consumers_messages_come_back]
-- A consumer holds at most `prefetch` unacknowledged messages. [test_a_consumer_holds_no_more_than_it_may]
+  [test_messages_of_a_dead_consumer_return_to_the_queue]
+- A consumer holds at most `prefetch` unacknowledged messages. [test_a_consumer_holds_no_more_than_its_prefetch]
 - A rejected message goes back to its queue, or to the queue's dead letters, or is dropped if there are none.
 - A waiting consumer wakes at once; there is no polling.
 - Declaring a queue again adds missing bindings and keeps everything else; `unbind` removes one.
@@ -62,7 +62,7 @@ class Delivery(Protocol):
 
     def ack_soon(self) -> None:
         """Acknowledge without waiting, in batches. The consumer's `close` waits for them.
-        [test_what_was_acknowledged_without_a_wait_does_not_come_back]"""
+        [test_a_message_acknowledged_without_waiting_is_not_redelivered]"""
 
     async def reject(self, *, requeue: bool) -> None: ...
 

@@ -193,7 +193,7 @@ class FilesBus:
     def _crowded(self, queue: str) -> bool:
         """Return whether a queue without a reader is so long that messages which need not last are dropped. Else a
         reader that is gone for days would fill the disk.
-        [test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last]"""
+        [test_a_queue_without_a_consumer_does_not_fill_with_transient_messages]"""
         left = self._looks.get(queue, 0)
         if left > 0:
             self._looks[queue] = left - 1
@@ -272,7 +272,7 @@ class FilesBus:
 
 def sweep(folder: str) -> list[str]:
     """Remove what dead processes left: staged messages and exclusive queues. Consumers take back what they had taken.
-    [test_what_killed_publishers_left_is_swept_by_who_listens_next]"""
+    [test_the_next_consumer_sweeps_leftovers_of_killed_publishers]"""
     paths = Layout(folder)
     gone = []
     for queue in paths.names():

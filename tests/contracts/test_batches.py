@@ -55,7 +55,7 @@ def end(store: BatchStore, claims: Sequence[Claim]) -> list[Lifecycle | Lost]:
     return store.commit_batch([well(claim) for claim in claims])
 
 
-def test_several_are_claimed_at_once(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_batch_of_jobs_is_claimed_in_order(kit: Adapter, bulk: BatchStore) -> None:
     one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
     assert bulk.claim_batch(one, 3) == []
     ids = fill(kit.store, 10)
@@ -70,7 +70,7 @@ def test_several_are_claimed_at_once(kit: Adapter, bulk: BatchStore) -> None:
     assert [view.status for view in told if view is not None] == [Status.IN_PROGRESS] * 3
 
 
-def test_of_several_one_that_lasts_is_written_down(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_long_job_of_a_batch_is_recorded_as_claimed(kit: Adapter, bulk: BatchStore) -> None:
     fill(kit.store, 4)
     claims = bulk.claim_batch(kit.store.join("a", role="Runner"), 2)
     bulk.record_claim(claims[1])
@@ -81,7 +81,7 @@ def test_of_several_one_that_lasts_is_written_down(kit: Adapter, bulk: BatchStor
     assert all(isinstance(what, Lifecycle) for what in end(bulk, claims))
 
 
-def test_several_are_committed_at_once_each_by_its_own_fence(kit: Adapter, bulk: BatchStore) -> None:
+def test_each_job_of_a_batch_is_committed_under_its_own_fence(kit: Adapter, bulk: BatchStore) -> None:
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
     fill(kit.store, 8)
     claims = bulk.claim_batch(agent, 4)
@@ -100,7 +100,7 @@ def test_several_are_committed_at_once_each_by_its_own_fence(kit: Adapter, bulk:
     assert all(isinstance(what, ClaimLost) for what in end(bulk, claims)), "a commit is accepted once"
 
 
-def test_a_job_that_waits_for_one_of_several_is_let_go(kit: Adapter, bulk: BatchStore) -> None:
+def test_committing_a_batch_unblocks_dependents(kit: Adapter, bulk: BatchStore) -> None:
     agent = kit.store.join("a", role="Runner")
     first, _ = fill(kit.store, 2)
     waiting = kit.store.enqueue(Submission(role="Runner", job_id="later", prompt=plan(9, metadata={"after": [first]})))
@@ -110,7 +110,7 @@ def test_a_job_that_waits_for_one_of_several_is_let_go(kit: Adapter, bulk: Batch
     assert names(bulk.claim_batch(agent, 4)) == [waiting]
 
 
-def test_what_was_not_begun_goes_back_to_its_place(kit: Adapter, bulk: BatchStore) -> None:
+def test_jobs_not_started_return_to_their_places_in_the_queue(kit: Adapter, bulk: BatchStore) -> None:
     ids = fill(kit.store, 8)
     agent, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
     claims = bulk.claim_batch(agent, 4)
@@ -133,7 +133,7 @@ def test_what_was_not_begun_goes_back_to_its_place(kit: Adapter, bulk: BatchStor
         assert events == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
 
 
-def test_what_was_taken_meanwhile_is_not_handed_back(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_job_taken_by_another_agent_is_not_handed_back(kit: Adapter, bulk: BatchStore) -> None:
     fill(kit.store, 4)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
     claims = bulk.claim_batch(agent, 2)
@@ -144,7 +144,7 @@ def test_what_was_taken_meanwhile_is_not_handed_back(kit: Adapter, bulk: BatchSt
     assert view.status is Status.KILLED
 
 
-def test_a_job_that_was_begun_before_is_claimed_alone(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_job_that_was_started_before_is_claimed_alone(kit: Adapter, bulk: BatchStore) -> None:
     """Should it kill its worker again, no other job is in its hands."""
     ids = fill(kit.store, 8)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
@@ -161,7 +161,7 @@ def test_a_job_that_was_begun_before_is_claimed_alone(kit: Adapter, bulk: BatchS
     assert alone[0].attempt == 2
 
 
-def test_a_worker_that_dies_with_several_loses_none(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_worker_that_dies_with_a_batch_loses_no_job(kit: Adapter, bulk: BatchStore) -> None:
     ids = fill(kit.store, 8)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
     assert names(bulk.claim_batch(agent, 4)) == ids[:4]
@@ -174,7 +174,9 @@ def test_a_worker_that_dies_with_several_loses_none(kit: Adapter, bulk: BatchSto
         assert told.status is Status.QUEUED
 
 
-def test_slots_that_claim_several_run_each_once(kit: Adapter, bulk: BatchStore, figure: Callable[..., None]) -> None:
+def test_slots_that_claim_batches_run_each_job_once(
+    kit: Adapter, bulk: BatchStore, figure: Callable[..., None]
+) -> None:
     ids = fill(kit.store, 90)
     done: list[str] = []
 
@@ -199,7 +201,7 @@ def test_slots_that_claim_several_run_each_once(kit: Adapter, bulk: BatchStore, 
     figure(f"{kit.name}: jobs that several slots claimed in rows, each done once", len(done))
 
 
-def test_attempts_of_several_agents_are_committed_at_once(kit: Adapter, bulk: BatchStore) -> None:
+def test_one_batch_commits_jobs_of_several_agents(kit: Adapter, bulk: BatchStore) -> None:
     one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
     ids = fill(kit.store, 6)
     claims = [*bulk.claim_batch(one, 2), *bulk.claim_batch(other, 2)]
