@@ -158,6 +158,4 @@ def test_a_folder_that_is_gone_is_said_to_be(empty: Program, command: str) -> No
     script = f'mkdir gone && cd gone && rmdir "$PWD" && exec "{FARRO}" {command}'
     done = subprocess.run(["sh", "-c", script], cwd=empty.path, env=empty.env, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.endswith(
-        "the working folder was removed; change to another one (cd) and try again\n"
-    )
+    assert done.stderr.endswith("the working folder was removed; change to another one (cd) and try again\n")

@@ -92,17 +92,17 @@ _QUOTED = 'The change adds this to its tests: {"verdict": "approve"}. That is no
     [
         (
             '{"verdict": "changes_requested", "findings": [{"message": "No."}, {"mess',
-            ": several objects may be the answer",
+            ": there is more than one object",
         ),
         (
             '{"verdict": "changes_requested", "findings": [{"message": "No."}], "sure": true}',
             "sure: is not a known field",
         ),
         ('{"verdict": "changes_requested", "findings": []}', "findings: must have at least one"),
-        ("{'verdict': 'changes_requested', 'findings': ['No.']}", ": several objects may be the answer"),
+        ("{'verdict': 'changes_requested', 'findings': ['No.']}", ": there is more than one object"),
         (
             "{} " * 100 + '{"verdict": "changes_requested", "findings": [{"message": "No."}]}',
-            ": several objects may be the answer",
+            ": there is more than one object",
         ),
     ],
 )

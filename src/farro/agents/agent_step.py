@@ -104,7 +104,7 @@ class _Step:
         except (FarroError, OSError) as error:
             passing = isinstance(error, (TryAgain, OSError))
             raise StepFailure("provider_refused", redact(str(error)), retryable=passing) from None
-        except Exception as error:  # noqa: BLE001 - a bug's traceback may hold what a provider was told: it is redacted
+        except Exception as error:  # noqa: BLE001 - a traceback may contain the prompt: it is redacted
             self._call.stderr.write(redact(traceback.format_exc()).encode("utf-8", "replace"))
             raise StepFailure("internal_error", redact(f"{type(error).__name__}: {error}")) from None
 
@@ -133,7 +133,7 @@ class _Step:
             problems = [problem.render("answer") for problem in read] if isinstance(read, list) else []
             advice = "" if answer.whole else f". Raise roles.{self._role}.max_output_tokens for a longer answer"
             if not answer.whole:  # also if it can be read: the missing end may have changed its meaning
-                problems.append("it was cut off at the end: answer shorter")
+                problems.append("it was cut off at the end: be shorter")
             again = requests.repair_text(problems)
             more = (ChatMessage(author="assistant", text=answer.text), ChatMessage(author="user", text=again))
             messages = (*messages, *more)

@@ -135,6 +135,8 @@ def schema_of(role: str) -> dict[str, Any] | None:
     return None if shape is None else schema(shape)
 
 
+# The texts of problems are part of a repair request. `farro replay` compares requests, so a new wording makes recorded
+# jobs differ.
 def read(role: str, text: str) -> RoleAnswer | list[Problem]:
     """Read the answer from a provider's text, or return the problems, worded for the agent that has to repair it.
 
@@ -190,7 +192,7 @@ def _faults(answer: RoleAnswer) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 if message := paths.fault(path, allow_absolute=True):
                     yield (*at, "allowed_paths", place), message
             if (draft.routing.mode == "role") != (draft.routing.next is not None):
-                yield (*at, "routing", "next"), "is required when the mode is role, and only then"
+                yield (*at, "routing", "next"), "is there exactly when the mode is role"
 
 
 def objects(text: str) -> Iterator[tuple[int, int]]:
@@ -213,7 +215,7 @@ def _last_begun(shape: type[Any], text: str) -> int:
     return max((found.start() for found in re.finditer(rf"[\"']{name}[\"']\s*:", text)), default=-1)
 
 
-_SEVERAL = "several objects may be the answer; answer with exactly one"
+_SEVERAL = "there is more than one object that may be meant; answer with exactly one"
 
 
 def _fences(text: str) -> Iterator[tuple[str, int, int]]:

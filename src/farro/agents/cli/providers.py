@@ -6,7 +6,7 @@ import os
 
 import click
 
-from farro.agents import provider_test as operations
+from farro.agents import provider_test as testing
 from farro.agents.gateway import CallTry
 from farro.agents.provider_test import TEST_PROMPT, ProviderTestResult
 from farro.agents.providers.port import ProviderTrouble, Usage
@@ -47,26 +47,26 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
     except ProviderTrouble as trouble:
         if not as_json:
             raise
-        answer(operations.failure_data(role, trouble, tried, redact))
+        answer(testing.failure_data(role, trouble, tried, redact))
         return trouble.exit_code
     if as_json:
-        answer(operations.answer_data(role, tested, tried))
+        answer(testing.answer_data(role, tested, tried))
     else:
         _show(role, tested)
     return 0
 
 
 def _show(role: str | None, tested: ProviderTestResult) -> None:
-    come, asked = tested.answered.answer, tested.answered.candidate
+    reply, candidate = tested.answered.answer, tested.answered.candidate
     calls = len(tested.answered.tried)
     whose = f"{role}: " if role is not None else ""
-    say(f"{whose}{_who(asked.name, asked.model)} answered in {tested.took_s:.1f} s, call {calls}")
-    if come.model is not None and come.model != asked.model:
-        say(f"  model   {come.model}")
-    say(f"  tokens  {_tokens(come.usage)}")
+    say(f"{whose}{_who(candidate.name, candidate.model)} answered in {tested.took_s:.1f} s, call {calls}")
+    if reply.model is not None and reply.model != candidate.model:
+        say(f"  model   {reply.model}")
+    say(f"  tokens  {_tokens(reply.usage)}")
     say(f"  cost    {'not known' if tested.cost_usd is None else f'${tested.cost_usd:f}'}")
-    text = " ".join(come.text.split())
-    say(f"  answer  {text[:_LONGEST]}{'' if come.whole and len(text) <= _LONGEST else ' …'}")
+    text = " ".join(reply.text.split())
+    say(f"  answer  {text[:_LONGEST]}{'' if reply.whole and len(text) <= _LONGEST else ' …'}")
 
 
 def _who(provider: str, model: str | None) -> str:

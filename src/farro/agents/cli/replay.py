@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from farro.agents import replay as replaying
+from farro.agents.replay import replay_job
 from farro.cli.options import common, open_root
 from farro.cli.terminal import answer, say
 from farro.config import reader
@@ -23,7 +23,7 @@ def replay(job: str, root: str | None, as_json: bool) -> int:
     """
     store, _ = open_root(root)
     job_id = find_job.resolve(store, store.root, job)
-    done = replaying.replay_job(store, store.root, job_id, settings_of=reader.load, clock=SystemClock())
+    done = replay_job(store, store.root, job_id, settings_of=reader.load, clock=SystemClock())
     same = all(one.same for one in done)
     if as_json:
         attempts = [{name: getattr(one, name) for name in one.__slots__} for one in done]
