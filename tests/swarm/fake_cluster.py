@@ -19,7 +19,7 @@ from farro.errors import AlreadyRunning, BusTrouble, InputError
 from farro.host.clock import ManualClock
 from farro.jobs.times import timestamp
 from farro.swarm import requests, views
-from farro.swarm.bus.port import Binding, BusMessage, QueueDepth
+from farro.swarm.bus.port import Binding, BusMessage, BusQueueDepth
 from farro.swarm.conformance import Captured, check
 from farro.swarm.files import SwarmFiles, controller_instance
 from farro.swarm.ledger import CommandEnd, LedgerEntry
@@ -76,7 +76,7 @@ class MemoryBus:
     async def consume(self, queue: str, *, prefetch: int = 1) -> UnusedConsumer:
         return UnusedConsumer()
 
-    async def depth(self, queue: str) -> QueueDepth | None:
+    async def depth(self, queue: str) -> BusQueueDepth | None:
         return None
 
     async def close(self) -> None: ...

@@ -1,4 +1,6 @@
-"""RULES of swarms, pure: the plan, names on the wire, signals, confirmations, lifecycles, order, status, reconciling.
+"""Swarms: sets of components that farro keeps in the requested state (seed 003, PocketHive).
 
-Buses carry the messages, runtimes start the components, services decide with these rules; nothing here touches either.
+A caller submits a command (requests.py); the orchestrator, one per root, sends it to the controller of the swarm; the
+controller starts and stops components in the order of their queues, and confirms what it observed. All of them talk
+over a bus (bus/) in the messages of wire/. Components are written with component/.
 """

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from farro.errors import BusTrouble, InputError
 from farro.lazy_dataclass import dataclass, field
-from farro.swarm.bus.port import Binding, BusMessage, QueueDepth
+from farro.swarm.bus.port import Binding, BusMessage, BusQueueDepth
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractRobustChannel, AbstractRobustConnection
@@ -161,10 +161,10 @@ class AmqpBus:
 
         return await self._retry(consume, f"consume {queue}")
 
-    async def depth(self, queue: str) -> QueueDepth | None:
+    async def depth(self, queue: str) -> BusQueueDepth | None:
         return await self._retry(lambda: self._counts(queue), f"look at {queue}")
 
-    async def _counts(self, queue: str) -> QueueDepth | None:
+    async def _counts(self, queue: str) -> BusQueueDepth | None:
         """Count on a channel of its own: a passive declaration of a missing queue closes the channel."""
         from aio_pika.exceptions import ChannelNotFoundEntity
 
@@ -174,7 +174,7 @@ class AmqpBus:
             except ChannelNotFoundEntity:
                 return None
             counts = found.declaration_result
-            return QueueDepth(ready=counts.message_count or 0, taken=None, consumers=counts.consumer_count or 0)
+            return BusQueueDepth(ready=counts.message_count or 0, taken=None, consumers=counts.consumer_count or 0)
 
     async def close(self) -> None:
         self._connection_log.closing()

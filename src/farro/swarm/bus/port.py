@@ -43,7 +43,7 @@ class Binding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueDepth:
+class BusQueueDepth:
     ready: int
     taken: int | None  # given to a consumer and not acknowledged; None if the bus does not know
     consumers: int
@@ -90,7 +90,7 @@ class Bus(Protocol):
 
     async def consume(self, queue: str, *, prefetch: int = 1) -> Consumer: ...
 
-    async def depth(self, queue: str) -> QueueDepth | None:
+    async def depth(self, queue: str) -> BusQueueDepth | None:
         """Count the messages of a queue; None if there is no such queue."""
 
     async def close(self) -> None: ...

@@ -70,43 +70,8 @@ def channels() -> Iterator[AsyncApiChannel]:
             by=(("controller", "send"), ("orchestrator", "send")),
             example={**_confirmation(signal), "originalCorrelationId": _ID[2], "correlationId": _ID[3]},
         )
-    yield AsyncApiChannel(
-        name="warning.swarm-template",
-        address="ev.warning.swarm-template.{swarmId}",
-        message="Warning",
-        about="Work flows in a cycle; components are started by a heuristic order",
-        by=(("controller", "send"), ("orchestrator", "receive")),
-        example={
-            **{name: value for name, value in _confirmation(Signal.TEMPLATE).items() if name != "idempotencyKey"},
-            "message": "work flows in a circle (a → b → a); they are started in the order of the plan, and stopped in "
-            "reverse",
-        },
-    )
-    yield AsyncApiChannel(
-        name="controller-up",
-        address=f"ev.ready.{names.CONTROLLER}.{{instance}}",
-        message="Status",
-        about="The handshake of a controller: it listens on its control queue",
-        by=(("controller", "send"), ("orchestrator", "receive")),
-        example={**_status("status-full", names.CONTROLLER, "demo-marshal"), "state": "Creating"},
-    )
-    for kind in ("status-full", "status-delta"):
-        yield AsyncApiChannel(
-            name=f"{kind}.swarm",
-            address=f"ev.{kind}.{names.CONTROLLER}.{{instance}}",
-            message="Status",
-            about="The aggregate status of a swarm, on a change and every ten seconds",
-            by=(("controller", "send"), ("orchestrator", "receive")),
-            example={**_status(kind, names.CONTROLLER, "demo-marshal"), **_AGGREGATE},
-        )
-        yield AsyncApiChannel(
-            name=f"{kind}.component",
-            address=f"ev.{kind}.{{role}}.{{instance}}",
-            message="Status",
-            about="The status of a component, which counts as a heartbeat",
-            by=(("component", "send"), ("controller", "receive")),
-            example=_status(kind, "generator", "demo-generator"),
-        )
+    yield _warning()
+    yield from _statuses()
     yield AsyncApiChannel(
         name="work",
         address="{queue}",
@@ -258,6 +223,49 @@ def _confirmations(signal: Signal) -> Iterator[AsyncApiChannel]:
             "retryable": True,
         },
     )
+
+
+def _warning() -> AsyncApiChannel:
+    return AsyncApiChannel(
+        name="warning.swarm-template",
+        address="ev.warning.swarm-template.{swarmId}",
+        message="Warning",
+        about="Work flows in a cycle; components are started by a heuristic order",
+        by=(("controller", "send"), ("orchestrator", "receive")),
+        example={
+            **{name: value for name, value in _confirmation(Signal.TEMPLATE).items() if name != "idempotencyKey"},
+            "message": "work flows in a circle (a → b → a); they are started in the order of the plan, and stopped in "
+            "reverse",
+        },
+    )
+
+
+def _statuses() -> Iterator[AsyncApiChannel]:
+    yield AsyncApiChannel(
+        name="controller-up",
+        address=f"ev.ready.{names.CONTROLLER}.{{instance}}",
+        message="Status",
+        about="The handshake of a controller: it listens on its control queue",
+        by=(("controller", "send"), ("orchestrator", "receive")),
+        example={**_status("status-full", names.CONTROLLER, "demo-marshal"), "state": "Creating"},
+    )
+    for kind in ("status-full", "status-delta"):
+        yield AsyncApiChannel(
+            name=f"{kind}.swarm",
+            address=f"ev.{kind}.{names.CONTROLLER}.{{instance}}",
+            message="Status",
+            about="The aggregate status of a swarm, on a change and every ten seconds",
+            by=(("controller", "send"), ("orchestrator", "receive")),
+            example={**_status(kind, names.CONTROLLER, "demo-marshal"), **_AGGREGATE},
+        )
+        yield AsyncApiChannel(
+            name=f"{kind}.component",
+            address=f"ev.{kind}.{{role}}.{{instance}}",
+            message="Status",
+            about="The status of a component, which counts as a heartbeat",
+            by=(("component", "send"), ("controller", "receive")),
+            example=_status(kind, "generator", "demo-generator"),
+        )
 
 
 def _scope(signal: Signal) -> str:

@@ -24,7 +24,7 @@ from farro.swarm.bus.files import consumer as consumers
 from farro.swarm.bus.files import layout
 from farro.swarm.bus.files.consumer import FilesConsumer
 from farro.swarm.bus.files.layout import Layout
-from farro.swarm.bus.port import Binding, BusMessage, QueueDepth
+from farro.swarm.bus.port import Binding, BusMessage, BusQueueDepth
 from farro.swarm.wire.names import matches
 
 T = TypeVar("T")
@@ -254,7 +254,7 @@ class FilesBus:
         await consumer.open()
         return consumer
 
-    async def depth(self, queue: str) -> QueueDepth | None:
+    async def depth(self, queue: str) -> BusQueueDepth | None:
         return await self._do(lambda: consumers.depth(self._layout, layout.check(queue)))
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ from farro.host import fs, inotify, leases, trees
 from farro.lazy_dataclass import dataclass, field
 from farro.swarm.bus.files import layout
 from farro.swarm.bus.files.layout import Layout
-from farro.swarm.bus.port import BusMessage, QueueDepth
+from farro.swarm.bus.port import BusMessage, BusQueueDepth
 
 RECOVER_S = 5.0  # between two looks of a waiting consumer for dead ones
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -71,7 +71,7 @@ def give_back(paths: Layout, queue: str, folder: str) -> int:
     return len(names)
 
 
-def depth(paths: Layout, queue: str) -> QueueDepth | None:
+def depth(paths: Layout, queue: str) -> BusQueueDepth | None:
     try:
         ready = sum(1 for name in fs.listdir(paths.ready(queue)) if layout.is_message(name))
         consumers = fs.subdirectories(paths.taken(queue))
@@ -81,7 +81,7 @@ def depth(paths: Layout, queue: str) -> QueueDepth | None:
     for name in consumers:
         with contextlib.suppress(FileNotFoundError):
             taken += sum(1 for each in fs.listdir(f"{paths.taken(queue)}/{name}") if layout.is_message(each))
-    return QueueDepth(ready=ready, taken=taken, consumers=len(consumers))
+    return BusQueueDepth(ready=ready, taken=taken, consumers=len(consumers))
 
 
 @dataclass(kw_only=True)
