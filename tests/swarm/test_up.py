@@ -94,13 +94,13 @@ def test_up_and_down_in_the_background(farro: Program) -> None:
     assert "farro-worker-2 disabled" in off.out  # a component that was disabled alone stays so
     farro.run("swarm", "config", "worker", "farro-worker-2", "--enable", code=0)
 
-    assert "go on as it said then" not in off.err
+    assert "still use the old one" not in off.err
     (farro.path / "agents-config.json").write_text(json.dumps({**SETTINGS, "retry": {"base_s": 0.02}}))
     old = farro.run("up", "--detach", "--no-web", code=0).err
     assert re.search(
         "agents-config.json was changed at .* after these were started.*farro-manager, farro-watchdog", old
     )
-    assert "`farro down` and `farro up` start them anew" in old
+    assert "`farro down` and `farro up` restart them" in old
     assert farro.run("up", "--detach", "--no-web", "--json", code=0).json["old_config"] == ALL
 
     before, queen = pids(farro), orchestrator(farro)

@@ -105,12 +105,12 @@ def _is_cyclic(cycle: tuple[int, ...], after: Mapping[int, tuple[int, ...]]) -> 
 
 
 def _warning(plan: SwarmPlan, cycle: tuple[int, ...], after: Mapping[int, tuple[int, ...]]) -> str:
-    path_ = [cycle[0]]
-    while (reader_ := _next_in(cycle, after[path_[-1]], path_)) is not None:
-        path_.append(reader_)
-    names = " → ".join(plan.bees[bee].role for bee in (*path_, cycle[0]))
+    route = [cycle[0]]
+    while (following := _next_in(cycle, after[route[-1]], route)) is not None:
+        route.append(following)
+    names = " → ".join(plan.bees[bee].role for bee in (*route, cycle[0]))
     return f"work flows in a circle ({names}); they are started in the order of the plan, and stopped in reverse"
 
 
-def _next_in(cycle: tuple[int, ...], readers: Sequence[int], path_: Sequence[int]) -> int | None:
-    return next((reader for reader in readers if reader in cycle and reader not in path_), None)
+def _next_in(cycle: tuple[int, ...], readers: Sequence[int], route: Sequence[int]) -> int | None:
+    return next((reader for reader in readers if reader in cycle and reader not in route), None)

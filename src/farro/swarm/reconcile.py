@@ -94,14 +94,11 @@ def _provision(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float)
             return _disable(goal, seen, now_s)
         return ReconcileDecision(done=True)
     for one in waiting:
-        began = _observed(seen, one).launched_s
-        if began is not None and now_s - began >= limits.provision:
-            mute = (
-                "" if _observed(seen, one).reported_s is not None else ": it never said anything; its log may tell why"
-            )
-            return _timed_out(
-                one, "PROVISION_TIMEOUT", f"was not healthy {limits.provision:g} s after its launch{mute}"
-            )
+        found = _observed(seen, one)
+        if found.launched_s is not None and now_s - found.launched_s >= limits.provision:
+            hint = "" if found.reported_s is not None else ": it never said anything; its log may tell why"
+            why = f"was not healthy {limits.provision:g} s after its launch{hint}"
+            return _timed_out(one, "PROVISION_TIMEOUT", why)
     if now_s - goal.begun_s >= limits.ready:
         return _timed_out(waiting[0], "READY_TIMEOUT", f"was not healthy when the swarm's {limits.ready:g} s were over")
     polls = list(_poll_actions(waiting, seen, now_s, goal.ttl_s))

@@ -145,7 +145,7 @@ class RootServices:
         while not self._ending.asked:
             self.clock.sleep(_LOOK_S)
             if swarm.view() is None:
-                note("the swarm was removed by somebody else")
+                note("the swarm was removed by another command")
                 return
             swarm.ensure()
             now = {
@@ -177,7 +177,7 @@ class RootServices:
         for one in done:
             say(f"{one.name:<{width}} {one.what}" + ("" if one.pid is None else f" (pid {one.pid})"))
         if any(one.what == "disabled" for one in done):
-            note("disabled by somebody: `farro swarm config ROLE NAME --enable` lets it work again")
+            note("disabled by a command: `farro swarm config ROLE NAME --enable` lets it work again")
         self._warn_old_config(done)
         for one in done:
             if one.what in ("failed", "not ready"):
@@ -200,7 +200,7 @@ class RootServices:
         if old and changed is not None:
             note(
                 f"{changed[0]} was changed at {timestamp(changed[1])[11:19]} UTC, after these were started, and they "
-                f"go on as it said then: {', '.join(old)}. `farro down` and `farro up` start them anew"
+                f"still use the old one: {', '.join(old)}. `farro down` and `farro up` restart them"
             )
 
     def _print_web_link(self, done: list[StartResult]) -> None:

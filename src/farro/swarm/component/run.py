@@ -45,19 +45,19 @@ AGAIN_S = 2.0  # between two attempts to reach the bus
 class ComponentRunner:
     """One component of one swarm on an open bus."""
 
-    def __init__(self, component: Component[Any], bus: Bus, about: ComponentEnvironment) -> None:
+    def __init__(self, component: Component[Any], bus: Bus, environment: ComponentEnvironment) -> None:
         if component.declared is None:
             raise InputError(f"{component.role} has no function: decorate one with source, transform, sink or service")
         self._component = component
         self._bus = bus
-        self._about = about
-        self._raw: dict[str, Any] = dict(about.config or {})
+        self._environment = environment
+        self._raw: dict[str, Any] = dict(environment.config or {})
         self._config = component.read_config(self._raw)
         self._workload: Workload | ServiceWorkload
         if component.declared.kind == "service":
             self._workload = ServiceWorkload(component, lambda: self._config, self._health_change)
         else:
-            self._workload = Workload(component, bus, about, lambda: self._config)
+            self._workload = Workload(component, bus, environment, lambda: self._config)
         self._health = HealthServer(self._health_data)
         self._health_port = 0
         self._enabled = False
@@ -68,12 +68,12 @@ class ComponentRunner:
         self._updates: asyncio.Queue[tuple[Delivery, str, dict[str, Any]]] = asyncio.Queue()
         self._switching = asyncio.Lock()  # one task at a time starts or ends the workload
         self._health_changed = asyncio.Event()
-        self._refused = RefusedSignals(about.instance)
+        self._refused = RefusedSignals(environment.instance)
         self.drained = True  # whether all items in progress ended in time
 
     async def run(self) -> None:
         """Run until `stop`."""
-        self._health_port = await self._health.open(self._about.health_host, self._about.health_port)
+        self._health_port = await self._health.open(self._environment.health_host, self._environment.health_port)
         while True:
             with contextlib.suppress(BusTrouble):
                 self._control = await self._consume_control()
@@ -102,8 +102,8 @@ class ComponentRunner:
             raise self._workload.exit
 
     async def _consume_control(self) -> Consumer:
-        queue = names.control_queue(self._about.role, self._about.instance)
-        scope = Scope(role=self._about.role, instance=self._about.instance)
+        queue = names.control_queue(self._environment.role, self._environment.instance)
+        scope = Scope(role=self._environment.role, instance=self._environment.instance)
         keys = [names.signal_key(signal_, scope) for signal_ in (Signal.CONFIG, Signal.STATUS)]
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
         return await self._bus.consume(queue, prefetch=16)
@@ -145,17 +145,17 @@ class ComponentRunner:
         key = names.read_key(message.key)
         if key.kind != "signal" or key.signal is None:
             return False
-        data = messages.read_signal(message.body, key.signal, key.scope)
-        if data.swarm_id not in (None, self._about.swarm):
-            raise InputError(f"ControlSignal: it is of another swarm than {self._about.swarm}")
+        received = messages.read_signal(message.body, key.signal, key.scope)
+        if received.swarm_id not in (None, self._environment.swarm):
+            raise InputError(f"ControlSignal: it is of another swarm than {self._environment.swarm}")
         if key.signal is Signal.STATUS:
-            await self._report("status-full", {"correlationId": data.correlation_id})
+            await self._report("status-full", {"correlationId": received.correlation_id})
             return False
-        if not self._refused.first(data.correlation_id):
-            if not delivery.redelivered:  # a bus may redeliver; sent anew it would undo later updates
-                raise InputError(f"ControlSignal: {data.correlation_id} was received and obeyed before")
+        if not self._refused.first(received.correlation_id):
+            if not delivery.redelivered:  # a bus may redeliver; a replay would undo later updates
+                raise InputError(f"ControlSignal: {received.correlation_id} was received and obeyed before")
             return False
-        self._updates.put_nowait((delivery, data.correlation_id, dict(data.args or {})))
+        self._updates.put_nowait((delivery, received.correlation_id, dict(received.args or {})))
         return True
 
     async def _take_updates(self) -> None:
@@ -171,7 +171,7 @@ class ComponentRunner:
         """Apply a whole update, or nothing with the error. No status mentions it before it is done: the controller
         takes the first one that does as its end."""
         enabled = args.pop("enabled", self._enabled)
-        data = {"correlationId": correlation_id}
+        result = {"correlationId": correlation_id}
         try:
             if not isinstance(enabled, bool):
                 raise InputError("enabled must be true or false")
@@ -181,12 +181,12 @@ class ComponentRunner:
                 await self._component.told_config(config)
                 self._raw, self._config = raw, config
             if not await self._switch(enabled):
-                data["notes"] = f"items in progress did not end in {DRAIN_S:g} s and go back"
+                result["notes"] = f"items in progress did not end in {DRAIN_S:g} s and go back"
         except FarroError as error:
-            data["error"] = str(error)
+            result["error"] = str(error)
         except Exception as error:  # noqa: BLE001 - an error of on_config refuses the update
-            data["error"] = f"{type(error).__name__}: {error}"
-        self._last_update = data
+            result["error"] = f"{type(error).__name__}: {error}"
+        self._last_update = result
         with contextlib.suppress(BusTrouble):  # every status reports it, so the next heartbeat does
             await self._report("status-delta")
 
@@ -201,7 +201,7 @@ class ComponentRunner:
         return drained
 
     async def _beat(self) -> None:
-        lost_queue = LostQueueCheck(self._bus, names.control_queue(self._about.role, self._about.instance))
+        lost_queue = LostQueueCheck(self._bus, names.control_queue(self._environment.role, self._environment.instance))
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with contextlib.suppress(BusTrouble):
@@ -228,8 +228,13 @@ class ComponentRunner:
         return self._workload.trouble if isinstance(self._workload, ServiceWorkload) else None
 
     def _health_data(self) -> tuple[bool, dict[str, object]]:
-        about = self._about
-        data = {"swarmId": about.swarm, "role": about.role, "instance": about.instance, "enabled": self._enabled}
+        environment = self._environment
+        data = {
+            "swarmId": environment.swarm,
+            "role": environment.role,
+            "instance": environment.instance,
+            "enabled": self._enabled,
+        }
         return self._trouble is None, data
 
     async def _report(
@@ -237,7 +242,7 @@ class ComponentRunner:
     ) -> None:
         if isinstance(self._workload, ServiceWorkload):
             self._workload.count()
-        counts, about = self._workload.counts, self._about
+        counts, environment = self._workload.counts, self._environment
         data: dict[str, Any] = {
             "tps": counts.tps(time.monotonic()),
             "done": counts.done,
@@ -254,31 +259,31 @@ class ComponentRunner:
         if kind == "status-full":
             data |= {
                 "pid": os.getpid(),
-                "healthUrl": f"http://{about.health_host}:{self._health_port}/actuator/health",
+                "healthUrl": f"http://{environment.health_host}:{self._health_port}/actuator/health",
                 "config": self._raw,
                 "uptimeSec": round(time.monotonic() - self._started_s, 3),
             }
-        at, on, well = timestamp(datetime.now(UTC)), int(self._enabled), int(self._trouble is None)
+        at, enabled, healthy = timestamp(datetime.now(UTC)), int(self._enabled), int(self._trouble is None)
         status = messages.StatusReport(
             kind=kind,
             version=self._component.version,
             message_id=str(uuid.uuid4()),
             timestamp=at,
-            role=about.role,
-            instance=about.instance,
-            swarm_id=about.swarm,
+            role=environment.role,
+            instance=environment.instance,
+            swarm_id=environment.swarm,
             enabled=self._enabled,
             state="Running" if self._enabled else "Healthy",
             watermark=at,  # of a component itself: as old as this message
             max_staleness_sec=0.0,
-            totals=messages.Totals(desired=1, healthy=well, running=on & well, enabled=on),
+            totals=messages.Totals(desired=1, healthy=healthy, running=enabled & healthy, enabled=enabled),
             queues=messages.StatusQueues(
-                inputs=about.input_queues,
-                outputs=tuple(names.work_queue(about.swarm, suffix) for suffix in about.outputs),
+                inputs=environment.input_queues,
+                outputs=tuple(names.work_queue(environment.swarm, suffix) for suffix in environment.outputs),
             ),
             data=data,
         )
-        key = names.status_key(kind, about.role, about.instance)
+        key = names.status_key(kind, environment.role, environment.instance)
         sent = BusMessage(key=key, body=messages.encode(status), message_id=status.message_id, lasting=False)
         await self._bus.publish(names.CONTROL, sent)
 
@@ -286,37 +291,37 @@ class ComponentRunner:
 def main(component: Component[Any]) -> None:
     """Run a component as a program: errors are printed in one line, without a traceback."""
     try:
-        about = ComponentEnvironment.of(os.environ, component.role)
-        asyncio.run(_run(component, about))
+        environment = ComponentEnvironment.of(os.environ, component.role)
+        asyncio.run(_run(component, environment))
     except FarroError as error:
         print(f"{component.role}: {error}", file=sys.stderr)  # noqa: T201 - output of a program
         sys.exit(error.exit_code)
 
 
-async def _run(component: Component[Any], about: ComponentEnvironment) -> None:
+async def _run(component: Component[Any], environment: ComponentEnvironment) -> None:
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
-    bus = await _opened(component.role, about.bus, over)
+    bus = await _open_bus(component.role, environment.bus, over)
     if bus is None:
         return
     try:
-        member = ComponentRunner(component, bus, about)
+        runner = ComponentRunner(component, bus, environment)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, member.stop)
+            loop.add_signal_handler(number, runner.stop)
         if over.is_set():
-            member.stop()
-        await member.run()
+            runner.stop()
+        await runner.run()
     finally:
         await bus.close()
-    if not member.drained:
+    if not runner.drained:
         # A thread of the workload does not end, and the interpreter would wait for it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
 
 
-async def _opened(role: str, address: str, over: asyncio.Event) -> Bus | None:
+async def _open_bus(role: str, address: str, over: asyncio.Event) -> Bus | None:
     """Open the bus, retrying until it succeeds; None if `over` is set first. A component that ended instead would use
     up its restarts while the broker is unreachable."""
     while True:

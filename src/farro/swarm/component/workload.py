@@ -59,13 +59,13 @@ class Workload:
     """Process items or run a source. `begin` and `end` may be called repeatedly."""
 
     def __init__(
-        self, component: Component[Any], bus: Bus, about: ComponentEnvironment, config: Callable[[], Any]
+        self, component: Component[Any], bus: Bus, environment: ComponentEnvironment, config: Callable[[], Any]
     ) -> None:
         assert component.declared is not None
         self._component = component
         self._declared = component.declared
         self._bus = bus
-        self._about = about
+        self._environment = environment
         self._config = config
         self.counts = WorkCounts()
         self._readers: list[asyncio.Task[None]] = []  # they hold no item, so they may be cancelled
@@ -89,7 +89,7 @@ class Workload:
             self._go(self._make())
             return
         try:
-            for queue in self._about.input_queues:
+            for queue in self._environment.input_queues:
                 self._consumers.append(await self._bus.consume(queue, prefetch=self._component.prefetch))
         except BaseException:  # all queues or none: half a workload would look like a whole one
             await self.end(0)
@@ -180,9 +180,9 @@ class Workload:
         for number in range(1, self._component.tries + 1):
             try:
                 item = json.loads(delivery.message.body)
-                made = await self._called(item)
+                results = await self._called(item)
                 if self._declared.kind == "transform":
-                    await self._send(made, delivery.message.message_id)
+                    await self._send(results, delivery.message.message_id)
             except NotCalled:
                 return  # it goes back when its consumer is closed
             except (Drop, ValueError) as error:
@@ -218,16 +218,18 @@ class Workload:
             raise NotCalled
         return await self._thread.call(self._declared.function, arguments)
 
-    async def _send(self, made: Any, origin: str) -> None:
+    async def _send(self, results: Any, origin: str) -> None:
         """Publish every result to every output. The ids follow from `origin`, so a repetition has the same ids."""
-        items = made if isinstance(made, list) else [] if made is None else [made]
+        items = results if isinstance(results, list) else [] if results is None else [results]
         sends: list[Coroutine[Any, Any, None]] = []
         for index, item in enumerate(items):
             body = json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-            for suffix in self._about.outputs:
-                message_id = str(uuid.uuid5(_SPACE, f"{origin}/{self._about.role}/{suffix}/{index}"))
+            for suffix in self._environment.outputs:
+                message_id = str(uuid.uuid5(_SPACE, f"{origin}/{self._environment.role}/{suffix}/{index}"))
                 sends.append(
-                    self._bus.publish(self._about.exchange, BusMessage(key=suffix, body=body, message_id=message_id))
+                    self._bus.publish(
+                        self._environment.exchange, BusMessage(key=suffix, body=body, message_id=message_id)
+                    )
                 )
         if len(sends) == 1:
             await sends[0]

@@ -1,6 +1,6 @@
 """The state that a controller keeps on disk: the plan, the swarm's state, and which components shall work.
 
-Commands are in the ledger; observations are made anew. If the file is lost or unreadable, the orchestrator's files
+Commands are in the ledger; observations are not kept. If the file is lost or unreadable, the orchestrator's files
 (desired.json, plan.json) are used instead. [test_a_lost_controller_state_is_restored_from_the_orchestrator]
 """
 
