@@ -45,8 +45,8 @@ def test_a_prompt_for_the_manager_goes_to_the_manager_and_is_not_final(make: Mak
 
 
 def test_the_next_role_gets_the_result_of_the_one_before(make: MakeRoot) -> None:
-    told = {"role": "CodeReviewer", "match": "It says please now.", "answer": REVIEW}
-    agent_root = make(answers=[ENGINEER, told])  # without that text nobody answers
+    reviewer = {"role": "CodeReviewer", "match": "It says please now.", "answer": REVIEW}
+    agent_root = make(answers=[ENGINEER, reviewer])  # without that text no entry matches
     agent_root.enqueue()
     agent_root.work()
     agent_root.work("CodeReviewer")
@@ -121,7 +121,7 @@ def test_the_policies_are_in_the_system_message(make: MakeRoot) -> None:
     (agent_root.path / "agents/Poet/AGENTS-ROLE.md").write_text("---\nversion: 1.0.0\n---\nRhyme always.\n")
     agent_root.enqueue(role="Poet", routing={"mode": "manager"})
     agent_root.work("Poet")
-    said = (agent_root.folder() / "result.md").read_text()  # cat says what it was told
+    said = (agent_root.folder() / "result.md").read_text()  # cat answers with its prompt
     assert "Rhyme always." in said
     assert "version: 1.0.0" not in said
     assert said.index("Rhyme always.") < said.index("MakeRoot the greeting polite.")
@@ -310,7 +310,7 @@ def test_an_agent_step_gets_the_policy_of_its_own_role(make: MakeRoot) -> None:
     step = {"id": "ask", "tool": "agent", "command": "Manager", "args": ["Which one?"]}
     agent_root.enqueue(**dict.fromkeys(PROMPT), plan_id="ask", steps=[step])
     agent_root.work("Runner")
-    said = agent_root.result()["step_results"][0]["stdout"]  # cat says what it was told
+    said = agent_root.result()["step_results"][0]["stdout"]  # cat answers with its prompt
     assert "Decide gently." in said
     assert "Run fast." not in said
 
@@ -325,7 +325,7 @@ def test_texts_of_the_payload_are_sent_and_other_files_are_named(make: MakeRoot)
     assert agent_root.life().error is None
     asked = json.loads((agent_root.folder() / "attempts/0001/steps/1/calls/1.json").read_text())["asked"]
     assert "- logo.png\n" in asked
-    assert "- long.md\n" in asked  # too long to be told
+    assert "- long.md\n" in asked  # too long to be sent
     assert "PNG" not in asked
     assert "xxx" not in asked
 

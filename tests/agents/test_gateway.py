@@ -252,18 +252,18 @@ def settings(**roles: RoleSettings) -> Settings:
 
 def test_a_role_calls_its_provider_and_then_its_fallbacks() -> None:
     fallback = FallbackSettings(provider="b", model="small")
-    told = settings(DocWriter=RoleSettings(provider="a", model="big", fallbacks=(fallback,)))
-    assert providers_of_role(told, "DocWriter") == (FallbackSettings(provider="a", model="big"), fallback)
+    config = settings(DocWriter=RoleSettings(provider="a", model="big", fallbacks=(fallback,)))
+    assert providers_of_role(config, "DocWriter") == (FallbackSettings(provider="a", model="big"), fallback)
 
 
 def test_the_only_provider_answers_for_every_role() -> None:
-    told = Settings(providers={"a": ProviderSettings()}, roles={"DocWriter": RoleSettings(model="big")})
-    assert providers_of_role(told, "DocWriter") == (FallbackSettings(provider="a", model="big"),)
-    assert providers_of_role(told, "Architect") == (FallbackSettings(provider="a"),)
+    config = Settings(providers={"a": ProviderSettings()}, roles={"DocWriter": RoleSettings(model="big")})
+    assert providers_of_role(config, "DocWriter") == (FallbackSettings(provider="a", model="big"),)
+    assert providers_of_role(config, "Architect") == (FallbackSettings(provider="a"),)
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("config", "message"),
     [
         (settings(), "role R has no provider; set roles.R.provider \\(there are a, b\\)"),
         (Settings(), "no provider can answer R: the config has no `providers`"),
@@ -274,9 +274,9 @@ def test_the_only_provider_answers_for_every_role() -> None:
         ),
     ],
 )
-def test_a_role_without_a_provider_is_reported(told: Settings, message: str) -> None:
+def test_a_role_without_a_provider_is_reported(config: Settings, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        providers_of_role(told, "R")
+        providers_of_role(config, "R")
 
 
 def test_tries_are_serialised_as_json() -> None:

@@ -89,7 +89,7 @@ def test_a_refusal_after_a_review_gives_the_engineer_the_reason(make: MakeRoot) 
     worked = [hop.role for hop in agent_root.life().hops if hop.reason == "routed" and hop.role != "Manager"]
     assert worked == ["SeniorEngineer", "CodeReviewer", "SeniorEngineer", "CodeReviewer"]
     results = [agent_root.result(attempt=hop.attempt) for hop in agent_root.life().hops if hop.role == "SeniorEngineer"]
-    assert results[1]["agent"]["answer"]["summary"] == "Softer."  # he was told in the person's words
+    assert results[1]["agent"]["answer"]["summary"] == "Softer."  # the role got the person's note
 
 
 def test_a_refusal_without_a_role_before_it_fails_the_job(make: MakeRoot) -> None:
@@ -109,7 +109,7 @@ def test_an_edited_text_becomes_the_result_and_the_original_is_kept(asked: Agent
     say(asked, inbox.edit, "Somebody wrote this by hand.\n")
     assert (asked.folder() / "result.md").read_text() == "Somebody wrote this by hand.\n"
     assert asked.until_done().status is Status.SUCCEEDED
-    assert "As it was edited." in (asked.folder() / "result.md").read_text()  # the next role was told of it
+    assert "As it was edited." in (asked.folder() / "result.md").read_text()  # the next role got of it
     assert (asked.folder() / "attempts/0001/result.md").read_text() == before
 
 
@@ -143,7 +143,7 @@ def test_agent_work_cannot_be_sent_to_the_role_that_runs_commands(asked: AgentRo
 
 def test_a_role_outside_of_the_workflow_takes_a_turn_and_hands_back(asked: AgentRoot) -> None:
     say(asked, inbox.reroute, "CodeReviewer")
-    assert waits_for_person(asked.until_done())  # whoever wanted another look first has approved nothing
+    assert waits_for_person(asked.until_done())  # sending it elsewhere approves nothing
     say(asked, inbox.approve)
     assert asked.until_done().status is Status.SUCCEEDED
     assert codes(asked) == ["human", "override", "human", "approved", "next", "complete"]

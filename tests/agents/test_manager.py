@@ -37,7 +37,7 @@ def answers(*drafts: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def begun(agent_root: AgentRoot, **changes: Any) -> None:
+def enqueue_task(agent_root: AgentRoot, **changes: Any) -> None:
     agent_root.enqueue(inputs={"task_id": "greet"}, routing={"mode": "manager"}, **changes)
 
 
@@ -51,7 +51,7 @@ def silent(agent_root: AgentRoot, seconds: float) -> None:
 def gone(agent_root: AgentRoot) -> None:
     """Let the watchdog collect the marked job, and the manager decide about it."""
     store = agent_root.store()
-    dog = Watchdog(store=store, log=lambda *told: None)
+    dog = Watchdog(store=store, log=lambda *message: None)
     dog.run_once()
     dog.leave()
     store.close()
@@ -82,7 +82,7 @@ def test_without_a_manager_finished_work_stays_stale_and_is_done_once(make: Make
             break
         agent_root.work(handover=False)
     assert agent_root.until_done().status is Status.SUCCEEDED
-    assert len(agent_root.calls()) == 1  # nobody was asked twice
+    assert len(agent_root.calls()) == 1  # no provider was asked twice
     assert not (agent_root.folder() / "error.md").exists()
 
 
@@ -97,30 +97,30 @@ def test_a_fresh_heartbeat_of_the_manager_is_enough(make: MakeRoot) -> None:
 def test_degraded_mode_bypasses_the_manager_and_audits_it(make: MakeRoot) -> None:
     agent_root = make(answers=answers(), routing={"degraded_bypass": True})
     agent_root.task(ENGINEER, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work(handover=True)
     assert agent_root.life().role == "DocWriter"
     agent_root.work("DocWriter", handover=True)
     life = agent_root.life()
     assert (life.status, life.role) == (Status.SUCCEEDED, "DocWriter")
-    told = [line for line in agent_root.audit() if line.get("degraded_bypass")]
-    assert [(line["event"], line.get("next")) for line in told] == [("routed", "DocWriter"), ("committed", None)]
+    lines = [line for line in agent_root.audit() if line.get("degraded_bypass")]
+    assert [(line["event"], line.get("next")) for line in lines] == [("routed", "DocWriter"), ("committed", None)]
 
 
 def test_degraded_mode_does_not_bypass_a_person(make: MakeRoot) -> None:
     agent_root = make(answers=answers(), routing={"degraded_bypass": True})
     agent_root.task(ENGINEER, HUMAN, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work(handover=True)
     assert agent_root.folder().parent.name == "waiting"
 
 
 def test_degraded_mode_counts_review_rounds_and_hands_on_the_findings(make: MakeRoot) -> None:
     louder = {"verdict": "changes_requested", "findings": [{"message": "say it louder"}]}
-    told = [{"role": "SeniorEngineer", "answer": CHANGE}, {"role": "CodeReviewer", "answer": louder}]
-    agent_root = make(answers=told, routing={"degraded_bypass": True})
+    entries = [{"role": "SeniorEngineer", "answer": CHANGE}, {"role": "CodeReviewer", "answer": louder}]
+    agent_root = make(answers=entries, routing={"degraded_bypass": True})
     agent_root.task(ENGINEER, REVIEWER, review_rounds=2)
-    begun(agent_root)
+    enqueue_task(agent_root)
     for _ in range(10):
         agent_root.work(handover=True)
         agent_root.work("CodeReviewer", handover=True)
@@ -153,7 +153,7 @@ def test_a_role_with_the_fast_path_hands_on_without_the_manager(make: MakeRoot) 
         answers=answers(), roles={"SeniorEngineer": {"fast_path": True}, "CodeReviewer": {"fast_path": True}}
     )
     agent_root.task(ENGINEER, REVIEWER, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work(handover=False)  # no manager was ever here, and none is needed
     assert agent_root.life().role == "CodeReviewer"
     agent_root.work("CodeReviewer", handover=False)
@@ -171,7 +171,7 @@ def test_a_result_that_does_not_pass_takes_no_fast_path(make: MakeRoot) -> None:
         answers=[{"role": "CodeReviewer", "answer": no}, *answers()], roles={"CodeReviewer": {"fast_path": True}}
     )
     agent_root.task(ENGINEER, REVIEWER, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.manage()
     agent_root.work(handover=False)
     agent_root.manage()
@@ -183,7 +183,7 @@ def test_an_architect_with_drafts_takes_no_fast_path(make: MakeRoot) -> None:
     agent_root = make(answers=answers(draft()), roles={"Architect": {"fast_path": True}})
     agent_root.task({"role": "Architect"}, ENGINEER)
     agent_root.manage()  # it lives
-    begun(agent_root, role="Architect")
+    enqueue_task(agent_root, role="Architect")
     agent_root.work("Architect", handover=False)
     plan(agent_root)
     assert [view.lifecycle.role for view in of_origin(agent_root)] == ["SeniorEngineer"]
@@ -267,7 +267,7 @@ def test_a_draft_that_may_write_more_than_its_parent_is_refused(
 def test_drafts_of_an_architect_outside_the_workflow_are_limited_by_its_prompt(make: MakeRoot, sent: bool) -> None:
     agent_root = make(answers=answers(draft()))
     agent_root.task(ENGINEER)  # which may write src/
-    begun(agent_root, role="SeniorEngineer" if sent else "Architect", allowed_paths=["docs/"])
+    enqueue_task(agent_root, role="SeniorEngineer" if sent else "Architect", allowed_paths=["docs/"])
     if sent:
         store = agent_root.store()
         inbox.reroute(store, agent_root.root, "one", "Architect", by="test")
@@ -335,7 +335,7 @@ def test_hooks_run_after_a_decision_and_get_it(make: MakeRoot) -> None:
     hook = [["sh", "-c", script]]
     agent_root = make(answers=answers(), roles={"SeniorEngineer": {"on_success": hook, "on_failure": [["false"]]}})
     agent_root.task(ENGINEER, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work()
     hooked(agent_root)
     assert (agent_root.path / "hooked.txt").read_text() == "one SeniorEngineer next DocWriter\n"
@@ -374,7 +374,7 @@ def abandoned(agent_root: AgentRoot) -> list[Any]:
 def test_a_job_that_runs_too_long_is_abandoned_with_the_reason(make: MakeRoot) -> None:
     agent_root = make(answers=answers())
     agent_root.task(ENGINEER, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work()
     agent_root.manage()
     abandoned(agent_root)
@@ -387,7 +387,7 @@ def test_a_job_that_runs_too_long_is_abandoned_with_the_reason(make: MakeRoot) -
 def test_waiting_for_a_person_does_not_count_as_running(make: MakeRoot) -> None:
     agent_root = make(answers=answers())
     agent_root.task(ENGINEER, HUMAN)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.until_done()
     assert abandoned(agent_root) == []
     assert agent_root.life().status is Status.QUEUED

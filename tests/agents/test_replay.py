@@ -31,7 +31,7 @@ def finished(agent_root: AgentRoot) -> AgentRoot:
 
 def test_a_job_of_two_roles_replays_with_the_same_result_without_a_call(make: MakeRoot) -> None:
     agent_root = finished(make(answers=ANSWERS))
-    (agent_root.path / "answers.json").unlink()  # nobody could answer
+    (agent_root.path / "answers.json").unlink()  # no provider could answer
     before = sorted(str(path) for path in agent_root.path.rglob("*"))
     done = replayed(agent_root)
     assert [(one.attempt, one.role, one.calls, one.same) for one in done] == [

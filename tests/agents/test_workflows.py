@@ -35,7 +35,7 @@ TWICE: list[dict[str, Any]] = [
 ]
 
 
-def begun(agent_root: AgentRoot, **changes: Any) -> None:
+def enqueue_task(agent_root: AgentRoot, **changes: Any) -> None:
     agent_root.enqueue(inputs={"task_id": "greet"}, routing={"mode": "manager"}, **changes)
 
 
@@ -47,7 +47,7 @@ def way(agent_root: AgentRoot) -> list[tuple[str, str]]:
 def test_a_task_goes_through_its_roles_in_order_and_is_complete(make: MakeRoot) -> None:
     agent_root = make(answers=ANSWERS)
     agent_root.task({"role": "Architect"}, ENGINEER, REVIEWER, WRITER)
-    begun(agent_root, role="Architect")
+    enqueue_task(agent_root, role="Architect")
     life = agent_root.until_done()
     assert life.status is Status.SUCCEEDED
     assert life.finalized_at is not None
@@ -75,7 +75,7 @@ def test_each_role_gets_the_rubric_of_its_step_and_the_earlier_results(make: Mak
         {"role": "Critic", "rubric": "Judge the rhyme.", "success": "It is judged.", "allowed_paths": ["docs/"]},
         description="For a birthday.",
     )
-    begun(agent_root, role="Poet")
+    enqueue_task(agent_root, role="Poet")
     assert agent_root.until_done().status is Status.SUCCEEDED
     attempts = [
         hop.attempt for hop in agent_root.life().hops if hop.role in ("Poet", "Critic") and hop.reason is Reason.ROUTED
@@ -95,7 +95,7 @@ def test_each_role_gets_the_rubric_of_its_step_and_the_earlier_results(make: Mak
 def test_a_review_that_asks_for_changes_sends_the_job_back_with_its_findings(make: MakeRoot) -> None:
     agent_root = make(answers=TWICE)
     agent_root.task(ENGINEER, REVIEWER, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     life = agent_root.until_done()
     assert life.status is Status.SUCCEEDED
     assert [code for role, code in way(agent_root) if role == "Manager"] == [
@@ -115,7 +115,7 @@ def test_a_job_fails_with_the_reason_after_the_last_review_round(make: MakeRoot)
     never = {"role": "CodeReviewer", "answer": TWICE[2]["answer"]}
     agent_root = make(answers=[never, ANSWERS[1]])
     agent_root.task(ENGINEER, REVIEWER, review_rounds=2)
-    begun(agent_root)
+    enqueue_task(agent_root)
     life = agent_root.until_done()
     assert life.status is Status.FAILED
     assert life.finalized_at is not None
@@ -138,7 +138,7 @@ def test_a_job_without_a_task_is_complete_when_its_one_role_has_succeeded(make: 
 def test_a_role_that_fails_ends_the_task_and_only_the_manager_makes_that_final(make: MakeRoot) -> None:
     agent_root = make(answers=[{"error": {"kind": "refused", "message": "no such model"}}])
     agent_root.task(ENGINEER, REVIEWER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work()
     assert (agent_root.life().status, agent_root.life().finalized_at) == (Status.FAILED, None)
     agent_root.manage()
@@ -153,7 +153,7 @@ def test_a_role_that_fails_ends_the_task_and_only_the_manager_makes_that_final(m
 def test_a_prompt_for_the_manager_starts_its_task(make: MakeRoot) -> None:
     agent_root = make(answers=ANSWERS)
     agent_root.task(ENGINEER, WRITER)
-    begun(agent_root, role="Manager")
+    enqueue_task(agent_root, role="Manager")
     assert agent_root.until_done().status is Status.SUCCEEDED
     assert [role for role, _ in way(agent_root)] == ["Manager", "SeniorEngineer", "Manager", "DocWriter", "Manager"]
 
@@ -161,7 +161,7 @@ def test_a_prompt_for_the_manager_starts_its_task(make: MakeRoot) -> None:
 def test_a_task_that_changes_meanwhile_does_not_affect_the_job(make: MakeRoot) -> None:
     agent_root = make(answers=ANSWERS)
     agent_root.task(ENGINEER, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work()
     agent_root.task(ENGINEER, REVIEWER, WRITER)
     assert agent_root.until_done().status is Status.SUCCEEDED
@@ -175,7 +175,7 @@ def test_a_task_may_be_markdown_with_its_workflow_in_the_header(make: MakeRoot) 
         "---\nid: greet\ntitle: A greeting\nallowed_paths: [src/]\nsuccess: It greets.\nworkflow:\n"
         "  - {role: SeniorEngineer, rubric: Write it.}\n  - {role: DocWriter, rubric: Tell of it.}\n---\n# Greeting\n"
     )
-    begun(agent_root)
+    enqueue_task(agent_root)
     assert agent_root.until_done().status is Status.SUCCEEDED
     assert [role for role, _ in way(agent_root)] == ["SeniorEngineer", "Manager", "DocWriter", "Manager"]
 
@@ -184,13 +184,13 @@ def test_a_task_without_a_workflow_is_given_to_the_role_as_text(make: MakeRoot) 
     agent_root = make(answers=[{"match": "Say please, said grandmother.", "answer": CHANGE}])
     (agent_root.path / "tasks").mkdir(exist_ok=True)
     (agent_root.path / "tasks/greet.md").write_text("Say please, said grandmother.\n")
-    begun(agent_root)
+    enqueue_task(agent_root)
     assert agent_root.until_done().status is Status.SUCCEEDED
 
 
 def test_a_missing_task_fails_the_job_with_the_reason(make: MakeRoot) -> None:
     agent_root = make()
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work()
     error = agent_root.life().error
     assert error is not None
@@ -204,7 +204,7 @@ def test_a_workflow_with_an_unknown_role_fails_the_job_with_the_reason(make: Mak
     agent_root = make(answers=ANSWERS, roles={"SeniorEngineer": {"fast_path": fast}})
     agent_root.task(ENGINEER, {"role": role})
     agent_root.manage()  # it lives
-    begun(agent_root)
+    enqueue_task(agent_root)
     agent_root.work(handover=False)
     life = agent_root.until_done(turns=2)
     assert life.status is Status.FAILED
@@ -233,8 +233,8 @@ def test_two_managers_never_both_act(make: MakeRoot) -> None:
 def test_the_manager_is_shown_as_alive(make: MakeRoot) -> None:
     agent_root = make()
     agent_root.manage()
-    told = json.loads((agent_root.path / "agents/Manager/.heartbeat").read_text())
-    assert told["name"] == "manager"
+    heartbeat = json.loads((agent_root.path / "agents/Manager/.heartbeat").read_text())
+    assert heartbeat["name"] == "manager"
 
 
 def test_a_resting_manager_is_shown_as_alive(make: MakeRoot) -> None:
@@ -257,7 +257,7 @@ def test_a_resting_manager_is_shown_as_alive(make: MakeRoot) -> None:
 def test_every_hop_of_a_task_replays_with_the_same_result(make: MakeRoot) -> None:
     agent_root = make(answers=TWICE)
     agent_root.task(ENGINEER, REVIEWER, WRITER)
-    begun(agent_root)
+    enqueue_task(agent_root)
     assert agent_root.until_done().status is Status.SUCCEEDED
     store = agent_root.store()
     done = replay.replay_job(store, agent_root.root, "one", settings_of=load, clock=agent_root.clock)

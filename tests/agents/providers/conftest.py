@@ -24,8 +24,8 @@ def talk() -> Iterator[Open]:
     def opened(kind: str, *replies: Reply, **settings: Any) -> tuple[Provider, FakeProvider]:
         make_ready(kind)
         server = FakeProvider(kind, *replies)
-        told = {"api_key": Secret("CANARY"), "base_url": server.base_url, "model": MODELS[kind], **settings}
-        provider = make_provider("p", ProviderSettings(kind=kind, **told), root="/nowhere", environ={"CANARY": KEY})
+        options = {"api_key": Secret("CANARY"), "base_url": server.base_url, "model": MODELS[kind], **settings}
+        provider = make_provider("p", ProviderSettings(kind=kind, **options), root="/nowhere", environ={"CANARY": KEY})
         made.extend((provider, server))
         return provider, server
 

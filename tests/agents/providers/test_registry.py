@@ -20,10 +20,10 @@ class Echo:
     tries = 2
 
     def __init__(self, name, settings, place):
-        self.told = f"{name} {settings.options['volume']} {place.root} {place.environ['ECHO_KEY']}"
+        self.text = f"{name} {settings.options['volume']} {place.root} {place.environ['ECHO_KEY']}"
 
     def answer(self, request):
-        return Answer(text=f"{self.told}: {request.messages[-1].text}")
+        return Answer(text=f"{self.text}: {request.messages[-1].text}")
 
     def close(self):
         pass

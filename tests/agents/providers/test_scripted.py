@@ -122,12 +122,12 @@ def test_every_problem_of_a_file_is_reported_with_its_position(tmp_path: Path) -
     provider = make_provider(
         "play", ProviderSettings(kind="scripted", file="answers.yaml"), root=str(tmp_path), environ={}
     )
-    told = str(trouble_of(provider, asked()))
+    message = str(trouble_of(provider, asked()))
     path = f"{tmp_path}/answers.yaml"
-    assert f"{path}:2:12: answers[0].match: must be text, not a list" in told
-    assert f"{path}:4:14: answers[1].pattern: is not a regular expression" in told
-    assert f"{path}:6:5: answers[2].tmies: is not a known field; did you mean times?" in told
-    assert "answers[3].error.kind: must be 'rate_limited'" in told
+    assert f"{path}:2:12: answers[0].match: must be text, not a list" in message
+    assert f"{path}:4:14: answers[1].pattern: is not a regular expression" in message
+    assert f"{path}:6:5: answers[2].tmies: is not a known field; did you mean times?" in message
+    assert "answers[3].error.kind: must be 'rate_limited'" in message
 
 
 @pytest.mark.parametrize("entry", [{}, {"answer": "x", "error": {"kind": "server"}}, {"times": 2}])
