@@ -1,4 +1,4 @@
-"""The stage on which the crash suites play: stores with chosen randomness, deaths, and the judge of what is left.
+"""Helpers of the crash suites: stores with seeded randomness, simulated deaths, and checks of the remaining tree.
 
 A "process" here is one FilesStore: it dies by `die`, which drops its leases as the kernel would and cleans up nothing.
 """
@@ -32,11 +32,11 @@ EPOCH = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 
 
 class Crash(BaseException):
-    """The process was killed: raised through the seam; not an Exception, so that nothing in farro handles it."""
+    """Raised through the seam when the process is killed. Not an Exception, so that nothing in farro handles it."""
 
 
 class QuickClock:
-    """Real enough for order, instant to wait on: sleeping advances it."""
+    """A clock that sleeping advances, so that waiting takes no real time."""
 
     def __init__(self) -> None:
         self.offset_s = 0.0
@@ -55,12 +55,12 @@ class QuickClock:
 
 
 def policy(**changes: Any) -> StorePolicy:
-    """No delays between attempts, so that a drain needs no waiting."""
+    """A policy without delays between attempts, so that a drain needs no waiting."""
     return StorePolicy(**{"retry": RetryPolicy(base_s=0.0, max_delay_s=0.0), "rescan_s": 0.0, **changes})
 
 
 def make(root: str) -> str:
-    """A fresh root with the stage's roles, made outside of any seam."""
+    """Make a new root with the roles of these suites, outside of any seam."""
     os.makedirs(root, exist_ok=True)
     make_root(root, ROLES)
     return root
@@ -109,7 +109,7 @@ def small_journal(root: str, boot: str, random_bits: Callable[[int], int]) -> Jo
 
 
 def die(store: FilesStore) -> None:
-    """What the kernel does when a process is killed: its locks drop. Nothing is cleaned up."""
+    """Do what the kernel does when a process is killed: drop its locks. Nothing is cleaned up."""
     for file in store._context.journal._files if store._context.journal is not None else ():
         file.drop()
     for owner in store._context.local_agents.values():
@@ -129,7 +129,7 @@ def submission(number: int = 0, *, role: str = "Runner", job_id: str | None = No
 
 
 def report(claim: Claim, text: str = "done") -> Report:
-    """A result that names the attempt it came from, so that the judge can tell whose result was accepted."""
+    """A result that names its attempt, so that a check can tell whose result was accepted."""
     return Report(
         result={"job_id": claim.job_id, "attempt": claim.attempt, "agent": claim.agent.id, "success": True},
         markdown=f"{text} by {claim.agent.id} in attempt {claim.attempt}\n",
@@ -138,12 +138,12 @@ def report(claim: Claim, text: str = "done") -> Report:
 
 @dataclass
 class History:
-    """What the actors were told. `enqueued` and `committed` are acknowledgements: they bind the store."""
+    """What the actors' calls returned. `enqueued` and `committed` are acknowledgements: the store must keep them."""
 
     enqueued: set[str] = field(default_factory=set)
     tried: set[str] = field(default_factory=set)  # chosen ids whose submitter may have crashed
-    committed: dict[str, list[tuple[int, Status]]] = field(default_factory=dict)  # job → (attempt, status told)
-    lost: list[tuple[str, int]] = field(default_factory=list)  # ClaimLost was told
+    committed: dict[str, list[tuple[int, Status]]] = field(default_factory=dict)  # job → (attempt, status returned)
+    lost: list[tuple[str, int]] = field(default_factory=list)  # ClaimLost was raised
     executed: list[tuple[str, int]] = field(default_factory=list)  # attempts whose work started
 
     def ack_commit(self, job_id: str, attempt: int, lifecycle: Lifecycle) -> None:
@@ -151,7 +151,7 @@ class History:
 
 
 def work_one(store: FilesStore, agent: Agent, history: History, *, fail: bool = False, children: int = 0) -> bool:
-    """One turn of a worker: claim, "work", commit. False: nothing to do."""
+    """Run one turn of a worker: claim, "work", commit. False: there was no job."""
     claim = store.claim(agent)
     if claim is None:
         return False
@@ -180,7 +180,7 @@ def drain(
     store_policy: StorePolicy | None = None,
     boot: str = "0",
 ) -> FilesStore:
-    """Healthy processes come and finish everything: watchdog, manager, a worker for every role; until nothing moves."""
+    """Let healthy processes finish everything: watchdog, manager and a worker for every role, until nothing changes."""
     store = open_files(root, seed=seed, clock=clock, store_policy=store_policy, boot=boot)
     keeper = store.join("keeper", role=None)
     workers = [store.join("drain", role=role) for role in store.roles()]
@@ -200,12 +200,12 @@ def drain(
 
 
 def everywhere(root: str) -> dict[str, list[str]]:
-    """job id → every folder in which it lies (staging left out: what lies there is not a job yet)."""
+    """Map each job id to every folder that contains it, except staging, where nothing is a job yet."""
     return _seen(root, deep=False)[0]
 
 
 def _seen(root: str, *, deep: bool) -> tuple[dict[str, list[str]], list[str]]:
-    """Where each job lies and, with `deep` also inside of jobs, which folders have a lock.
+    """The place of each job and, with `deep` also inside of jobs, the folders with a lock.
 
     Not os.walk, which asks of every folder whether it is a link: these suites look at some hundred thousand trees.
     """
@@ -230,7 +230,7 @@ def _seen(root: str, *, deep: bool) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def remove(path: str) -> None:
-    """A tree in which nobody lives. shutil's way is safe from others, and twice as slow."""
+    """Remove a tree that no process uses. shutil's way is safe against other processes, and twice as slow."""
     with os.scandir(path) as found:
         entries = list(found)
     for entry in entries:
@@ -252,7 +252,7 @@ def read(path: str) -> bytes:
 
 
 def judge(root: str, history: History, *, terminal: bool = True) -> None:
-    """Lost, duplicated, unexpected: the promise, checked on what lies in the tree after a drain."""
+    """Check the promise on the tree after a drain: no job is lost, duplicated or in an unexpected state."""
     where, locked = _seen(root, deep=True)
     for job_id in history.enqueued:
         assert job_id in where, f"LOST: acknowledged {job_id} is nowhere\n{tree(root)}"

@@ -1,6 +1,6 @@
-"""The adapters of the Store port that the contract suites play on, and what a test may do to each from outside.
+"""The adapters of the Store port for the contract suites, and what a test may do to each from outside.
 
-No test lives here. A "process" is one store object; the memory store has only one, which stands for all.
+A "process" is one store object; the memory store has only one, which stands for all.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ def kept_in(events: list[dict[str, Any]]) -> Audit:
 
 
 class Adapter(Protocol):
-    """A store under test, its clock, and the hand of fate."""
+    """A store under test, its clock, and the events that a test can cause."""
 
     name: str
     clock: ManualClock
     store: Store
     logged: list[tuple[str, str, Mapping[str, Any]]]
-    audited: list[dict[str, Any]]  # every event that the store told
+    audited: list[dict[str, Any]]  # every event that the store audited
 
     def process(self) -> Store:
-        """Another process on the same jobs."""
+        """Open another process on the same jobs."""
 
     def die(self, agent: Agent, store: Store | None = None) -> None:
-        """The agent is killed: its lease drops, nothing is cleaned up."""
+        """Kill the agent: drop its lease, clean up nothing."""
 
     def snapshot(self) -> object:
-        """Everything that a refused call must leave unchanged."""
+        """Capture everything that a refused call must leave unchanged."""
 
     def close(self) -> None: ...
 

@@ -33,7 +33,7 @@ def opened(request: pytest.FixtureRequest, shm: Path) -> Adapter:
 
 @pytest.fixture(params=["files[power]", "files[journal]"])
 def files(request: pytest.FixtureRequest, shm: Path) -> Iterator[Files]:
-    """The file store alone: for what only folders and leases can show."""
+    """The file store alone, for tests of folders and leases."""
     made = make_adapter(ADAPTERS[request.param], str(shm / "root"))
     assert isinstance(made, Files)
     yield made

@@ -1,5 +1,5 @@
-"""Several jobs in one call, on every store that can: each with its own fence and answer, what was not begun in its
-place again."""
+"""Batches of jobs in one call, on every store that supports them: each job has its own fence and result, and jobs that
+were not started return to their places."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from stage import plan, report, submission
 
 @pytest.fixture(params=[name for name in ADAPTERS if name != "memory"])
 def kit(request: pytest.FixtureRequest, shm: Path) -> Iterator[Adapter]:
-    """The stores that can."""
+    """The stores that support batches."""
     with closing(opened(request, shm)) as made:
         yield made
 
 
 @pytest.fixture
-def bulk(kit: Adapter) -> BatchStore:
+def batches(kit: Adapter) -> BatchStore:
     assert isinstance(kit.store, BatchStore)
     return kit.store
 
@@ -55,38 +55,38 @@ def end(store: BatchStore, claims: Sequence[Claim]) -> list[Lifecycle | Lost]:
     return store.commit_batch([well(claim) for claim in claims])
 
 
-def test_a_batch_of_jobs_is_claimed_in_order(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_batch_of_jobs_is_claimed_in_order(kit: Adapter, batches: BatchStore) -> None:
     one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
-    assert bulk.claim_batch(one, 3) == []
+    assert batches.claim_batch(one, 3) == []
     ids = fill(kit.store, 10)
-    first = bulk.claim_batch(one, 3)
+    first = batches.claim_batch(one, 3)
     assert names(first) == ids[:3]
     assert len({claim.envelope.lifecycle.correlation_id for claim in first}) == 3
     assert {claim.attempt for claim in first} == {1}
-    assert names(bulk.claim_batch(other, 16)) == ids[3:7], "no more than four, or half: the rest is for others"
+    assert names(batches.claim_batch(other, 16)) == ids[3:7], "no more than four, or half: the rest is for others"
     assert sorted(job for view in kit.store.agents() for job in view.jobs) == ids[:7]
     assert kit.store.count()[Status.IN_PROGRESS] == 7
     told = [kit.store.find(job_id) for job_id in ids[:3]]
     assert [view.status for view in told if view is not None] == [Status.IN_PROGRESS] * 3
 
 
-def test_a_long_job_of_a_batch_is_recorded_as_claimed(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_long_job_of_a_batch_is_recorded_as_claimed(kit: Adapter, batches: BatchStore) -> None:
     fill(kit.store, 4)
-    claims = bulk.claim_batch(kit.store.join("a", role="Runner"), 2)
-    bulk.record_claim(claims[1])
-    bulk.record_claim(claims[1])
+    claims = batches.claim_batch(kit.store.join("a", role="Runner"), 2)
+    batches.record_claim(claims[1])
+    batches.record_claim(claims[1])
     view = kit.store.find(claims[1].job_id)
     assert view is not None
     assert view.lifecycle == claims[1].envelope.lifecycle
-    assert all(isinstance(what, Lifecycle) for what in end(bulk, claims))
+    assert all(isinstance(what, Lifecycle) for what in end(batches, claims))
 
 
-def test_each_job_of_a_batch_is_committed_under_its_own_fence(kit: Adapter, bulk: BatchStore) -> None:
+def test_each_job_of_a_batch_is_committed_under_its_own_fence(kit: Adapter, batches: BatchStore) -> None:
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
     fill(kit.store, 8)
-    claims = bulk.claim_batch(agent, 4)
+    claims = batches.claim_batch(agent, 4)
     kit.store.kill(operator, "j01")
-    told = bulk.commit_batch([well(claims[0]), well(claims[1]), badly(claims[2]), well(claims[3])])
+    told = batches.commit_batch([well(claims[0]), well(claims[1]), badly(claims[2]), well(claims[3])])
     assert [type(what) for what in told] == [Lifecycle, ClaimLost, Lifecycle, Lifecycle]
     views = [kit.store.find(job_id) for job_id in ("j00", "j01", "j02", "j03")]
     assert [view.status for view in views if view is not None] == [
@@ -97,25 +97,25 @@ def test_each_job_of_a_batch_is_committed_under_its_own_fence(kit: Adapter, bulk
     ]
     lives = [view.lifecycle for view in views if view is not None]
     assert all(life.first_claimed_at is not None and life.agent == agent.id for life in (lives[0], lives[2]))
-    assert all(isinstance(what, ClaimLost) for what in end(bulk, claims)), "a commit is accepted once"
+    assert all(isinstance(what, ClaimLost) for what in end(batches, claims)), "a commit is accepted once"
 
 
-def test_committing_a_batch_unblocks_dependents(kit: Adapter, bulk: BatchStore) -> None:
+def test_committing_a_batch_unblocks_dependents(kit: Adapter, batches: BatchStore) -> None:
     agent = kit.store.join("a", role="Runner")
     first, _ = fill(kit.store, 2)
     waiting = kit.store.enqueue(Submission(role="Runner", job_id="later", prompt=plan(9, metadata={"after": [first]})))
-    claims = bulk.claim_batch(agent, 4)
+    claims = batches.claim_batch(agent, 4)
     assert waiting not in names(claims)
-    end(bulk, claims)
-    assert names(bulk.claim_batch(agent, 4)) == [waiting]
+    end(batches, claims)
+    assert names(batches.claim_batch(agent, 4)) == [waiting]
 
 
-def test_jobs_not_started_return_to_their_places_in_the_queue(kit: Adapter, bulk: BatchStore) -> None:
+def test_jobs_not_started_return_to_their_places_in_the_queue(kit: Adapter, batches: BatchStore) -> None:
     ids = fill(kit.store, 8)
     agent, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
-    claims = bulk.claim_batch(agent, 4)
+    claims = batches.claim_batch(agent, 4)
     cursor = kit.store.changes(None, role="Runner").cursor
-    bulk.hand_back(claims[1:])
+    batches.hand_back(claims[1:])
     told = kit.store.changes(cursor, role="Runner").items
     assert {change.job_id for change in told if change.status is Status.QUEUED} == set(ids[1:4]), (
         "whoever waits is told"
@@ -126,26 +126,26 @@ def test_jobs_not_started_return_to_their_places_in_the_queue(kit: Adapter, bulk
     again = [kit.store.claim(other) for _ in range(3)]
     assert [claim.job_id for claim in again if claim is not None] == ids[1:4], "before those that came after them"
     assert {claim.attempt for claim in again if claim is not None} == {1}
-    assert [type(what) for what in end(bulk, claims[1:])] == [ClaimLost] * 3, "they are another's by now"
-    assert isinstance(end(bulk, claims[:1])[0], Lifecycle)
+    assert [type(what) for what in end(batches, claims[1:])] == [ClaimLost] * 3, "they are another's by now"
+    assert isinstance(end(batches, claims[:1])[0], Lifecycle)
     events = [line["event"] for line in kit.audited if line.get("job_id") == ids[1]]
     if events:  # the Redis store keeps its own: tests/store/redis/test_batches.py
         assert events == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
 
 
-def test_a_job_taken_by_another_agent_is_not_handed_back(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_job_taken_by_another_agent_is_not_handed_back(kit: Adapter, batches: BatchStore) -> None:
     fill(kit.store, 4)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
-    claims = bulk.claim_batch(agent, 2)
+    claims = batches.claim_batch(agent, 2)
     kit.store.kill(operator, claims[1].job_id)
-    bulk.hand_back(claims[1:])
+    batches.hand_back(claims[1:])
     view = kit.store.find(claims[1].job_id)
     assert view is not None
     assert view.status is Status.KILLED
 
 
-def test_a_job_that_was_started_before_is_claimed_alone(kit: Adapter, bulk: BatchStore) -> None:
-    """Should it kill its worker again, no other job is in its hands."""
+def test_a_job_that_was_started_before_is_claimed_alone(kit: Adapter, batches: BatchStore) -> None:
+    """If it kills its worker again, no other job is affected."""
     ids = fill(kit.store, 8)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
     assert kit.store.claim(agent) is not None
@@ -154,17 +154,17 @@ def test_a_job_that_was_started_before_is_claimed_alone(kit: Adapter, bulk: Batc
     kit.store.resolve_stale(operator, ids[0])
     kit.clock.advance(3600)
     other = kit.store.join("b", role="Runner")
-    assert names(bulk.claim_batch(other, 16)) == ids[1:5]
-    assert names(bulk.claim_batch(other, 16)) == ids[5:], "not with the one behind them"
-    alone = bulk.claim_batch(other, 16)
+    assert names(batches.claim_batch(other, 16)) == ids[1:5]
+    assert names(batches.claim_batch(other, 16)) == ids[5:], "not with the one behind them"
+    alone = batches.claim_batch(other, 16)
     assert names(alone) == ids[:1]
     assert alone[0].attempt == 2
 
 
-def test_a_worker_that_dies_with_a_batch_loses_no_job(kit: Adapter, bulk: BatchStore) -> None:
+def test_a_worker_that_dies_with_a_batch_loses_no_job(kit: Adapter, batches: BatchStore) -> None:
     ids = fill(kit.store, 8)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
-    assert names(bulk.claim_batch(agent, 4)) == ids[:4]
+    assert names(batches.claim_batch(agent, 4)) == ids[:4]
     kit.die(agent)
     kit.store.recover(operator)
     assert sorted(kit.store.stale()) == ids[:4]
@@ -175,7 +175,7 @@ def test_a_worker_that_dies_with_a_batch_loses_no_job(kit: Adapter, bulk: BatchS
 
 
 def test_slots_that_claim_batches_run_each_job_once(
-    kit: Adapter, bulk: BatchStore, figure: Callable[..., None]
+    kit: Adapter, batches: BatchStore, figure: Callable[..., None]
 ) -> None:
     ids = fill(kit.store, 90)
     done: list[str] = []
@@ -184,9 +184,9 @@ def test_slots_that_claim_batches_run_each_job_once(
         agent = kit.store.join("w", role="Runner")
         empty = 0
         while empty < 50:  # another's lock is looked at again a moment later
-            claims = bulk.claim_batch(agent, 8)
-            bulk.hand_back(claims[5:])
-            end(bulk, claims[:5])
+            claims = batches.claim_batch(agent, 8)
+            batches.hand_back(claims[5:])
+            end(batches, claims[:5])
             done.extend(names(claims[:5]))
             empty = 0 if claims else empty + 1
             if not claims:
@@ -201,12 +201,12 @@ def test_slots_that_claim_batches_run_each_job_once(
     figure(f"{kit.name}: jobs that several slots claimed in rows, each done once", len(done))
 
 
-def test_one_batch_commits_jobs_of_several_agents(kit: Adapter, bulk: BatchStore) -> None:
+def test_one_batch_commits_jobs_of_several_agents(kit: Adapter, batches: BatchStore) -> None:
     one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
     ids = fill(kit.store, 6)
-    claims = [*bulk.claim_batch(one, 2), *bulk.claim_batch(other, 2)]
+    claims = [*batches.claim_batch(one, 2), *batches.claim_batch(other, 2)]
     mixed = [claims[0], claims[2], claims[1], claims[3]]
-    told = end(bulk, mixed)
+    told = end(batches, mixed)
     assert [what.job_id for what in told if isinstance(what, Lifecycle)] == names(mixed)
     assert [what.agent for what in told if isinstance(what, Lifecycle)] == [one.id, other.id, one.id, other.id]
     assert kit.store.pending("Runner") == len(ids) - 4

@@ -1,7 +1,4 @@
-"""What only the file store can show: leases, locks, the order of its calls, and what a claim costs.
-
-What every store promises lives in test_store.py; kills at every call live in tests/crash.
-"""
+"""Properties of the file store alone: leases, locks, the order of its calls, and the cost of a claim."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ YEARS_S = 20 * 365 * 86400
 
 
 class Watch:
-    """A seam that records every call, and lets a test act before one of them."""
+    """A seam that records every filesystem call and lets a test act before one of them."""
 
     def __init__(self) -> None:
         self.looks: list[tuple[str, str]] = []
@@ -81,7 +78,7 @@ def watched() -> Iterator[Watch]:
 
 
 def once(op: str, needle: str, act: Callable[[], None]) -> Callable[[str, tuple[Any, ...]], None]:
-    """Do `act` at the first call of that kind whose last path has `needle` in it."""
+    """Call `act` before the first call of that kind whose last path contains `needle`."""
     todo = [act]
 
     def maybe(called: str, args: tuple[Any, ...]) -> None:
@@ -96,7 +93,7 @@ def crash() -> None:
 
 
 def silent(files: Files, dog: Agent) -> None:
-    """Nobody else beats while the watchdog looks, for longer than an agent may be silent."""
+    """Let the watchdog run passes for longer than an agent may be silent, while no other agent beats."""
     for _ in range(2):
         files.clock.advance(1000)
         files.store.heartbeat(dog)
@@ -122,7 +119,7 @@ def lifecycle(files: Files, place: str, job_id: str) -> Lifecycle:
 
 @pytest.mark.linux
 def test_no_handle_into_a_jobs_folder_is_kept(files: Files) -> None:
-    """R4: a handle would follow the folder to its next owner; a path that was taken away gives ENOENT instead."""
+    """R4: a handle would follow the folder to its next owner; the path of a job that was taken gives ENOENT instead."""
     job_id = files.store.enqueue(submission())
     agent = files.store.join("worker", role="Runner")
     claim = files.store.claim(agent)
@@ -163,7 +160,7 @@ def test_a_leaving_agent_removes_its_folder(files: Files) -> None:
 
 
 def test_identity_never_decides_death(files: Files) -> None:
-    """PID reused by another process, or one of another PID namespace: the lease alone decides (RELIABILITY 8, 9)."""
+    """A process id may be reused or belong to another namespace: the lease alone decides (RELIABILITY 8, 9)."""
     store = files.store
     living, dead = store.join("a", role="Runner"), store.join("b", role="Runner")
     home = f"{files.root}/agents/Runner/in-progress"
@@ -236,8 +233,8 @@ def test_the_winner_of_a_move_restores_its_lock(files: Files) -> None:
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_a_job_edited_between_read_and_move_is_read_again(files: Files, turns: int) -> None:
-    """Another worker claims it and gives it back meanwhile. The filesystem may well give the new job.json the inode
-    that the old one had at the look; here it always does."""
+    """Another worker claims the job and returns it meanwhile. The filesystem may give the new job.json the inode of the
+    one that was read; here it always does."""
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     other = files.process()
@@ -299,8 +296,8 @@ def test_a_prompt_edited_in_the_queue_is_read(files: Files) -> None:
 def test_a_job_of_this_process_is_found_before_the_feed_reports_it(
     files: Files, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Who is woken by a push claims while another thread, which reads the feed, has not come round to telling of it.
-    Without this the job waited until somebody looked again."""
+    """A worker that is woken by an enqueue claims while another thread, which reads the feed, has not yet reported the
+    job. Without this the job waited until the next look at the queue."""
     agent = files.store.join("worker", role="Runner")
     assert files.store.claim(agent) is None
     feed = files.store._feed("Runner")
@@ -406,7 +403,7 @@ def test_a_claim_does_not_list_the_queue(files: Files) -> None:
 
 @pytest.mark.parametrize("kind", ["power", "process"])
 def test_the_cost_of_a_claim_does_not_grow_with_the_backlog(shm: Path, figure: Callable[..., None], kind: str) -> None:
-    """System calls of a claim and its commit, counted at the seam, once the queue was listed."""
+    """The system calls of a claim and its commit after the queue was listed, counted at the seam."""
     costs: dict[int, set[int]] = {}
     for backlog in (100, 3000):
         made = make_adapter(kind, str(shm / f"{kind}-{backlog}"))
@@ -568,7 +565,7 @@ def test_killing_a_decided_job_returns_its_decision(files: Files) -> None:
 
 
 def test_move_before_read(files: Files) -> None:
-    """A watchdog reads a dead agent's job only once it lies in its own folder: until then others may change it."""
+    """A watchdog reads a dead agent's job only in its own folder: until then other agents may change it."""
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     claimed(files.store, agent)
@@ -587,8 +584,8 @@ def test_move_before_read(files: Files) -> None:
 
 
 def test_watchdog_against_a_live_worker(files: Files) -> None:
-    """The watchdog found it silent and moved its job; the worker's commit is refused, and what the watchdog decided
-    stands, at whichever call of the commit that happens."""
+    """The watchdog found the worker silent and moved its job: the worker's commit is refused and the watchdog's
+    decision stands, at whichever call of the commit that happens."""
     with watched() as seam:
         files.store.enqueue(submission(job_id="probe"))
         agent = files.store.join("worker", role="Runner")
@@ -810,7 +807,7 @@ def test_a_contradictory_job_affects_no_other_job(files: Files) -> None:
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
 @pytest.mark.parametrize("name", ["job.json", "prompt.json"])
 def test_a_job_file_that_is_no_file_damages_only_its_job(files: Files, name: str, kind: str) -> None:
-    """It passed for trouble of the disk once: the worker came back to it for ever, and the others waited behind it."""
+    """It was once taken for trouble of the disk: the worker retried it for ever, and the other jobs waited behind."""
     for job_id in ("a-bad", "b-good"):
         files.store.enqueue(submission(job_id=job_id))
     path = f"{files.root}/agents/Runner/incoming/a-bad/{name}"
@@ -829,7 +826,7 @@ def test_a_job_file_that_is_no_file_damages_only_its_job(files: Files, name: str
 
 
 def test_a_job_without_its_prompt_is_quarantined_and_a_foreign_folder_left(files: Files) -> None:
-    """Both were skipped once: the job waited for ever as if it were queued, and a draining worker waited for it."""
+    """Both were once skipped: the job stayed queued for ever, and a draining worker waited for it."""
     for job_id in ("a-bad", "b-good"):
         files.store.enqueue(submission(job_id=job_id))
     os.unlink(f"{files.root}/agents/Runner/incoming/a-bad/prompt.json")
@@ -905,8 +902,8 @@ def test_one_id_in_two_places_is_quarantined_not_overwritten(files: Files) -> No
 
 
 def test_an_unreadable_pause_still_pauses(files: Files) -> None:
-    """Another user's, whose umask is strict: no job is claimed, and whoever asks why is told so. Here it is no file at
-    all, which a test can make whoever runs it."""
+    """The file of another user with a strict umask: no job is claimed, and `paused` reports the queue. Here it is a
+    folder, which a test can make as any user."""
     os.mkdir(f"{files.root}/agents/Runner/.paused")
     files.store.enqueue(submission(job_id="a"))
     assert files.store.claim(files.store.join("worker", role="Runner")) is None
@@ -914,7 +911,7 @@ def test_an_unreadable_pause_still_pauses(files: Files) -> None:
 
 
 def test_a_disk_error_is_no_due_time(files: Files) -> None:
-    """A slot asks for it outside of its turn: an error there would end the worker."""
+    """A slot reads it outside of its turn: an error there would end the worker."""
     agent = files.store.join("worker", role="Runner")
     due = files.clock.now() + timedelta(seconds=5)
     files.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
@@ -939,7 +936,7 @@ def test_a_pause_on_a_full_disk_leaves_no_debris(files: Files) -> None:
 
 @pytest.mark.parametrize("row", [False, True], ids=["one", "a row"])
 def test_a_queue_paused_between_read_and_move_keeps_its_job(files: Files, row: bool) -> None:
-    """Whoever paused it is told that nothing of it is claimed from now on; a worker was just about to."""
+    """The pause was acknowledged while a worker was about to claim: no job may be claimed from then on."""
     agent, other = files.store.join("worker", role="Runner"), files.process()
     for name in "abc":
         files.store.enqueue(submission(job_id=name))
@@ -959,7 +956,7 @@ def test_a_queue_paused_between_read_and_move_keeps_its_job(files: Files, row: b
 
 
 def test_a_watchdog_that_was_stopped_declares_no_agent_hung(files: Files) -> None:
-    """A container that is paused, and everybody in it: the clock goes on, and nobody beats."""
+    """A paused container stops the watchdog and all agents in it: the clock goes on, and no agent beats."""
     files.store.enqueue(submission(job_id="a"))
     agent, dog = files.store.join("worker", role="Runner"), files.store.join("dog", role=None)
     claim = claimed(files.store, agent)
@@ -981,7 +978,7 @@ def test_a_watchdog_that_was_stopped_declares_no_agent_hung(files: Files) -> Non
 
 
 class NoRoom(Watch):
-    """Names can be made, and nothing can be written: a full tmpfs, btrfs or xfs, or a quota of blocks."""
+    """Names can be created but nothing can be written: a full tmpfs, btrfs or xfs, or a quota of blocks."""
 
     def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if op == "write":

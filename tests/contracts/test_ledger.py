@@ -1,4 +1,4 @@
-"""The Ledger port: what its guarantees say in words, shown on files. Kills and power cuts live in tests/crash."""
+"""The contract of the Ledger port, on the file ledger."""
 
 from __future__ import annotations
 
@@ -341,7 +341,8 @@ def test_processes_that_reserve_at_once_never_exceed_a_budget(root: str, clock: 
 
 
 def test_only_one_process_checks_a_budget_at_a_time(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
-    """One has looked and is about to write; the other comes. Without the lock both would spend the last of it."""
+    """One process has checked the budget and is about to write when another comes. Without the lock both would spend
+    the rest of the budget."""
     other = FilesLedger(root, clock, durable=False)
     refused: list[BudgetExceeded] = []
 
@@ -364,7 +365,7 @@ def test_only_one_process_checks_a_budget_at_a_time(ledger: FilesLedger, root: s
 
 
 class Reads(Open):
-    """Counts the files that are read."""
+    """Count the files that are read."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -431,7 +432,7 @@ def test_a_written_call_is_read_back(most: Decimal | None, cost: Decimal | None,
 
 @pytest.mark.linux
 def test_a_process_that_waits_for_the_ledger_can_be_killed(ledger: FilesLedger, root: str, tmp_path: Path) -> None:
-    """A worker that was stopped (SIGSTOP) holds the lock for as long as it likes."""
+    """A worker that was stopped (SIGSTOP) may hold the lock for any time."""
     ledger.reserve(charge(), limits(job="5"))
     with leases.exclusively(f"{root}/jobs/.ledger/.lock"):
         waiting = FunctionRun(

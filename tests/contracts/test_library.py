@@ -1,4 +1,4 @@
-"""The Library port: plans and actions under names, and what jobs they become."""
+"""The contract of the Library port: saved plans and actions, and the jobs made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of jobs as the Store port promises them: every adapter. Kills in the middle: tests/crash/test_names.py."""
+"""The contract of job names, for every store."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_an_unknown_full_id_is_reported_without_scanning_all_jobs(
 
 
 def test_an_id_that_farro_did_not_mint_is_searched_among_the_chosen_ids(files: Files) -> None:
-    """However many jobs are finished: none of their folders is listed."""
+    """However many jobs are finished, none of their folders is listed."""
     store = files.store
     store.enqueue_many([submission(number) for number in range(3)])
     store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="alpha-one"))

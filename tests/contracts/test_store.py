@@ -1,7 +1,4 @@
-"""The contract of the Store port: one suite, every adapter. What each test is named for stands in ports/store.py.
-
-What only folders and leases can show lives in test_files.py; long random lives live in test_store_model.py.
-"""
+"""The contract of the Store port: one suite for every adapter. store/port.py cites these tests at its guarantees."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ def place(store: Store, job_id: str) -> str:
 
 
 def drained(store: Store, agent: Agent) -> list[str]:
-    """Claim and finish everything; the ids in the order they came."""
+    """Claim and finish every job. Returns the ids in the order of the claims."""
     order = []
     while (claim := store.claim(agent)) is not None:
         order.append(claim.job_id)
@@ -100,7 +97,7 @@ def make_stale(kit: Adapter, job_id: str | None = None) -> str:
 
 
 def make_open_failure(store: Store) -> str:
-    """Failed, but the manager has the last word."""
+    """A failed job that is not final: the manager still decides about it."""
     job_id = store.enqueue(submission(routing={"mode": "manager"}))
     claim = claimed(store, worker(store))
     store.commit(claim, failure(claim))
@@ -301,7 +298,7 @@ def test_a_prompt_that_is_too_long_is_refused(kit: Adapter) -> None:
 
 @pytest.mark.parametrize("listed", ["live", "new"])
 def test_order_is_the_time_of_entry(kit: Adapter, listed: str) -> None:
-    """Whether the worker watched them come (live) or lists the queue afterwards (new)."""
+    """The order is the same whether the worker watched the jobs arrive (live) or lists the queue afterwards (new)."""
     agent = worker(kit.store)
     if listed == "live":
         assert kit.store.claim(agent) is None
@@ -680,7 +677,7 @@ def test_an_unroutable_job_is_marked_in_place_and_then_collected(kit: Adapter) -
 
 
 def test_a_report_that_is_not_unicode_can_be_committed(kit: Adapter) -> None:
-    """A step's error may name a file whose name is not UTF-8: the job must not be stuck for that."""
+    """A step's error may name a file whose name is not UTF-8: the job must not get stuck because of it."""
     kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
     odd = "no such file: \udcff\ud800"
@@ -710,7 +707,7 @@ def take_by_kill(kit: Adapter, claim: Claim) -> None:
 
 
 def take_by_death(kit: Adapter, claim: Claim) -> None:
-    """The agent is fenced as a zombie is: silent too long, its job moved away, its process still there."""
+    """The agent is fenced like a zombie: silent for too long, its job moved away, its process still alive."""
     dog = operator(kit.store)
     done = [*kit.store.recover(dog)]
     for _ in range(2):
@@ -1145,7 +1142,7 @@ def test_an_old_cursor_reports_a_gap(kit: Adapter, monkeypatch: pytest.MonkeyPat
 
 
 def remade(kit: Adapter) -> Store:
-    """The memory store makes its feeds when it is made."""
+    """The memory store creates its feeds at once; the others on first use."""
     kit.__post_init__()  # type: ignore[attr-defined]
     return kit.store
 
@@ -1356,7 +1353,7 @@ def test_resuming_a_queue_wakes_waiting_workers(kit: Adapter) -> None:
 
 
 def test_a_paused_queue_has_no_due_time(kit: Adapter) -> None:
-    """Whoever waits until then would wake again and again once it has passed: a worker kept a core busy so."""
+    """A worker that waits for a due time would wake again and again once it has passed; one kept a core busy so."""
     agent = worker(kit.store)
     due = kit.clock.now() + timedelta(seconds=5)
     kit.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))

@@ -1,7 +1,4 @@
-"""Every transition of a job is told to the audit log once, whoever makes it; by every adapter of the Store port.
-
-The log itself is tested in tests/observe; that the installed program writes it, in tests/flows.
-"""
+"""Every store audits every transition of a job exactly once, whichever actor makes it."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from stage import plan, submission
 
 
 def events(kit: Adapter, job_id: str) -> list[tuple[Any, ...]]:
-    """What was told of a job: (event, from, status)."""
+    """The audited events of a job: (event, from, status)."""
     return [
         (told["event"], told.get("from"), told.get("status")) for told in kit.audited if told.get("job_id") == job_id
     ]
@@ -43,7 +40,7 @@ CLAIMED = ("claimed", "queued", "in_progress")
 
 
 def test_every_transition_is_audited(kit: Adapter) -> None:
-    """Random lives: the events of each job are the transitions of its history, in their order and no others."""
+    """In random histories the events of each job are exactly the transitions of its history, in order."""
     rng = random.Random(7)
     store, dog = kit.store, operator(kit.store)
     seen: set[tuple[Status, Status]] = set()

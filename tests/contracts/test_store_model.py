@@ -1,8 +1,8 @@
-"""Random lives of every store against a small model of what a store is: which job is where, whose, and in which order.
+"""Compare random histories of every store with a small model: the place, the owner and the order of each job.
 
-The model is written from the design, not from the code: it shares no rule with kernel. Each example is a life of some
-fifteen steps; after every step the store is asked for every job and must say what the model says, after every second
-one and at the end of the life also in lists and numbers.
+The model is written from the design, not from the code: it shares no rule with jobs/. Each example has about fifteen
+steps. After every step the store must agree with the model about every job; after every second step and at the end
+also in lists and counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WEIGHTED = (
 
 @dataclass(kw_only=True)
 class Job:
-    """What the model knows of a job."""
+    """The model's state of a job."""
 
     id: str
     role: str

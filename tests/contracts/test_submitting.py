@@ -1,7 +1,4 @@
-"""The contract of submitting: priorities, jobs that run after others, and jobs that are claimed as they are submitted.
-
-Every adapter of the Store port; what else a store promises lives in test_store.py.
-"""
+"""The contract of submitting, for every store: priorities, dependencies, and jobs that are claimed at enqueue."""
 
 from __future__ import annotations
 
