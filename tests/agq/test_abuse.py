@@ -50,13 +50,13 @@ def test_malformed_input_is_answered_and_closed_at_once(front: Front, data: byte
     assert front.store.list() == []
 
 
-def test_what_was_said_before_the_nonsense_is_answered(front: Front) -> None:
+def test_commands_before_malformed_input_are_answered(front: Front) -> None:
     raw = front.raw()
     raw.send(command("PING") + command("LLEN", "queue:ready") + b"*x\r\n" + command("PING"))
     assert raw.rest().startswith(b"+PONG\r\n:0\r\n-ERR Protocol error")
 
 
-def test_garbage_words_are_unknown_commands_and_are_not_repeated_raw(front: Front) -> None:
+def test_garbage_is_an_unknown_command_and_is_not_echoed_raw(front: Front) -> None:
     raw = front.raw()
     raw.send(command(b"\x1b[31m\r\nEVIL" * 50, "x") + command(b"\xff\xff"))
     one, two = raw.line(), raw.line()
@@ -65,7 +65,7 @@ def test_garbage_words_are_unknown_commands_and_are_not_repeated_raw(front: Fron
     assert len(one) < 200
 
 
-def test_a_stranger_may_say_little_and_not_for_long(
+def test_an_unauthenticated_client_may_send_little_and_not_for_long(
     make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "AUTH_S", 0.3)
@@ -88,7 +88,7 @@ def test_a_stranger_may_say_little_and_not_for_long(
     assert lives(front)
 
 
-def test_a_command_that_drips_is_given_up(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_arrives_too_slowly_is_dropped(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "COMMAND_S", 0.3)
     raw = front.raw()
     raw.send(b"*2\r\n$3\r\nGET\r\n$50\r\n")
@@ -104,7 +104,7 @@ def test_a_command_that_drips_is_given_up(front: Front, monkeypatch: pytest.Monk
     assert lives(front)
 
 
-def test_more_connections_than_allowed_are_told_so(make_front: Callable[..., Front]) -> None:
+def test_more_connections_than_allowed_are_refused(make_front: Callable[..., Front]) -> None:
     front = make_front(max_connections=3)
     kept = [front.raw() for _ in range(3)]
     for raw in kept:
@@ -115,7 +115,7 @@ def test_more_connections_than_allowed_are_told_so(make_front: Callable[..., Fro
     eventually(lambda: lives(front), "a place is free again")
 
 
-def test_a_pipeline_larger_than_memory_should_hold_is_answered_piece_by_piece(front: Front) -> None:
+def test_a_very_large_pipeline_is_answered_piece_by_piece(front: Front) -> None:
     """It waits in the sender's calls while a command runs: nothing of it is lost, and little of it is kept."""
     raw = front.raw()
     raw.socket.settimeout(0.2)
@@ -139,7 +139,9 @@ def test_a_pipeline_larger_than_memory_should_hold_is_answered_piece_by_piece(fr
     assert most <= connection.AHEAD + (512 << 10)
 
 
-def test_who_does_not_read_is_not_served_and_at_last_let_go(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_not_served_and_then_disconnected(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "READ_S", 0.5)
     raw = front.raw()
     raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -152,7 +154,7 @@ def test_who_does_not_read_is_not_served_and_at_last_let_go(front: Front, monkey
     assert lives(front)
 
 
-def test_a_subscriber_that_does_not_read_is_let_go(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscriber_that_does_not_read_is_disconnected(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "UNREAD_MESSAGES", 100_000)
     raw = front.raw()
     raw.send(command("SUBSCRIBE", "job:updates"))
@@ -164,7 +166,7 @@ def test_a_subscriber_that_does_not_read_is_let_go(front: Front, monkeypatch: py
     eventually(lambda: not front.server.connections, "it is let go")
 
 
-def test_five_hundred_slow_connections_cost_little_and_keep_nobody_waiting(
+def test_five_hundred_slow_connections_cost_little_and_delay_no_other(
     make_front: Callable[..., Front], figure: Callable[..., None]
 ) -> None:
     front = make_front(max_connections=600)
@@ -198,7 +200,7 @@ def _rss() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_what_large_commands_took_is_free_again_also_in_a_pipeline(front: Front) -> None:
+def test_the_memory_of_large_commands_is_released_in_a_pipeline(front: Front) -> None:
     raw = front.raw()
     big = command("LPUSH", "queue:ready", b"x" * 100_000)
     raw.send(big + big + command("PING"))
@@ -232,7 +234,7 @@ def test_a_hostile_result_writes_nowhere_else(front: Front) -> None:
 
 
 @pytest.mark.parametrize("key", ["job:../a:result", "job:a/b", "queue:../../x", "worker:../x:alive", "job:"])
-def test_no_key_is_a_path(front: Front, key: str) -> None:
+def test_keys_are_never_paths(front: Front, key: str) -> None:
     raw = front.raw()
     for words in (
         ("GET", key),
@@ -246,7 +248,7 @@ def test_no_key_is_a_path(front: Front, key: str) -> None:
         assert raw.line()[:1] in (b"$", b"-", b":", b"*")
 
 
-def test_guessing_keys_is_slow_logged_and_ends_the_connection(make_front: Callable[..., Front]) -> None:
+def test_guessing_keys_is_slow_and_logged_and_ends_the_connection(make_front: Callable[..., Front]) -> None:
     front = make_front(key="open sesame")
     raw = front.raw()
     raw.send(command("AUTH", "guess") * (connecting.WRONG_KEYS + 1))

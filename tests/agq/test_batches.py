@@ -43,7 +43,7 @@ def push(client: redis.Redis, *names: str) -> None:
         client.lpush("queue:ready", job(name))
 
 
-def test_a_row_is_taken_and_ended_in_two_commands(front: Front) -> None:
+def test_a_batch_is_taken_and_ended_in_two_commands(front: Front) -> None:
     client = front.client()
     push(client, "a", "b", "c")
     row = taken(client)
@@ -57,7 +57,7 @@ def test_a_row_is_taken_and_ended_in_two_commands(front: Front) -> None:
     assert client.llen("queue:processing") == 0
 
 
-def test_of_several_results_each_is_taken_or_refused_by_itself(front: Front) -> None:
+def test_each_result_of_a_batch_is_accepted_or_refused_separately(front: Front) -> None:
     client, person = front.client(), front.client()
     push(client, "a", "b", "c", "d")
     assert len(taken(client)) == 4
@@ -72,7 +72,7 @@ def test_of_several_results_each_is_taken_or_refused_by_itself(front: Front) -> 
     assert client.execute_command("JOB.DONE", "c", result("c")) == ["OK"], "it is still held"
 
 
-def test_trouble_with_one_of_several_results_is_that_ones_alone(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_with_one_result_concerns_no_other(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     client = front.client()
     push(client, "a", "b", "c")
     assert len(taken(client)) == 3
@@ -99,7 +99,7 @@ def test_trouble_with_one_of_several_results_is_that_ones_alone(front: Front, mo
     assert [front.status(name) for name in "abc"] == ["succeeded"] * 3
 
 
-def test_a_result_of_a_row_is_taken_once(front: Front) -> None:
+def test_a_result_of_a_batch_is_accepted_once(front: Front) -> None:
     client = front.client()
     push(client, "a", "b")
     taken(client)
@@ -125,7 +125,7 @@ def test_a_connection_that_dies_with_several_jobs_loses_none(front: Front) -> No
     assert front.status("b") == "succeeded"
 
 
-def test_a_row_that_came_for_a_client_that_went_away_goes_back(front: Front) -> None:
+def test_a_batch_for_a_client_that_left_goes_back(front: Front) -> None:
     raw, other = front.raw(), front.client()
     raw.send(command("JOB.TAKE", "queue:ready", "8", "0"))
     eventually(lambda: front.server.waiting().get("Runner"), "it waits")
@@ -137,7 +137,7 @@ def test_a_row_that_came_for_a_client_that_went_away_goes_back(front: Front) -> 
     assert set(found) == {"a", "b"}
 
 
-def test_what_was_not_begun_goes_to_its_place(front: Front) -> None:
+def test_returned_jobs_go_back_to_their_positions(front: Front) -> None:
     client, other = front.client(), front.client()
     push(client, "a", "b", "c")
     assert list(taken(client)) == ["a", "b", "c"]
@@ -151,7 +151,7 @@ def test_what_was_not_begun_goes_to_its_place(front: Front) -> None:
     assert other.execute_command("JOB.RETURN", "a") == 0, "somebody else's"
 
 
-def test_a_worker_that_waits_is_given_a_row_as_soon_as_there_is_a_job(front: Front) -> None:
+def test_a_waiting_worker_gets_a_batch_as_soon_as_there_is_a_job(front: Front) -> None:
     waiting, pusher = front.client(), front.client()
     came: list[Any] = []
     thread = threading.Thread(target=lambda: came.append(taken(waiting, 16, 0)))
@@ -163,7 +163,7 @@ def test_a_worker_that_waits_is_given_a_row_as_soon_as_there_is_a_job(front: Fro
     assert taken(waiting, 4, 0.01) == {}, "its time is over"
 
 
-def test_a_job_of_a_row_that_takes_longer_is_shown_as_it_is(front: Front) -> None:
+def test_a_long_job_of_a_batch_is_shown_as_running(front: Front) -> None:
     client = front.client()
     push(client, "a")
     taken(client)
@@ -178,7 +178,7 @@ def test_a_job_of_a_row_that_takes_longer_is_shown_as_it_is(front: Front) -> Non
     eventually(lambda: front.status("a") == "queued", "and it can go back all the same")
 
 
-def test_rows_are_taken_between_multi_and_exec(front: Front) -> None:
+def test_batches_are_taken_between_multi_and_exec(front: Front) -> None:
     client = front.client()
     push(client, "a")
     pipe = client.pipeline(transaction=True)
@@ -203,12 +203,12 @@ def test_rows_are_taken_between_multi_and_exec(front: Front) -> None:
         (["JOB.RETURN"], "wrong number of arguments"),
     ],
 )
-def test_what_is_wrong_with_a_row_is_told(front: Front, words: list[str], why: str) -> None:
+def test_a_bad_batch_command_has_a_helpful_error(front: Front, words: list[str], why: str) -> None:
     with pytest.raises(redis.ResponseError, match=why):
         front.client().execute_command(*words)
 
 
-def test_large_results_are_taken_in_a_row_too(front: Front) -> None:
+def test_large_results_are_accepted_in_a_batch(front: Front) -> None:
     client = front.client()
     push(client, "a", "b")
     taken(client)
@@ -267,7 +267,7 @@ def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatc
 
 
 @pytest.mark.parametrize("more", [{"metadata": {"after": ["missing"]}}, {"allowed_paths": ["/etc"]}, {"input": "x"}])
-def test_what_is_judged_by_more_than_its_text_is_judged_each_time(front: Front, more: Any) -> None:
+def test_a_plan_whose_checks_need_more_than_its_text_is_checked_each_time(front: Front, more: Any) -> None:
     client = front.client()
     told = []
     for name in ("a", "b"):
@@ -277,7 +277,7 @@ def test_what_is_judged_by_more_than_its_text_is_judged_each_time(front: Front, 
     assert told[0] == told[1]
 
 
-def test_what_waits_for_another_job_is_looked_up_each_time(front: Front) -> None:
+def test_dependencies_are_looked_up_each_time(front: Front) -> None:
     client = front.client()
     client.lpush("queue:ready", job("first"))
     client.lpush("queue:ready", '{"id": "w1", "plan_id": "p", "steps": [{"step_number": 1, "tool": "unix", '
@@ -287,7 +287,7 @@ def test_what_waits_for_another_job_is_looked_up_each_time(front: Front) -> None
                      '"command": "true"}], "metadata": {"after": ["gone"]}}')  # fmt: skip
 
 
-def test_standard_clients_and_rows_share_one_queue(make_front: Callable[..., Front]) -> None:
+def test_standard_clients_and_batches_share_one_queue(make_front: Callable[..., Front]) -> None:
     front = make_front(worker_ttl_s=60.0)
     plain, rows = front.client(), front.client()
     push(plain, "a", "b", "c")
@@ -298,7 +298,7 @@ def test_standard_clients_and_rows_share_one_queue(make_front: Callable[..., Fro
     assert rows.lrem("queue:processing", 1, "b") == 1
 
 
-def test_a_job_that_was_killed_and_then_said_to_be_over_leaves_its_neighbours_with_their_worker(
+def test_a_killed_job_that_ends_leaves_the_other_jobs_with_their_worker(
     make_front: Callable[..., Front],
 ) -> None:
     """Two ways lead to the end of one, and its agent has another."""
@@ -334,7 +334,7 @@ def good(claim: Claim) -> Succeeded:
     return Succeeded(report=Report(result={"job_id": claim.job_id, "step_results": [step]}, markdown="done"))
 
 
-def test_small_jobs_go_over_agq_in_rows(front: Front, slots: AgqStore) -> None:
+def test_small_jobs_go_over_agq_in_batches(front: Front, slots: AgqStore) -> None:
     assert isinstance(slots, BatchStore)
     client = front.client()
     push(client, "a", "b", "c", "d")
@@ -368,7 +368,7 @@ def test_a_wake_before_the_wait_is_not_missed(front: Front, slots: AgqStore) -> 
     assert slots.claim(agent) is not None
 
 
-def test_a_slot_that_leaves_hands_back_its_row(front: Front, slots: AgqStore) -> None:
+def test_a_leaving_slot_hands_back_its_batch(front: Front, slots: AgqStore) -> None:
     push(front.client(), "a", "b")
     agent = slots.join("agw", role="Runner")
     assert len(slots.claim_batch(agent, 4)) == 2
@@ -378,7 +378,7 @@ def test_a_slot_that_leaves_hands_back_its_row(front: Front, slots: AgqStore) ->
         slots.claim_batch(agent, 4)
 
 
-def test_jobs_that_differ_in_their_ids_are_one_plan_to_their_worker(front: Front, slots: AgqStore) -> None:
+def test_jobs_that_differ_in_their_ids_share_one_plan(front: Front, slots: AgqStore) -> None:
     client = front.client()
     for name in ("a", "b"):
         client.lpush("queue:ready", job(name, plan_id="p"))

@@ -33,7 +33,7 @@ def test_many_small_arguments_count_as_one_large_one() -> None:
     assert parser.reserved <= 1 << 20
 
 
-def test_what_is_queued_between_multi_and_exec_is_bounded(front: Front) -> None:
+def test_commands_between_multi_and_exec_are_bounded(front: Front) -> None:
     raw = front.raw()
     large = command("SET", "job:a:stdout", b"x" * 1_000_000)
     raw.send(command("MULTI"))
@@ -66,14 +66,14 @@ def test_the_answers_of_one_exec_are_bounded(front: Front, monkeypatch: pytest.M
     assert len(told) == 20
 
 
-def test_the_names_that_a_client_subscribes_to_are_short(front: Front) -> None:
+def test_channel_names_are_bounded(front: Front) -> None:
     client = front.client()
     for word in ("SUBSCRIBE", "PSUBSCRIBE"):
         with pytest.raises(redis.ResponseError, match="at most 1024 bytes"):
             client.execute_command(word, "x" * 1025)
 
 
-def test_a_client_tells_of_its_library_and_nothing_else(front: Front) -> None:
+def test_client_info_accepts_only_the_library(front: Front) -> None:
     client = front.client()
     client.execute_command("CLIENT", "SETINFO", "LIB-NAME", "mine")
     for number in range(3):
@@ -81,9 +81,7 @@ def test_a_client_tells_of_its_library_and_nothing_else(front: Front) -> None:
             client.execute_command("CLIENT", "SETINFO", f"more-{number}", "x")
 
 
-def test_no_answer_tells_more_jobs_than_a_client_should_have_to_take(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_jobs_in_one_reply_are_bounded(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "SHOWN_BYTES", 300)
     client = front.client()
     client.lpush("queue:ready", *(job(f"j{number}") for number in range(20)))
@@ -95,7 +93,7 @@ def test_no_answer_tells_more_jobs_than_a_client_should_have_to_take(
     assert 1 <= len(client.lrange("queue:processing", 0, -1)) < 20
 
 
-def test_patterns_are_matched_where_nobody_waits_for_it(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_are_matched_outside_the_event_loop(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     where: list[threading.Thread] = []
     fits = GlobPattern.fits
 
@@ -133,9 +131,7 @@ def later(front: Front, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], No
     return go
 
 
-def test_a_client_whose_pipeline_is_always_cut_somewhere_is_served(
-    front: Front, later: Callable[[float], None]
-) -> None:
+def test_a_client_whose_pipeline_arrives_in_pieces_is_served(front: Front, later: Callable[[float], None]) -> None:
     raw = front.raw()
     raw.send(b"PING\r\nPI")
     for _ in range(4):
@@ -147,7 +143,7 @@ def test_a_client_whose_pipeline_is_always_cut_somewhere_is_served(
     assert raw.rest() == b"", "but a command that does not come whole is given up"
 
 
-def test_who_says_goodbye_and_does_not_read_is_let_go(
+def test_a_client_that_quits_and_does_not_read_is_disconnected(
     front: Front, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "UNREAD", 64 << 20)  # else it is not listened to any more, and cannot say it
@@ -167,7 +163,7 @@ def test_who_says_goodbye_and_does_not_read_is_let_go(
         eventually(lambda: there.id not in front.server.connections, "it is let go")
 
 
-def test_who_sends_on_and_on_behind_a_blocking_pop_is_let_go(front: Front) -> None:
+def test_a_client_that_floods_behind_a_blocking_pop_is_disconnected(front: Front) -> None:
     """Nobody listens to it any more, so nobody would notice that it is gone: it would wait for ever."""
     raw = front.raw()
     raw.send(command("BRPOP", "queue:ready", "0"))
@@ -177,7 +173,7 @@ def test_who_sends_on_and_on_behind_a_blocking_pop_is_let_go(front: Front) -> No
     eventually(lambda: not front.server.waiting()["Runner"], "it is let go")
 
 
-def test_what_a_worker_tells_of_itself_is_bounded(front: Front) -> None:
+def test_the_facts_of_a_worker_are_bounded(front: Front) -> None:
     client = front.client()
     assert client.hset("worker:w1", mapping={f"f{number}": "x" * 4000 for number in range(3)}) == 3
     with pytest.raises(redis.ResponseError, match="16384"):

@@ -28,7 +28,7 @@ def test_a_job_whose_connection_dies_comes_back_and_is_popped_again(front: Front
     assert front.status("a") == "succeeded"
 
 
-def test_a_result_is_taken_only_from_who_holds_the_claim(front: Front) -> None:
+def test_a_result_is_accepted_only_from_the_holder_of_the_claim(front: Front) -> None:
     holder, other = front.client(), front.client()
     holder.lpush("queue:ready", job("a"))
     holder.rpop("queue:ready")
@@ -71,7 +71,7 @@ def test_a_worker_that_stays_away_loses_its_jobs(make_front: Callable[..., Front
         late.set("job:a:result", result("a"))
 
 
-def test_a_worker_that_says_goodbye_gives_its_jobs_back_at_once(make_front: Callable[..., Front]) -> None:
+def test_a_worker_that_quits_gives_its_jobs_back_at_once(make_front: Callable[..., Front]) -> None:
     front = make_front(worker_ttl_s=3600.0)
     raw, other = front.raw(), front.client()
     other.lpush("queue:ready", job("a"))
@@ -113,7 +113,7 @@ def test_a_job_that_loses_worker_after_worker_ends(front: Front) -> None:
 # --- blocking ---
 
 
-def test_a_blocking_pop_is_woken_by_a_push_by_anybody(front: Front) -> None:
+def test_a_blocking_pop_is_woken_by_any_push(front: Front) -> None:
     waiting = front.client()
     came: list[Any] = []
     thread = threading.Thread(target=lambda: came.append(waiting.brpop(["queue:Architect", "queue:ready"], 0)))
@@ -128,7 +128,7 @@ def test_a_blocking_pop_is_woken_by_a_push_by_anybody(front: Front) -> None:
     assert front.server.waiting() == {"Architect": 0, "Runner": 0}
 
 
-def test_who_waits_is_woken_by_others_in_the_midst_of_own_pushes(front: Front) -> None:
+def test_a_waiting_client_is_woken_by_others_pushes_among_own_ones(front: Front) -> None:
     waiting, client = front.client(), front.client()
     for number in range(20):
         client.lpush("queue:ready", job(f"own-{number}"))
@@ -138,7 +138,7 @@ def test_who_waits_is_woken_by_others_in_the_midst_of_own_pushes(front: Front) -
         assert popped == {f"own-{number}", f"theirs-{number}"}
 
 
-def test_an_entry_is_own_once_and_news_after_that() -> None:
+def test_an_own_push_is_expected_once() -> None:
     own = OwnPushes()
     own.expect(["a", "b"])
     assert own.covers(told("a"))
@@ -155,7 +155,7 @@ def told(*job_ids: str, gap: bool = False) -> Changes:
     return Changes(cursor=1, items=items, gap=gap)
 
 
-def test_who_waits_for_a_paused_queue_is_woken_when_it_goes_on(front: Front) -> None:
+def test_a_client_waiting_for_a_paused_queue_is_woken_on_resume(front: Front) -> None:
     front.store.pause("Runner", QueuePause(by="ann", at="now"))
     client, found = front.client(), []
     client.lpush("queue:ready", job("a"))
@@ -183,7 +183,7 @@ def test_a_blocking_pop_ends_with_nothing_after_its_time(front: Front, timeout: 
 
 
 @pytest.mark.parametrize("timeout", ["-1", "soon", "nan", "inf", "1e300"])
-def test_a_time_that_is_none_is_refused(front: Front, timeout: str) -> None:
+def test_an_invalid_timeout_is_refused(front: Front, timeout: str) -> None:
     with pytest.raises(redis.ResponseError, match="timeout"):
         front.client().execute_command("BRPOP", "queue:ready", timeout)
 
@@ -215,7 +215,7 @@ def test_a_client_that_went_away_while_it_waited_gets_no_job(front: Front) -> No
     assert view.lifecycle.attempt == 1
 
 
-def test_a_delayed_job_wakes_who_waits_when_it_is_due(front: Front) -> None:
+def test_a_delayed_job_wakes_a_waiting_client_when_it_is_due(front: Front) -> None:
     from datetime import UTC, datetime, timedelta
 
     due = datetime.now(UTC) + timedelta(seconds=0.5)
@@ -247,7 +247,7 @@ def test_a_client_that_waits_for_two_queues_costs_nothing(make_front: Callable[.
     assert [name for name, _ in found] == ["queue:CodeReviewer"]
 
 
-def test_many_who_wait_cost_no_thread_each(front: Front) -> None:
+def test_waiting_clients_need_no_thread_each(front: Front) -> None:
     raws = [front.raw() for _ in range(100)]
     for raw in raws:
         raw.send(command("BRPOP", "queue:ready", "0"))

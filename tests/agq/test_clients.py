@@ -53,7 +53,7 @@ def test_the_pages_job_is_done_by_the_pages_worker(front: Front) -> None:
     assert int(counted["stdout"]) == len(listed["stdout"].splitlines())
 
 
-def test_redis_cli_pushes_pops_and_looks(front: Front) -> None:
+def test_redis_cli_pushes_pops_and_reads(front: Front) -> None:
     assert cli(front, "PING") == "PONG"
     assert cli(front, "-3", "PING") == "PONG"
     assert cli(front, "-x", "LPUSH", "queue:ready", stdin=job("a")) == "1"

@@ -37,7 +37,7 @@ def test_every_command_of_the_design_is_there(front: Front) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_what_clients_say_of_themselves_and_ask_on_their_own(front: Front, protocol: int) -> None:
+def test_the_commands_that_clients_send_by_themselves(front: Front, protocol: int) -> None:
     client = front.client(protocol=protocol)
     assert client.ping() is True
     assert client.execute_command("SELECT", 0) in (True, "OK")
@@ -59,7 +59,7 @@ def test_what_clients_say_of_themselves_and_ask_on_their_own(front: Front, proto
         client.execute_command("GET")
 
 
-def test_hello_tells_the_protocol_and_reset_takes_it_back(front: Front) -> None:
+def test_hello_sets_the_protocol_and_reset_restores_it(front: Front) -> None:
     raw = front.raw()
     raw.send(command("HELLO", "3", "SETNAME", "w"))
     assert raw.line() == b"%7\r\n"
@@ -87,7 +87,7 @@ def test_jobs_are_pushed_seen_and_popped_in_their_order(front: Front) -> None:
     assert front.status("a") == "in_progress"
 
 
-def test_a_result_is_posted_and_told_in_every_form(front: Front) -> None:
+def test_a_result_is_posted_and_read_in_every_form(front: Front) -> None:
     client = front.client(protocol=3)
     client.lpush("queue:ready", job("a"))
     client.brpop("queue:ready", 1)
@@ -121,7 +121,7 @@ def test_a_result_is_posted_and_told_in_every_form(front: Front) -> None:
     assert client.delete("anything") == 0
 
 
-def test_a_failure_is_told_with_its_step(front: Front) -> None:
+def test_a_failure_names_its_step(front: Front) -> None:
     client = front.client()
     client.lpush("queue:ready", job("a"))
     client.rpop("queue:ready")
@@ -232,7 +232,7 @@ def test_a_worker_may_hand_a_job_back(front: Front) -> None:
         client.execute_command("JOB.RELEASE", "a")
 
 
-def test_several_at_once(front: Front) -> None:
+def test_multi_and_exec(front: Front) -> None:
     client = front.client()
     with client.pipeline(transaction=True) as pipe:
         pipe.lpush("queue:ready", job("a"))
@@ -265,7 +265,7 @@ def test_a_pipeline_is_answered_in_its_order(front: Front) -> None:
     assert answers == [answer for number in range(50) for answer in (number + 1, True, "queued")]
 
 
-def test_workers_say_what_they_are(front: Front) -> None:
+def test_workers_announce_their_facts(front: Front) -> None:
     client = front.client()
     client.set("worker:w1:alive", "1", ex=60)
     client.set("worker:w1:tools", "unix,agx-ocr")
@@ -300,7 +300,7 @@ def test_a_job_with_a_tag_waits_for_a_worker_that_offers_it(front: Front) -> Non
     assert json.loads(tagged.brpop("queue:ready", 5)[1])["id"] == "a"
 
 
-def test_keys_are_what_exists(front: Front) -> None:
+def test_key_commands_show_what_exists(front: Front) -> None:
     client = front.client()
     assert client.keys("*") == []
     client.lpush("queue:ready", job("a"), job("b"))
@@ -317,7 +317,7 @@ def test_keys_are_what_exists(front: Front) -> None:
             client.execute_command(*wrong)
 
 
-def test_jobs_are_looked_at_and_steered(front: Front) -> None:
+def test_jobs_are_read_and_managed(front: Front) -> None:
     client = front.client()
     client.lpush("queue:ready", job("a"), job("b"))
     told = json.loads(client.execute_command("JOB.GET", "a"))
@@ -345,7 +345,7 @@ def test_jobs_are_looked_at_and_steered(front: Front) -> None:
             client.execute_command(*wrong)
 
 
-def test_plans_are_kept_and_actions_become_jobs(front: Front) -> None:
+def test_plans_are_stored_and_actions_become_jobs(front: Front) -> None:
     client = front.client()
     step = {"step_number": 1, "tool": "unix", "command": "echo", "args": ["{{input.word}}"]}
     plan = json.dumps({"plan_id": "say", "name": "Say it", "steps": [step]})
@@ -423,7 +423,7 @@ def test_a_subscriber_of_resp2_does_nothing_else(front: Front) -> None:
     assert raw.rest_until(b"+PONG\r\n").count(b"unsubscribe") == 3
 
 
-def test_a_key_is_asked_for_where_there_is_one(make_front: Callable[..., Front]) -> None:
+def test_the_key_is_required_if_there_is_one(make_front: Callable[..., Front]) -> None:
     front = make_front(key="open sesame")
     with pytest.raises(redis.AuthenticationError):
         front.client().ping()
@@ -441,7 +441,7 @@ def test_a_key_is_asked_for_where_there_is_one(make_front: Callable[..., Front])
     assert [raw.line()[:7] for _ in range(3)] == [b"+PONG\r\n", b"+RESET\r", b"-NOAUTH"]
 
 
-def test_no_key_is_asked_for_and_one_that_is_said_is_told_so(front: Front) -> None:
+def test_a_key_that_is_not_needed_is_refused(front: Front) -> None:
     raw = front.raw()
     raw.send(command("AUTH", "anything"))
     assert raw.line().startswith(b"-ERR AUTH was sent, but this server has no key")
@@ -453,7 +453,7 @@ def test_quit_is_answered(front: Front) -> None:
     assert raw.rest() == b"+OK\r\n"
 
 
-def test_of_many_jobs_the_newest_are_told_first(front: Front) -> None:
+def test_the_newest_jobs_are_listed_first(front: Front) -> None:
     client = front.client()
     for name in "cadeb":
         client.lpush("queue:ready", job(name))

@@ -47,7 +47,7 @@ def test_a_job_goes_through_a_front_a_worker_and_back(farro: Program) -> None:
     assert daemon.end().code == 0
 
 
-def test_sigterm_hands_back_what_was_popped(farro: Program, figure: Callable[..., None]) -> None:
+def test_sigterm_hands_back_popped_jobs(farro: Program, figure: Callable[..., None]) -> None:
     daemon, port = served(farro)
     with client(port) as holder, client(port) as waiter:
         holder.client_setname("worker-1")
@@ -62,7 +62,7 @@ def test_sigterm_hands_back_what_was_popped(farro: Program, figure: Callable[...
     assert "agq stopped" in done.out
 
 
-def test_what_a_killed_front_held_is_recovered_by_a_watchdog(farro: Program) -> None:
+def test_a_watchdog_recovers_the_jobs_of_a_killed_server(farro: Program) -> None:
     daemon, port = served(farro)
     with client(port) as holder:
         holder.lpush("queue:ready", job("a"))
@@ -98,7 +98,7 @@ def test_beyond_loopback_a_key_is_needed(farro: Program) -> None:
     assert "a-long-secret" not in done.out + done.err
 
 
-def test_a_port_that_is_taken_and_an_address_that_is_none_are_told(farro: Program) -> None:
+def test_a_used_port_and_a_bad_address_have_helpful_errors(farro: Program) -> None:
     _, port = served(farro)
     taken = farro.run("agq", "--bind", f"127.0.0.1:{port}", code=1)
     assert f"cannot listen on 127.0.0.1:{port}" in taken.err
@@ -113,7 +113,7 @@ def test_agq_is_farro_agq_under_its_own_name(farro: Program) -> None:
     assert done.stdout.startswith("Usage: agq ")
 
 
-def test_a_free_port_may_be_chosen_and_is_told(farro: Program) -> None:
+def test_port_0_chooses_a_free_port_and_shows_it(farro: Program) -> None:
     daemon = farro.start("agq", "--bind", "127.0.0.1:0")
     assert daemon.process.stdout is not None
     told = json.loads(daemon.process.stdout.readline())

@@ -30,7 +30,7 @@ def test_a_job_that_a_worker_pops_again_takes_the_same_result_again(front: Front
     assert front.status("a") == "succeeded"
 
 
-def test_a_worker_whose_time_is_ended_while_it_waits_still_gets_a_job(make_front: Callable[..., Front]) -> None:
+def test_a_worker_that_expires_while_it_waits_still_gets_a_job(make_front: Callable[..., Front]) -> None:
     front = make_front(worker_ttl_s=60.0)
     raw, other = front.raw(), front.client()
     raw.send(command("CLIENT", "SETNAME", "worker-7") + command("BRPOP", "queue:ready", "0"))
@@ -47,7 +47,7 @@ def test_a_worker_whose_time_is_ended_while_it_waits_still_gets_a_job(make_front
     assert Reason.RELEASED not in [hop.reason for hop in view.lifecycle.hops]
 
 
-def test_jobs_of_an_answer_that_was_never_written_go_back_at_once(
+def test_jobs_of_an_unwritten_reply_go_back_at_once(
     make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the worker has an id and may come back: it never learned of them."""
@@ -71,7 +71,7 @@ def test_jobs_of_an_answer_that_was_never_written_go_back_at_once(
     eventually(lambda: {front.status("a"), front.status("b")} == {"queued"}, "both are back")
 
 
-def test_a_worker_that_pops_on_without_a_word_of_its_last_job_never_got_it(make_front: Callable[..., Front]) -> None:
+def test_a_job_that_its_worker_never_names_goes_back(make_front: Callable[..., Front]) -> None:
     """The answer of a pop was on its way when the connection broke. Its worker is back and works on: that job would be
     nobody's for as long as the worker lives."""
     front = make_front(worker_ttl_s=0.3)
@@ -85,7 +85,7 @@ def test_a_worker_that_pops_on_without_a_word_of_its_last_job_never_got_it(make_
     assert json.loads(popped[1])["id"] == "a"
 
 
-def test_a_worker_that_pops_on_and_speaks_of_its_last_job_keeps_it(make_front: Callable[..., Front]) -> None:
+def test_a_job_that_its_worker_names_stays_with_it(make_front: Callable[..., Front]) -> None:
     front = make_front(worker_ttl_s=0.5)
     first, second = front.client(client_name="worker-7"), front.client(client_name="worker-7")
     first.lpush("queue:ready", job("a"))
@@ -103,7 +103,7 @@ def test_a_worker_that_pops_on_and_speaks_of_its_last_job_keeps_it(make_front: C
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["in a thread", "in the loop"])
-def test_a_result_under_way_is_taken_when_the_front_stops(
+def test_a_result_under_way_is_accepted_when_the_server_stops(
     make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     front = make_front(remote_store=waits)
@@ -131,9 +131,7 @@ def test_a_result_under_way_is_taken_when_the_front_stops(
     assert raw.rest().endswith(b"\r\n+OK\r\n"), "and its worker was told"
 
 
-def test_one_agent_that_cannot_be_beaten_for_leaves_the_others_alive(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_heartbeat_does_not_stop_the_others(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     client = front.client()
     client.lpush("queue:ready", job("a"), job("b"), job("c"))
     client.rpop("queue:ready", 3)
@@ -150,7 +148,7 @@ def test_one_agent_that_cannot_be_beaten_for_leaves_the_others_alive(
     assert any(level == "error" for level, _, _ in front.log), "and it is told"
 
 
-def test_work_goes_on_and_leases_are_kept_while_many_look(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_and_leases_go_on_during_slow_queries(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at a hundred thousand jobs takes its time. Neither pops nor heartbeats stand in that line."""
     client = front.client()
     client.lpush("queue:ready", job("a"), job("b"))
@@ -181,7 +179,7 @@ def test_work_goes_on_and_leases_are_kept_while_many_look(front: Front, monkeypa
         assert raw.line().startswith(b"*")
 
 
-def test_a_feed_that_breaks_in_an_unforeseen_way_goes_on(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feed_goes_on_after_an_unexpected_error(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     changes, broken = front.store.changes, []
 
     def breaking(*args: Any, **more: Any) -> Any:
@@ -210,7 +208,7 @@ def test_a_feed_that_breaks_in_an_unforeseen_way_goes_on(front: Front, monkeypat
         {"step_results": []},
     ],
 )
-def test_a_strange_result_ends_the_job_or_is_refused_and_leaves_it_held(front: Front, more: dict[str, Any]) -> None:
+def test_a_strange_result_ends_the_job_or_is_refused(front: Front, more: dict[str, Any]) -> None:
     raw = front.raw()
     front.client().lpush("queue:ready", job("a"))
     raw.send(command("RPOP", "queue:ready"))
@@ -222,9 +220,7 @@ def test_a_strange_result_ends_the_job_or_is_refused_and_leaves_it_held(front: F
     assert front.client().execute_command("JOB.GET", "a")
 
 
-def test_a_job_whose_commit_breaks_in_an_unforeseen_way_goes_back_when_its_worker_does(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_commit_breaks_goes_back_with_its_worker(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go_on, commit = threading.Event(), threading.Event(), front.store.commit
 
     def breaking(*args: Any) -> Any:
@@ -245,7 +241,7 @@ def test_a_job_whose_commit_breaks_in_an_unforeseen_way_goes_back_when_its_worke
     eventually(lambda: front.status("a") == "queued", "it is back")
 
 
-def test_a_long_pipeline_of_results_that_are_refused_at_once_is_answered_in_full(front: Front) -> None:
+def test_a_long_pipeline_of_refused_results_is_answered_in_full(front: Front) -> None:
     raw = front.raw()
     raw.send(command("LPUSH", "queue:ready", job("mine")) + command("RPOP", "queue:ready"))
     assert raw.line() == b":1\r\n"

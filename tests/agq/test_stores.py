@@ -20,7 +20,7 @@ def over_redis(make_front: Callable[..., Front], redis_server: RedisServer) -> I
     return make_front(config_of={"store": redis_server.url, "redis": {"name": name, "lease_s": 5}})
 
 
-def test_a_job_goes_its_whole_way_over_a_redis_store(over_redis: Front) -> None:
+def test_a_job_runs_over_a_redis_store(over_redis: Front) -> None:
     client = over_redis.client(protocol=3)
     assert client.lpush("queue:ready", job("a"), job("b")) == 2
     assert client.llen("queue:ready") == 2
@@ -38,7 +38,7 @@ def test_a_job_goes_its_whole_way_over_a_redis_store(over_redis: Front) -> None:
     assert client.execute_command("JOB.CANCEL", "b") == "killed"
 
 
-def test_who_waits_is_woken_and_who_dies_loses_nothing_over_a_redis_store(over_redis: Front) -> None:
+def test_waiting_and_dying_clients_work_over_a_redis_store(over_redis: Front) -> None:
     dying, other = over_redis.client(), over_redis.client()
     other.lpush("queue:ready", job("a"))
     assert dying.brpop("queue:ready", 20) is not None

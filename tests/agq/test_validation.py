@@ -83,7 +83,7 @@ RULES: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_of_the_memo_is_kept(front: Front, rule: str) -> None:
+def test_each_rule_of_the_memo_is_enforced(front: Front, rule: str) -> None:
     good, bad, why = RULES[rule]
     client = front.client()
     with pytest.raises(redis.ResponseError) as refused:
@@ -95,12 +95,12 @@ def test_a_rule_of_the_memo_is_kept(front: Front, rule: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"id": "a", "id": "b"}', "\x00", '{"a": NaN}', "[" * 5000])
-def test_what_is_no_json_is_refused_with_its_place(front: Front, text: str) -> None:
+def test_invalid_json_is_refused_with_its_position(front: Front, text: str) -> None:
     with pytest.raises(redis.ResponseError, match=r"^invalid job: "):
         front.client().lpush("queue:ready", text)
 
 
-def test_several_are_queued_together_or_not_at_all(front: Front) -> None:
+def test_several_jobs_are_queued_together_or_not_at_all(front: Front) -> None:
     client = front.client()
     with pytest.raises(redis.ResponseError, match=r"^invalid job: value 2: steps: is required"):
         client.lpush("queue:ready", job("a"), '{"id": "b", "plan_id": "p"}', job("c"))
@@ -131,7 +131,7 @@ def test_a_job_of_more_than_a_mebibyte_is_refused_and_the_connection_goes_on(fro
     assert client.lpush("queue:ready", job("a", metadata={"x": "y" * (1 << 19)})) == 1
 
 
-def test_pushes_of_many_clients_are_each_answered_for_themselves(make_front: Callable[..., Front]) -> None:
+def test_pushes_of_many_clients_are_answered_separately(make_front: Callable[..., Front]) -> None:
     """They are taken to the store together; the bad ones among them spoil nobody else's."""
     front = make_front(config_of={"capacity": {"roles": {"Runner": 30}}})
     front.client().lpush("queue:ready", job("taken"))
@@ -152,7 +152,7 @@ def test_pushes_of_many_clients_are_each_answered_for_themselves(make_front: Cal
     assert len(front.store.list()) == 21 + 20 - busy
 
 
-def test_a_full_queue_says_that_it_is_busy(make_front: Callable[..., Front]) -> None:
+def test_a_full_queue_replies_busy(make_front: Callable[..., Front]) -> None:
     front = make_front(config_of={"capacity": {"roles": {"Runner": 2}}})
     client = front.client()
     assert client.lpush("queue:ready", job("a"), job("b")) == 2
@@ -162,7 +162,7 @@ def test_a_full_queue_says_that_it_is_busy(make_front: Callable[..., Front]) -> 
     assert client.lpush("queue:ready", job("a")) >= 2, "what is there already is not added"
 
 
-def test_a_job_of_another_form_is_popped_in_the_memos(front: Front) -> None:
+def test_a_job_of_another_form_is_popped_in_the_memos_form(front: Front) -> None:
     """Whatever was queued by other means: names become numbers, in the order in which they run."""
     from farro.store.port import Submission
 

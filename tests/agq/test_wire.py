@@ -43,7 +43,7 @@ def test_commands_are_the_same_however_their_bytes_are_cut(commands: list[list[b
     assert parsed(pieces) == commands
 
 
-def test_anything_at_all_is_commands_or_malformed_and_what_is_kept_is_bounded() -> None:
+def test_any_input_is_parsed_or_malformed_within_bounds() -> None:
     """A budget of seconds, for as many examples as they allow."""
     until = time.monotonic() + FUZZ_S
     grain = st.one_of(
@@ -101,13 +101,13 @@ def test_anything_at_all_is_commands_or_malformed_and_what_is_kept_is_bounded() 
         (b"\x16\x03\x01\x02\n", "not a RESP command"),
     ],
 )
-def test_what_is_no_command_is_malformed(data: bytes, why: str) -> None:
+def test_invalid_commands_are_malformed(data: bytes, why: str) -> None:
     with pytest.raises(Malformed) as told:
         parsed([data], SMALL)
     assert why in str(told.value)
 
 
-def test_a_length_is_refused_before_what_it_announces_is_kept() -> None:
+def test_a_length_is_refused_before_its_data_is_kept() -> None:
     parser = Parser(UNAUTHENTICATED)
     parser.feed(b"*2\r\n$4\r\nAUTH\r\n$4097\r\n")
     with pytest.raises(Malformed):
@@ -138,7 +138,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.sampled_from([2, 3]))
-def test_what_is_said_is_understood_by_hiredis(value: Any, proto: int) -> None:
+def test_hiredis_understands_the_replies(value: Any, proto: int) -> None:
     reader = hiredis.Reader()
     reader.feed(encode(value, proto))
     assert reader.gets() == value
@@ -175,5 +175,5 @@ def test_replies_of_both_protocols() -> None:
         ("*a" * 300 + "z", "a" * 1000, False),
     ],
 )
-def test_patterns_are_those_of_redis(pattern: str, name: str, fits: bool) -> None:
+def test_patterns_match_like_redis(pattern: str, name: str, fits: bool) -> None:
     assert GlobPattern(pattern.encode()).fits(name.encode()) is fits

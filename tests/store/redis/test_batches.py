@@ -30,7 +30,7 @@ def end(store: RedisStore, claims: list[Claim]) -> list[Lifecycle | ClaimLost | 
     return store.commit_batch([(claim, Succeeded(report=report(claim))) for claim in claims])  # type: ignore[return-value]
 
 
-def test_several_are_claimed_in_one_request(rig: Rig) -> None:
+def test_a_batch_is_claimed_in_one_request(rig: Rig) -> None:
     store = rig.store()
     assert isinstance(store, BatchStore)
     one, other = store.join("a", role="Runner"), store.join("b", role="Runner")
@@ -49,7 +49,7 @@ def test_several_are_claimed_in_one_request(rig: Rig) -> None:
     assert store.count()[Status.IN_PROGRESS] == 7
 
 
-def test_a_row_ends_before_a_job_of_another_version_and_the_rest_keep_their_places(rig: Rig) -> None:
+def test_a_batch_ends_before_a_job_of_another_version_and_the_rest_keep_their_positions(rig: Rig) -> None:
     """All of a row are taken from the head of the queue at once; who is not claimed goes back to where it was."""
     store = rig.store()
     ids = fill(store, 8)
@@ -66,7 +66,7 @@ def test_a_row_ends_before_a_job_of_another_version_and_the_rest_keep_their_plac
     assert (store.count()[Status.QUEUED], store.count()[Status.IN_PROGRESS]) == (2, 6)
 
 
-def test_several_are_committed_in_one_request(rig: Rig) -> None:
+def test_a_batch_is_committed_in_one_request(rig: Rig) -> None:
     store = rig.store()
     agent, operator = store.join("a", role="Runner"), store.join("o", role=None)
     store.enqueue(submission(99, job_id="first"))
@@ -96,7 +96,7 @@ def test_a_dead_agents_commits_are_all_refused(rig: Rig) -> None:
     assert [type(what) for what in end(store, claims)] == [AgentLost, AgentLost]
 
 
-def test_what_was_not_begun_is_told_in_the_common_audit_log(rig: Rig) -> None:
+def test_returned_jobs_are_logged_in_the_common_audit_log(rig: Rig) -> None:
     store = rig.store()
     ids = fill(store, 8)
     agent, other = store.join("a", role="Runner"), store.join("b", role="Runner")
@@ -117,7 +117,7 @@ def test_what_was_not_begun_is_told_in_the_common_audit_log(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "after it did it"])
-def test_lost_answers_of_several_are_asked_for_again(redis_server: RedisServer, shm: Path, after: bool) -> None:
+def test_lost_answers_of_a_batch_are_requested_again(redis_server: RedisServer, shm: Path, after: bool) -> None:
     for cut in range(1000):
         with proxied(redis_server.port) as proxy:
             rig = Rig(shm / str(cut), redis_server.url)

@@ -92,7 +92,7 @@ class Hall:
         return thread
 
 
-def test_small_jobs_are_done_in_a_row(rig: Rig) -> None:
+def test_small_jobs_are_done_in_batches(rig: Rig) -> None:
     store = rig.store(real=True)
     hall = Hall(store)
     ids = hall.enqueue(*["quick"] * 40)
@@ -104,7 +104,7 @@ def test_small_jobs_are_done_in_a_row(rig: Rig) -> None:
     assert hall.logged.count("job status changed") == 40
 
 
-def test_behind_a_job_that_takes_long_the_others_go_back(rig: Rig) -> None:
+def test_jobs_behind_a_long_one_go_back_to_the_queue(rig: Rig) -> None:
     store = rig.store(real=True)
     hall = Hall(store)
     ids = hall.enqueue("quick", "long", *["quick"] * 6)
@@ -145,7 +145,7 @@ def test_a_stopped_worker_hands_back_what_it_has_not_begun(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["without children", "beside a command"])
-def test_what_is_over_is_committed_before_a_neighbour_is_tried_again(
+def test_finished_jobs_are_committed_before_another_is_retried(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """That may take as long as its retries; and the server may be away by then."""

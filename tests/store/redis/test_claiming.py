@@ -43,7 +43,7 @@ def ended(store: RedisStore, claims: list[Claim]) -> None:
 # --- tags ---
 
 
-def test_a_job_that_a_row_leaves_in_its_queue_is_found_by_the_next(rig: Rig) -> None:
+def test_a_job_that_a_batch_leaves_is_claimed_by_the_next_one(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("w", role="Runner", tags=["gpu"])
     store.enqueue(tagged("first", "gpu"))
@@ -56,7 +56,7 @@ def test_a_job_that_a_row_leaves_in_its_queue_is_found_by_the_next(rig: Rig) -> 
     assert found == [["first"], ["alone"], ["last"]]
 
 
-def test_a_row_of_several_queues_keeps_their_common_order(rig: Rig) -> None:
+def test_a_batch_from_several_queues_keeps_their_common_order(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("w", role="Runner", tags=["gpu", "big"])
     order = ["a", "b", "c", "d", "e", "f", "g"]
@@ -69,7 +69,7 @@ def test_a_row_of_several_queues_keeps_their_common_order(rig: Rig) -> None:
     assert store.find("anothers") is not None
 
 
-def test_the_work_of_a_claim_is_that_of_the_sets_of_tags_not_of_the_row(rig: Rig) -> None:
+def test_the_cost_of_a_claim_depends_on_the_tag_sets_not_on_the_batch(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("w", role="Runner", tags=["gpu"])
     for number in range(40):
@@ -94,7 +94,7 @@ def rights(rig: Rig, admin: RedisStore, user: str, without: str) -> None:
     admin._context.client.call("ACL", "SETUSER", user, "reset", *(word for word in words if word != f"+{without}"))
 
 
-def test_where_a_right_is_missing_no_job_leaves_its_queue(rig: Rig) -> None:
+def test_without_a_right_no_job_leaves_its_queue(rig: Rig) -> None:
     admin = rig.store()
     admin.enqueue_many([submission(number) for number in range(20)])
     for right in ("incrby", "xadd"):
@@ -109,7 +109,7 @@ def test_where_a_right_is_missing_no_job_leaves_its_queue(rig: Rig) -> None:
     assert admin.count()[Status.QUEUED] == 10
 
 
-def test_who_may_not_wait_is_told_and_does_not_turn_in_place(rig: Rig) -> None:
+def test_a_user_without_the_right_to_wait_gets_an_error_and_does_not_spin(rig: Rig) -> None:
     admin = rig.store()
     rights(rig, admin, "deaf", "bzpopmin")
     store = rig.store(real=True, user="deaf", password="secret")
@@ -149,7 +149,7 @@ def waits(store: RedisStore, count: int) -> None:
     eventually(lambda: store._context.client.call("CLIENT", "LIST").count(b"cmd=bzpopmin") == count)
 
 
-def test_a_bell_that_a_dead_worker_heard_rings_for_another(rig: Rig) -> None:
+def test_a_wakeup_of_a_dead_worker_goes_to_another(rig: Rig) -> None:
     store = rig.store(real=True)
     first = Waiting(rig.store(real=True))
     waits(store, 1)
@@ -161,7 +161,7 @@ def test_a_bell_that_a_dead_worker_heard_rings_for_another(rig: Rig) -> None:
     assert second.said() == ["j"]
 
 
-def test_a_delayed_job_is_begun_in_time_though_who_heard_of_it_has_ended(rig: Rig) -> None:
+def test_a_delayed_job_starts_in_time_though_the_worker_that_knew_of_it_ended(rig: Rig) -> None:
     store = rig.store(real=True)
     first = Waiting(rig.store(real=True))
     waits(store, 1)
@@ -177,7 +177,7 @@ def test_a_delayed_job_is_begun_in_time_though_who_heard_of_it_has_ended(rig: Ri
     assert CLOCK.now() < due + timedelta(seconds=WAIT_S / 3), "not by the end of its wait"
 
 
-def test_whoever_waits_in_a_claim_is_woken_when_a_queue_goes_on(rig: Rig) -> None:
+def test_a_waiting_claim_is_woken_when_its_queue_is_resumed(rig: Rig) -> None:
     store = rig.store(real=True)
     assert store.pause("Runner", QueuePause(by="ann", at="now"))
     waiters = [Waiting(rig.store(real=True)), Waiting(rig.store(real=True), "gpu")]
@@ -190,7 +190,7 @@ def test_whoever_waits_in_a_claim_is_woken_when_a_queue_goes_on(rig: Rig) -> Non
     assert sorted(str(waiter.said()) for waiter in waiters) == ["['heavy']", "['plain']"]
 
 
-def test_a_call_that_comes_with_an_answer_is_heard(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wake_that_comes_with_a_reply_is_not_lost(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread has no turn for a moment: then both are there, the answer and the call."""
     store = rig.store(real=True)
     agent = store.join("w", role="Runner")
@@ -213,7 +213,7 @@ def test_a_call_that_comes_with_an_answer_is_heard(rig: Rig, monkeypatch: pytest
     assert late == []
 
 
-def test_a_process_with_many_descriptors_waits_too(rig: Rig) -> None:
+def test_a_process_with_many_descriptors_can_wait(rig: Rig) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(2048, min(4096, limits[1])), limits[1]))
     many = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
@@ -234,7 +234,7 @@ def test_a_process_with_many_descriptors_waits_too(rig: Rig) -> None:
 # --- replicas ---
 
 
-def test_what_rides_with_a_commit_that_too_few_replicas_have_goes_back(rig: Rig) -> None:
+def test_jobs_claimed_with_an_unreplicated_commit_go_back(rig: Rig) -> None:
     """It was claimed on the master, and would count an attempt that nobody began."""
     calm, strict = rig.store(), rig.store(wait_replicas=1, wait_s=0.02)
     calm.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
@@ -253,7 +253,7 @@ def test_what_rides_with_a_commit_that_too_few_replicas_have_goes_back(rig: Rig)
     assert [view.jobs for view in calm.agents()] == [()]
 
 
-def test_a_claim_that_is_refused_takes_nothing_from_the_commit_it_rode_with(tmp_path: Path) -> None:
+def test_a_refused_claim_does_not_undo_the_commit_sent_with_it(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis").start()
     rig = Rig(tmp_path, server.url)
     try:
@@ -271,7 +271,7 @@ def test_a_claim_that_is_refused_takes_nothing_from_the_commit_it_rode_with(tmp_
         server.stop()
 
 
-def test_slots_promise_while_others_leave(rig: Rig) -> None:
+def test_a_slot_keeps_its_promised_folder_while_others_leave(rig: Rig) -> None:
     """Folders of attempts: what one slot was promised is not forgotten because another goes."""
     store = rig.store()
     space: Any = store._context.workspace

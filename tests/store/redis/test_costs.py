@@ -58,7 +58,7 @@ def test_a_job_takes_three_round_trips_whatever_the_backlog(rig: Rig, figure: Ca
     figure("redis: commands of a job, those of its scripts included", sum(costs[0][1].values()))
 
 
-def test_looking_costs_as_much_as_what_is_looked_for(rig: Rig) -> None:
+def test_a_query_costs_as_much_as_its_result(rig: Rig) -> None:
     store = rig.store()
     store.enqueue_many([submission(n, job_id=f"j{n:04d}") for n in range(2500)])
     agent = store.join("w", role="Runner")
@@ -84,7 +84,7 @@ def test_looking_costs_as_much_as_what_is_looked_for(rig: Rig) -> None:
     assert len(store.list()) == 2500
 
 
-def test_many_jobs_are_sent_in_parts_and_compared_before(rig: Rig) -> None:
+def test_many_jobs_are_sent_in_parts_and_compared_first(rig: Rig) -> None:
     store = rig.store()
     store.enqueue(submission(1, job_id="taken"))
     before = store._context.client.requests
@@ -101,7 +101,7 @@ def test_many_jobs_are_sent_in_parts_and_compared_before(rig: Rig) -> None:
     assert store._context.client.requests - before == 4, "a part is bounded by its size too"
 
 
-def test_finished_jobs_are_removed_with_all_that_was_theirs(rig: Rig) -> None:
+def test_finished_jobs_are_removed_with_all_their_keys(rig: Rig) -> None:
     store = rig.store()
     boss, agent = store.join("b", role=None), store.join("w", role="Runner")
     job = Submission(role="Runner", prompt=plan(), job_id="done", payload={"a": b"1"})
@@ -121,7 +121,7 @@ def test_finished_jobs_are_removed_with_all_that_was_theirs(rig: Rig) -> None:
     assert store.enqueue_named("nightly", submission(2, job_id="done")) == "done", "the id and the name are free again"
 
 
-def test_the_common_log_tells_what_every_machine_did(rig: Rig) -> None:
+def test_the_common_log_has_the_changes_of_every_machine(rig: Rig) -> None:
     here, there = rig.store(), rig.store()
     job_id = here.enqueue(submission())
     other = there.enqueue(submission())
@@ -142,7 +142,7 @@ def test_the_common_log_tells_what_every_machine_did(rig: Rig) -> None:
     assert plain == [{"actor": "submitter", **line} for line in rig.audited]
 
 
-def test_a_feed_that_was_cut_off_says_so(redis_server: RedisServer, rig: Rig) -> None:
+def test_a_trimmed_feed_reports_a_gap(redis_server: RedisServer, rig: Rig) -> None:
     store = rig.store(keep_changes=10, keep_audit=10)
     cursors = {role: store.changes(None, role=role).cursor for role in ("Runner", None)}
     for n in range(400):  # the server cuts its streams in whole nodes of a hundred entries
@@ -153,7 +153,7 @@ def test_a_feed_that_was_cut_off_says_so(redis_server: RedisServer, rig: Rig) ->
         assert not store.changes(late.cursor, role=role).gap
 
 
-def test_to_look_on_costs_the_same_whatever_the_backlog(rig: Rig) -> None:
+def test_watching_costs_the_same_whatever_the_backlog(rig: Rig) -> None:
     store = rig.store()
     viewer = Viewer(store, store.root, rig.clock)
     viewer.overview(rig.clock.now())

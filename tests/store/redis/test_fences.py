@@ -89,7 +89,7 @@ def test_an_agent_that_is_late_and_holds_nothing_goes_on(rig: Rig) -> None:
         store.heartbeat(agent)
 
 
-def test_a_heartbeat_is_no_round_trip_while_the_server_heard_of_the_agent(rig: Rig) -> None:
+def test_a_heartbeat_takes_no_round_trip_soon_after_another_call(rig: Rig) -> None:
     store = rig.store(lease_s=LEASE_S)
     store.enqueue(submission())
     agent = store.join("w", role="Runner")
@@ -140,7 +140,7 @@ def test_two_watchdogs_at_once_do_everything_once(rig: Rig) -> None:
     assert {tuple(hop.reason for hop in view.lifecycle.hops) for view in store.list()} == {(Reason.AGENT_DIED,)}
 
 
-def test_a_dependent_is_seen_to_by_the_next_watchdog(rig: Rig) -> None:
+def test_the_next_watchdog_unblocks_a_forgotten_dependent(rig: Rig) -> None:
     """Whoever ended the dependency dies before it can look at what waited for it."""
     store = rig.store()
     store.enqueue(submission(job_id="first"))
@@ -180,7 +180,7 @@ def test_a_job_of_another_schema_version_is_never_processed(rig: Rig) -> None:
     assert claimed(store).job_id == "newer"
 
 
-def test_a_job_that_cannot_be_read_stops_nobody(rig: Rig) -> None:
+def test_an_unreadable_job_stops_no_other(rig: Rig) -> None:
     store = rig.store()
     store.enqueue(submission(1, job_id="torn"))
     store.enqueue(submission(2, job_id="whole"))

@@ -42,7 +42,7 @@ class NoRoom(LocalWorkspace):
         raise StorageTrouble("no room")
 
 
-def test_a_machine_that_can_make_no_folder_uses_up_no_attempt(rig: Rig, shm: Path) -> None:
+def test_a_machine_without_room_for_folders_uses_up_no_attempt(rig: Rig, shm: Path) -> None:
     workspace = NoRoom(str(shm), name=rig.name, clock=rig.clock)
     store = rig.store(workspace=workspace)
     store.enqueue(submission(job_id="j"))
@@ -66,7 +66,7 @@ def test_a_machine_that_can_make_no_folder_uses_up_no_attempt(rig: Rig, shm: Pat
     assert [hop.reason.value for hop in view.lifecycle.hops] == ["released"]
 
 
-def test_when_the_next_job_is_due_is_told_in_this_machines_time(rig: Rig) -> None:
+def test_the_next_due_time_is_by_this_machines_clock(rig: Rig) -> None:
     clock = ManualClock(EPOCH + timedelta(days=400 * 365))  # far before the server's, whatever that says
     store = rig.store(clock=clock, own_time=False)
     store.join("w", role="Runner")
@@ -90,7 +90,7 @@ def test_payload_names_are_plain_file_names_here_too(rig: Rig, name: str) -> Non
     assert store.list() == []
 
 
-def test_a_prompt_that_is_no_json_is_told_as_a_mistake(rig: Rig) -> None:
+def test_a_prompt_that_is_no_json_is_an_input_error(rig: Rig) -> None:
     store = rig.store()
     with pytest.raises(InputError, match="cannot be written as JSON"):
         store.enqueue(Submission(role="Runner", prompt={"steps": object()}))
@@ -109,7 +109,7 @@ def test_a_prompt_that_is_no_json_is_told_as_a_mistake(rig: Rig) -> None:
         ("odd", "x"),
     ],
 )
-def test_posted_content_that_cannot_be_read_ends_its_job_and_nobody_elses(rig: Rig, field: str, text: str) -> None:
+def test_unreadable_posted_content_fails_only_its_job(rig: Rig, field: str, text: str) -> None:
     store = rig.store()
     store.enqueue(submission(1, job_id="bad"))
     store.enqueue(submission(2, job_id="good"))
@@ -125,7 +125,7 @@ def test_posted_content_that_cannot_be_read_ends_its_job_and_nobody_elses(rig: R
     assert (view.lifecycle.error or {})["category"] == "damaged"
 
 
-def test_a_prompt_that_cannot_be_read_ends_its_job_and_nobody_elses(rig: Rig) -> None:
+def test_an_unreadable_prompt_fails_only_its_job(rig: Rig) -> None:
     store = rig.store()
     store.enqueue(submission(1, job_id="bad"))
     store.enqueue(submission(2, job_id="good"))
@@ -135,7 +135,7 @@ def test_a_prompt_that_cannot_be_read_ends_its_job_and_nobody_elses(rig: Rig) ->
     assert claim.job_id == "good"
 
 
-def test_a_lifecycle_that_cannot_be_read_keeps_no_worker_from_the_next_job(rig: Rig) -> None:
+def test_an_unreadable_lifecycle_does_not_stop_a_worker(rig: Rig) -> None:
     store = rig.store()
     store.enqueue(submission(1, job_id="bad"))
     store.enqueue(submission(2, job_id="good"))
@@ -155,7 +155,7 @@ def unroutable(store: RedisStore, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("life", ["{", "other version"])
-def test_a_marked_job_that_cannot_be_read_keeps_no_watchdog_from_its_work(rig: Rig, life: str) -> None:
+def test_an_unreadable_marked_job_does_not_stop_a_watchdog(rig: Rig, life: str) -> None:
     store = rig.store(lease_s=30.0)
     store.enqueue(submission(1, job_id="bad"))
     unroutable(store, "bad")
@@ -170,7 +170,7 @@ def test_a_marked_job_that_cannot_be_read_keeps_no_watchdog_from_its_work(rig: R
     assert ("orphan", "stale") in [(done.job_id, done.what) for done in store.recover(dog)]
 
 
-def test_a_waiting_prompt_that_cannot_be_read_keeps_no_watchdog_from_its_work(rig: Rig) -> None:
+def test_an_unreadable_waiting_prompt_does_not_stop_a_watchdog(rig: Rig) -> None:
     store = rig.store(lease_s=30.0)
     store.enqueue(submission(1, job_id="first"))
     store.enqueue(Submission(role="Runner", prompt=plan(2, metadata={"after": ["first"]}), job_id="bad"))

@@ -39,7 +39,7 @@ def played(rig: Rig, proxy: Proxy) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "after it did it"])
-def test_a_lost_answer_is_asked_for_again(
+def test_a_call_with_a_lost_answer_is_repeated_safely(
     redis_server: RedisServer, shm: Path, after: bool, figure: Callable[..., None]
 ) -> None:
     with proxied(redis_server.port) as proxy:

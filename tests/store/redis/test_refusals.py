@@ -60,7 +60,7 @@ class Admin:
         ("min-replicas-to-write", "1", "0", b"NOREPLICAS"),
     ],
 )
-def test_a_refusal_that_passes_is_waited_for(tmp_path: Path, setting: str, strict: str, lax: str, sign: bytes) -> None:
+def test_a_passing_refusal_is_retried(tmp_path: Path, setting: str, strict: str, lax: str, sign: bytes) -> None:
     with served(tmp_path) as (server, rig):
         admin = Admin(server.url)
         store = rig.store(real=True, retry_s=PATIENCE_S)
@@ -115,7 +115,7 @@ def test_a_repeated_call_waits_for_the_replicas_as_the_first_did(tmp_path: Path,
             replica.stop()
 
 
-def test_a_repeated_call_takes_no_name_back_that_has_passed_on(rig: Rig) -> None:
+def test_a_repeated_call_does_not_take_back_a_reassigned_name(rig: Rig) -> None:
     store = rig.store()
     server, sent = store._context.client, []
     run = server.run
@@ -134,7 +134,7 @@ def test_a_repeated_call_takes_no_name_back_that_has_passed_on(rig: Rig) -> None
     assert store.names() == {"nightly": "two"}
 
 
-def test_a_copy_shows_the_job_as_it_was_looked_at(rig: Rig) -> None:
+def test_a_copied_folder_shows_the_job_as_it_was_read(rig: Rig) -> None:
     store = rig.store()
     store.enqueue(submission(job_id="j"))
     before = store.find("j")
@@ -149,7 +149,7 @@ def test_a_copy_shows_the_job_as_it_was_looked_at(rig: Rig) -> None:
     assert told["status"] == "succeeded"
 
 
-def test_who_waits_over_tls_is_woken(tmp_path: Path) -> None:
+def test_a_client_that_waits_over_tls_is_woken(tmp_path: Path) -> None:
     need("openssl")
     key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]

@@ -31,7 +31,7 @@ def status(store: RedisStore, job_id: str) -> Any:
     return view and view.status
 
 
-def test_an_attempt_whose_commit_the_server_lost_stays_in_nobodys_hands(rig: Rig) -> None:
+def test_an_attempt_whose_commit_the_server_lost_is_recovered(rig: Rig) -> None:
     store = rig.store(lease_s=30.0)
     agent = store.join("w", role="Runner")
     store.enqueue(submission(job_id="j"))
@@ -52,7 +52,7 @@ def test_an_attempt_whose_commit_the_server_lost_stays_in_nobodys_hands(rig: Rig
     assert status(store, "j") is Status.SUCCEEDED
 
 
-def test_it_is_noticed_while_there_is_other_work_too(rig: Rig) -> None:
+def test_a_lost_commit_is_noticed_while_there_is_other_work(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("w", role="Runner")
     store.enqueue(submission(1, job_id="j"))
@@ -68,7 +68,7 @@ def test_it_is_noticed_while_there_is_other_work_too(rig: Rig) -> None:
     store.commit(other, Succeeded(report=report(other)))
 
 
-def test_what_an_agent_holds_and_knows_of_is_left_to_it(rig: Rig) -> None:
+def test_an_agent_keeps_the_claims_that_it_knows_of(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("w", role="Runner")
     for n in range(3):

@@ -92,7 +92,7 @@ def test_one_worker_is_woken_for_a_job(rig: Rig) -> None:
         waiter.join(WAIT_S)
 
 
-def test_who_is_woken_wakes_the_next_where_jobs_are_left(rig: Rig) -> None:
+def test_a_woken_worker_wakes_the_next_if_jobs_are_left(rig: Rig) -> None:
     store = rig.store(real=True)
     waiters = [Waiter(rig.store(real=True)) for _ in range(3)]
     waiting(store, 3)
@@ -100,7 +100,7 @@ def test_who_is_woken_wakes_the_next_where_jobs_are_left(rig: Rig) -> None:
     assert sorted(job_id for waiter in waiters for job_id in waiter.claimed()) == ["j00", "j01", "j02"]
 
 
-def test_what_is_handed_back_wakes_another(rig: Rig) -> None:
+def test_a_returned_job_wakes_another_worker(rig: Rig) -> None:
     store = rig.store(real=True)
     fill(store, 1)
     claims = store.claim_batch(store.join("w", role="Runner"), 1)
@@ -110,7 +110,7 @@ def test_what_is_handed_back_wakes_another(rig: Rig) -> None:
     assert waiter.claimed() == ["j00"]
 
 
-def test_a_job_with_tags_wakes_who_offers_them(rig: Rig) -> None:
+def test_a_job_with_tags_wakes_a_worker_that_offers_them(rig: Rig) -> None:
     store, plain = rig.store(real=True), Waiter(rig.store(real=True))
     tagged = Waiter(rig.store(real=True), tags=["gpu"])
     waiting(store, 1)
@@ -122,7 +122,7 @@ def test_a_job_with_tags_wakes_who_offers_them(rig: Rig) -> None:
     assert plain.claimed() == ["j00"]
 
 
-def test_a_delayed_job_is_begun_in_time_whoever_heard_of_it(rig: Rig) -> None:
+def test_a_delayed_job_starts_in_time_whichever_worker_knew_of_it(rig: Rig) -> None:
     """One of them hears of it, and is given another job before it is due."""
     store = rig.store(real=True)
     waiters = [Waiter(rig.store(real=True)) for _ in range(2)]
@@ -135,7 +135,7 @@ def test_a_delayed_job_is_begun_in_time_whoever_heard_of_it(rig: Rig) -> None:
     assert CLOCK.now() < due + timedelta(seconds=WAIT_S / 2), "not by the end of a wait"
 
 
-def test_who_was_too_late_goes_on_waiting(rig: Rig) -> None:
+def test_a_worker_that_was_too_late_waits_on(rig: Rig) -> None:
     store = rig.store(real=True)
     waiters = [Waiter(store), Waiter(rig.store(real=True))]
     fill(store, 1)
@@ -145,7 +145,7 @@ def test_who_was_too_late_goes_on_waiting(rig: Rig) -> None:
     assert sorted(job_id for waiter in waiters for job_id in waiter.claimed()) == ["j00", "k00"]
 
 
-def test_whoever_waits_in_a_claim_is_woken(rig: Rig) -> None:
+def test_wake_ends_a_waiting_claim(rig: Rig) -> None:
     store = rig.store(real=True)
     waiter = Waiter(store)
     store.wake("Runner")
@@ -156,7 +156,7 @@ def test_whoever_waits_in_a_claim_is_woken(rig: Rig) -> None:
     assert [claim.job_id for claim in store.claim_or_wait(waiter.agent, 1, WAIT_S)] == ["j00"]
 
 
-def test_a_claim_that_waits_has_what_falls_due(rig: Rig) -> None:
+def test_a_waiting_claim_gets_a_job_that_falls_due(rig: Rig) -> None:
     store = rig.store(real=True)
     due = CLOCK.now() + timedelta(seconds=1)
     store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
@@ -182,7 +182,7 @@ def after_a_row(store: RedisStore, agent: Agent) -> list[str]:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "after it did it"])
 @pytest.mark.parametrize(("ask", "wanted"), [(rung, ["j00", "j01"]), (after_a_row, ["j02", "j03"])])
-def test_lost_answers_of_a_claim_that_rides_are_asked_for_again(
+def test_a_claim_sent_with_a_commit_is_repeated_after_a_lost_answer(
     redis_server: RedisServer, shm: Path, after: bool, ask: Asked, wanted: list[str]
 ) -> None:
     for cut in range(1000):
@@ -221,7 +221,7 @@ def test_a_server_that_forgot_a_script_does_both_once(rig: Rig, known: str) -> N
     assert [job for view in store.agents() for job in view.jobs] == [claim.job_id for claim in claims]
 
 
-def test_a_row_and_the_claim_of_the_next_are_one_request(rig: Rig) -> None:
+def test_the_commit_of_a_batch_and_the_next_claim_are_one_request(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
@@ -233,7 +233,7 @@ def test_a_row_and_the_claim_of_the_next_are_one_request(rig: Rig) -> None:
     assert [claim.job_id for claim in claims] == ["j04", "j05"]
 
 
-def test_an_agent_that_is_dead_is_told_of_each_of_its_row(rig: Rig) -> None:
+def test_a_dead_agent_learns_that_it_lost_each_job_of_its_batch(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
@@ -244,7 +244,7 @@ def test_an_agent_that_is_dead_is_told_of_each_of_its_row(rig: Rig) -> None:
     assert claims == []
 
 
-def test_a_slot_that_leaves_hands_back_what_it_claimed_ahead(rig: Rig) -> None:
+def test_a_leaving_slot_hands_back_jobs_that_it_claimed_ahead(rig: Rig) -> None:
     store = rig.store(real=True)
     runner = InlineRunner(tools=Tools({}), clock=CLOCK)
     slot = Slot(

@@ -48,7 +48,7 @@ def work_all(store: RedisStore, agent: Agent) -> int:
 # --- killed ---
 
 
-def test_what_was_acknowledged_is_there_after_the_server_was_killed(tmp_path: Path) -> None:
+def test_acknowledged_changes_survive_a_kill_of_the_server(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis", durable=True).start()
     with rigged(server, tmp_path) as rig:
         store = rig.store(real=True)
@@ -69,7 +69,7 @@ def test_what_was_acknowledged_is_there_after_the_server_was_killed(tmp_path: Pa
         assert store.count()[Status.SUCCEEDED] == 30
 
 
-def test_a_server_that_is_killed_during_the_work_loses_nothing(tmp_path: Path, figure: Callable[..., None]) -> None:
+def test_a_server_killed_during_work_loses_nothing(tmp_path: Path, figure: Callable[..., None]) -> None:
     server = RedisServer(folder=tmp_path / "redis", durable=True).start()
     with rigged(server, tmp_path) as rig:
         acknowledged: list[str] = []
@@ -155,7 +155,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(rig: Rig) -> None:
         store.release(claim)
 
 
-def test_whoever_waits_for_changes_is_told_of_the_gap_when_the_server_was_away(tmp_path: Path) -> None:
+def test_a_waiter_for_changes_gets_a_gap_after_the_server_was_away(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis", durable=True).start()
     with rigged(server, tmp_path) as rig:
         store = rig.store(real=True)
@@ -178,7 +178,7 @@ def test_whoever_waits_for_changes_is_told_of_the_gap_when_the_server_was_away(t
         assert [item.job_id for item in told.items] == [job_id]
 
 
-def test_whoever_waits_asks_the_server_nothing(tmp_path: Path) -> None:
+def test_a_waiter_sends_no_requests(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis").start()
     with rigged(server, tmp_path) as rig:
         store, other = rig.store(real=True), rig.store(real=True)
@@ -203,7 +203,7 @@ def test_whoever_waits_asks_the_server_nothing(tmp_path: Path) -> None:
 # --- in words ---
 
 
-def test_a_server_that_is_away_is_said_in_words(rig: Rig) -> None:
+def test_an_unreachable_server_has_a_helpful_error(rig: Rig) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     store = rig.store(url=url, retry_s=2.0)
     before = rig.clock.monotonic_s()
@@ -217,7 +217,7 @@ def test_a_server_that_is_away_is_said_in_words(rig: Rig) -> None:
         store.changes(None)
 
 
-def test_a_wrong_password_is_said_in_words_and_never_told(tmp_path: Path) -> None:
+def test_a_wrong_password_has_a_helpful_error_and_is_never_shown(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis", options=("--requirepass", "right")).start()
     with rigged(server, tmp_path) as rig:
         for password in (None, "wr0ng-secret"):
@@ -230,7 +230,7 @@ def test_a_wrong_password_is_said_in_words_and_never_told(tmp_path: Path) -> Non
         assert "right" not in repr(store._context)
 
 
-def test_a_server_that_is_too_old_is_said_in_words(rig: Rig) -> None:
+def test_an_old_server_has_a_helpful_error(rig: Rig) -> None:
     with old_server() as url, pytest.raises(InputError, match=r"Redis 6\.2\.14; farro needs Redis 7") as told:
         rig.store(url=url).enqueue(submission())
     assert "Valkey" in str(told.value)
@@ -264,7 +264,7 @@ def old_server(other: bytes = b"") -> Iterator[str]:
     thread.join(5)
 
 
-def test_a_full_server_begins_nothing_new_and_what_runs_goes_on(tmp_path: Path) -> None:
+def test_a_full_server_starts_no_job_but_running_jobs_end(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis").start()
     with rigged(server, tmp_path) as rig:
         store = rig.store(lease_s=5.0, beat_s=0.0)
@@ -295,7 +295,7 @@ def test_a_full_server_begins_nothing_new_and_what_runs_goes_on(tmp_path: Path) 
         assert {str(status): count for status, count in store.count().items() if count} == {"succeeded": 1, "killed": 1}
 
 
-def test_a_replica_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
+def test_a_replica_refuses_jobs_with_a_helpful_error(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis").start()
     with rigged(server, tmp_path) as rig:
         store = rig.store(retry_s=1.0)
@@ -304,7 +304,7 @@ def test_a_replica_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
             store.enqueue(submission())
 
 
-def test_what_is_no_redis_server_is_said_in_words(rig: Rig) -> None:
+def test_another_server_than_redis_has_a_helpful_error(rig: Rig) -> None:
     with old_server(b"HTTP/1.1 400 Bad Request\r\n") as url, pytest.raises(StorageTrouble, match="is no Redis server"):
         rig.store(url=url, retry_s=0.5).enqueue(submission())
     with pytest.raises(InputError, match="not an address"):
@@ -314,7 +314,7 @@ def test_what_is_no_redis_server_is_said_in_words(rig: Rig) -> None:
 # --- other ways to it ---
 
 
-def test_a_server_behind_a_socket_of_the_machine_and_another_database(tmp_path: Path, shm: Path) -> None:
+def test_a_unix_socket_and_another_database_work(tmp_path: Path, shm: Path) -> None:
     path = f"{shm}/redis.sock"
     server = RedisServer(folder=tmp_path / "redis", options=("--unixsocket", path)).start()
     with rigged(server, tmp_path) as rig:
@@ -351,7 +351,7 @@ def test_tls_needs_a_certificate_that_is_trusted(tmp_path: Path) -> None:
 # --- replicas ---
 
 
-def test_what_is_acknowledged_has_reached_the_replicas_that_were_asked_for(tmp_path: Path) -> None:
+def test_acknowledged_changes_have_reached_the_configured_replicas(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis").start()
     replica = RedisServer(folder=tmp_path / "replica", options=("--replicaof", f"127.0.0.1 {server.port}")).start()
     try:
@@ -388,7 +388,7 @@ def acl_line() -> str:
     return found[0].replace("NAME", "PLACE").replace(">PASSWORD", ">secret")
 
 
-def test_doctor_asks_for_every_right_of_the_documentation() -> None:
+def test_doctor_checks_every_right_of_the_documentation() -> None:
     written = {word[1:].upper() for word in acl_line().split() if word.startswith("+")}
     assert set(checks.COMMANDS) == written
 

@@ -11,7 +11,7 @@ Programs that submit, read or manage jobs open the store behind agq instead, or 
   [test_a_result_is_taken_once]
 - `changes` waits in a blocking JOB.TAKE; the jobs that it brings belong to this slot, and its next claim returns them.
 - Small jobs go in batches (BatchStore): one round trip takes several, one posts their results, and each is accepted or
-  refused separately. [test_small_jobs_go_over_agq_in_rows]
+  refused separately. [test_small_jobs_go_over_agq_in_batches]
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ documents the keys.
   Enqueue, claim and commit take one round trip each. [test_a_job_takes_three_round_trips_whatever_the_backlog]
 - The fence is (agent, attempt), and the agent must be alive by the server's clock.
   [test_an_agent_whose_lease_is_over_is_fenced_though_it_lives]
-- Every call can be repeated after a lost answer. [test_a_lost_answer_is_asked_for_again]
+- Every call can be repeated after a lost answer. [test_a_call_with_a_lost_answer_is_repeated_safely]
 - Acknowledged changes are as durable as the server's persistence and replicas make them: docs/redis.md.
 """
 

@@ -19,7 +19,7 @@ from farro.host import fs
 SKEW_S = 5.0  # delays and leases use the server's clock; people read this machine's
 _KEY = "farro:{%s}:job:x"
 # Every command that the scripts and the store use, with example arguments; docs/redis.md has the ACL line.
-# [test_doctor_asks_for_every_right_of_the_documentation]
+# [test_doctor_checks_every_right_of_the_documentation]
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "EVAL": ("return 1", "1", _KEY),
     "EVALSHA": ("0" * 40, "1", _KEY),

@@ -46,8 +46,8 @@ def claim_or_wait(
     For a job without tags one worker without tags is woken: the one that waited longest. If the job is delayed, that
     worker learns when it is due and queues up again behind the others, so that they get jobs, and learn of it too,
     before it starts one itself. A worker with tags wakes for every entry, because only it knows which jobs fit.
-    [test_one_worker_is_woken_for_a_job, test_who_is_woken_wakes_the_next_where_jobs_are_left,
-    test_a_delayed_job_is_begun_in_time_whoever_heard_of_it]
+    [test_one_worker_is_woken_for_a_job, test_a_woken_worker_wakes_the_next_if_jobs_are_left,
+    test_a_delayed_job_starts_in_time_whichever_worker_knew_of_it]
     """
     script, role = context.scripts.claim, agent.role or ""
     until_s = context.clock.monotonic_s() + timeout_s

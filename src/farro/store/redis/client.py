@@ -1,7 +1,7 @@
 """Talk to the Redis server: kept connections, one round trip per request, and all retries.
 
 A call whose answer was lost is sent again with the last argument of its script set to 1. Each script's head says how it
-handles that; none does its work twice. [test_a_lost_answer_is_asked_for_again]
+handles that; none does its work twice. [test_a_call_with_a_lost_answer_is_repeated_safely]
 
 hiredis packs and parses. redis-py is not used: its overhead per request is longer than the server's answer, and its
 import takes longer than a whole farro command.
@@ -60,7 +60,7 @@ def pack(command: Sequence[Arg]) -> bytes:
 
 def readable(sockets: Sequence[socket.socket], timeout_s: float) -> list[socket.socket]:
     """Return the sockets that are readable or broken; an empty list after `timeout_s`. Uses poll where it exists:
-    select supports no descriptor above 1023. [test_a_process_with_many_descriptors_waits_too]"""
+    select supports no descriptor above 1023. [test_a_process_with_many_descriptors_can_wait]"""
     ready = set(waiting.readable([each.fileno() for each in sockets], timeout_s))
     return [each for each in sockets if each.fileno() in ready]
 

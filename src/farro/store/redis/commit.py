@@ -2,7 +2,7 @@
 the agent is alive.
 
 Result, decision and children are stored by one script: a crash leaves all or nothing. A call repeated after a lost
-answer is recognised by its token and accepted. [test_a_lost_answer_is_asked_for_again]
+answer is recognised by its token and accepted. [test_a_call_with_a_lost_answer_is_repeated_safely]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Submit jobs: check everything, then create the jobs by one script.
 
 - A call repeated after a lost answer creates no job twice: a minted id is unique, a chosen id is recognised by its
-  digest and the call's token. [test_a_lost_answer_is_asked_for_again]
+  digest and the call's token. [test_a_call_with_a_lost_answer_is_repeated_safely]
 - Many jobs are sent in parts of bounded size. Chosen ids of all parts are compared before the first part is sent.
 """
 

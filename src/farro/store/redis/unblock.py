@@ -2,7 +2,7 @@
 
 farro.plans.after decides what an end means for a dependent. The script that ends a job writes its dependents into
 `todo`. A job leaves `todo` when it was decided, or checked and waits on. If the process that ended the job dies first,
-the next watchdog checks it. [test_a_dependent_is_seen_to_by_the_next_watchdog]
+the next watchdog checks it. [test_the_next_watchdog_unblocks_a_forgotten_dependent]
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class LocalWorkspace:
         # guards removal from _promised and the creation of those folders; taken before _lock
         self._making = threading.Lock()
         # Job folders that were not needed yet. Adding takes no lock, because a slot may hold it while it writes. So the
-        # set is never replaced, and is iterated as a copy. [test_slots_promise_while_others_leave]
+        # set is never replaced, and is iterated as a copy. [test_a_slot_keeps_its_promised_folder_while_others_leave]
         self._promised: set[str] = set()
         self._lock = threading.Lock()  # guards the four fields below
         self._spares: dict[str, str] = {}  # agent → the name of the one folder in its spare's attempts
