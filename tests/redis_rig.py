@@ -1,7 +1,4 @@
-"""What the tests of the Redis store play with: stores on a real server, and a proxy that loses requests or answers.
-
-No test lives here. The server itself is tests/servers.py.
-"""
+"""Helpers for tests of the Redis store: stores on a real server, and a proxy that loses requests or answers."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ RETRY = RetryPolicy(base_s=0.0, max_delay_s=0.0)
 
 
 def fresh() -> str:
-    """A key space that nobody has."""
+    """Return the name of an unused key space."""
     return f"r{os.getpid()}-{next(_NUMBERS)}"
 
 
 class Rig:
-    """Opens stores and closes them in the end."""
+    """Open stores, and close them at the end."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
@@ -51,7 +48,7 @@ class Rig:
         self.stores: list[RedisStore] = []
 
     def store(self, **changes: Any) -> RedisStore:
-        """On the manual clock, which stands for the server's too; `real=True`: on real clocks."""
+        """Open a store on the manual clock, which also replaces the server's; `real=True`: on real clocks."""
         real = changes.pop("real", False)
         address = {
             name: changes.pop(name)
@@ -84,44 +81,44 @@ class Rig:
 
 
 def life(store: RedisStore) -> list[Any]:
-    """Every call that changes something, once, and what each answered."""
-    told: list[Any] = []
+    """Make every call that changes something once; return the answers."""
+    answers: list[Any] = []
     worker = store.join("w", role="Runner")
     boss = store.join("b", role=None)
-    told.append(store.enqueue(submission(1, job_id="chosen")))
+    answers.append(store.enqueue(submission(1, job_id="chosen")))
     store.enqueue(submission(2))
-    told.append(len(store.enqueue_many([submission(3, job_id="a"), submission(4, job_id="b")])))
+    answers.append(len(store.enqueue_many([submission(3, job_id="a"), submission(4, job_id="b")])))
     store.enqueue_named("nightly", submission(5, job_id="named"))
     store.enqueue(Submission(role="Runner", prompt=plan(6, metadata={"after": ["chosen"]}), job_id="after"))
     first = store.claim(worker)
     assert first is not None
-    told.append((first.job_id, first.attempt))
+    answers.append((first.job_id, first.attempt))
     child = Child(role="CodeReviewer", prompt=plan(7))
-    told.append(store.commit(first, Succeeded(report=report(first), children=(child,))).status)
+    answers.append(store.commit(first, Succeeded(report=report(first), children=(child,))).status)
     second = store.claim(worker)
     assert second is not None
-    told.append((second.attempt, store.release(second).status))
-    told.append(store.kill(boss, "a").status)
+    answers.append((second.attempt, store.release(second).status))
+    answers.append(store.kill(boss, "a").status)
     mine = store.enqueue_claimed(worker, submission(8, job_id="mine"))
     assert mine is not None
     store.heartbeat(worker, mine)
-    told.append((mine.attempt, store.commit(mine, Succeeded(report=report(mine))).status))
+    answers.append((mine.attempt, store.commit(mine, Succeeded(report=report(mine))).status))
     third = store.claim(worker)
     assert third is not None
-    told.append((third.job_id, third.attempt))
+    answers.append((third.job_id, third.attempt))
     store.leave(worker)
-    told.append([(done.job_id, done.what) for done in store.recover(boss) if done.job_id])
+    answers.append([(done.job_id, done.what) for done in store.recover(boss) if done.job_id])
     settled = store.resolve_stale(boss, third.job_id)
-    told.append(settled and settled.status)
-    told.append(store.remove(boss, ["mine"]))
+    answers.append(settled and settled.status)
+    answers.append(store.remove(boss, ["mine"]))
     store.note("tested", actor=boss.id, turns=1)
     store.leave(boss)
-    return told
+    return answers
 
 
 class Proxy:
-    """Between a store and the server. Of the requests that come through, the one numbered `cut` is lost: before the
-    server has it, or with its answer."""
+    """A proxy between a store and the server. It loses the request numbered `cut`: before the server has it, or its
+    answer."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -180,7 +177,7 @@ class Proxy:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # a thread that waits in accept sees this, and not a close
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes a thread in accept, which a close would not
         self._listener.close()
         for each in list(self._open):
             with contextlib.suppress(OSError):

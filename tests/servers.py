@@ -1,7 +1,4 @@
-"""Real servers for tests, each on a free loopback port and in a folder of its own, ended with whoever started them.
-
-What is played against them lives in the tests.
-"""
+"""Real servers for tests, each on a free loopback port and in its own folder; they end with their test."""
 
 from __future__ import annotations
 
@@ -31,11 +28,11 @@ def free_port() -> int:
 
 @dataclass(kw_only=True)
 class RedisServer:
-    """A redis-server (or valkey-server) that can be killed and started again with what it had on its disk."""
+    """A redis-server (or valkey-server) that can be killed and started again with the data on its disk."""
 
     folder: Path
     port: int = field(default_factory=free_port)
-    durable: bool = False  # appendonly with appendfsync always: what it acknowledged survives a kill
+    durable: bool = False  # appendonly with appendfsync always: acknowledged changes survive a kill
     options: tuple[str, ...] = ()
     before: tuple[str, ...] = ()  # such as ip netns exec NAME
     host: str = "127.0.0.1"
@@ -72,7 +69,7 @@ class RedisServer:
         return done.stdout.strip() in ("PONG", "NOAUTH Authentication required.")
 
     def kill(self) -> None:
-        """As a power switch: nothing is written any more."""
+        """Kill it like a power cut: nothing more is written."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -83,9 +80,9 @@ class RedisServer:
 
 @dataclass(kw_only=True)
 class RabbitServer:
-    """A rabbitmq-server with a node name, ports, a home and an epmd of its own, all of which end with it."""
+    """A rabbitmq-server with its own node name, ports, home and epmd, which end with it."""
 
-    PROGRAMS: ClassVar[str] = "/usr/lib/rabbitmq/bin"  # not Debian's wrappers, which want to be their own user
+    PROGRAMS: ClassVar[str] = "/usr/lib/rabbitmq/bin"  # not Debian's wrappers, which insist on their own user
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -102,7 +99,7 @@ class RabbitServer:
         folder = str(self.folder)
         return {
             **os.environ,
-            "HOME": folder,  # the cookie
+            "HOME": folder,  # for the cookie
             "RABBITMQ_NODENAME": f"farro{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
@@ -111,7 +108,7 @@ class RabbitServer:
             "RABBITMQ_LOG_BASE": f"{folder}/log",
             "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",  # not a scheduler that spins on every core
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",  # no scheduler that spins on every core
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
@@ -135,7 +132,7 @@ class RabbitServer:
         return self
 
     def _answers(self) -> bool:
-        """Whether it speaks AMQP: it says so in answer to a header of another version."""
+        """Return whether it speaks AMQP: it replies to a header of another version."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
                 connection.sendall(b"AMQP\x00\x00\x00\x00")
@@ -144,14 +141,14 @@ class RabbitServer:
             return False
 
     def control(self, *command: str) -> str:
-        """What rabbitmqctl answers; it starts an Erlang of its own, so ask seldom."""
+        """Return the output of rabbitmqctl. It starts its own Erlang, so use it rarely."""
         program = f"{self.PROGRAMS}/rabbitmqctl"
         done = subprocess.run([program, *command], env=self._env(), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def kill(self) -> None:
-        """As a power switch: the whole group, and the epmd that it started."""
+        """Kill it like a power cut, with its whole process group and its epmd."""
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()

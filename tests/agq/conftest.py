@@ -1,4 +1,4 @@
-"""A front for each test, and fronts with other options."""
+"""A RESP server for each test, and servers with other options."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A RESP front in a thread of the test, over a file store of its own, and clients that know nothing of it.
-
-The program as a process is in test_program.py.
-"""
+"""A RESP server in a thread of the test, over its own file store, and standard clients."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ class Front:
         return self.server.port
 
     def client(self, *, protocol: int = 2, **options: Any) -> redis.Redis:
-        """redis-py, one connection, so that a worker is one."""
+        """Open redis-py with one connection, so that it is one worker."""
         made = connected(self.port, protocol=protocol, **options)
         self._open.append(made)
         return made
@@ -91,13 +88,13 @@ class Front:
 
 
 def connected(port: int, **options: Any) -> redis.Redis:
-    """No trying again behind our back: what goes wrong shall be seen."""
+    """Connect without hidden retries: errors must be visible."""
     once = {"retry": Retry(NoBackoff(), 0), "socket_timeout": None}
     return redis.Redis(port=port, decode_responses=True, single_connection_client=True, **{**once, **options})
 
 
 class Raw:
-    """A socket, for what no client would send."""
+    """A socket, for input that no client would send."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -106,41 +103,41 @@ class Raw:
         self.socket.sendall(data)
 
     def line(self) -> bytes:
-        said = b""
-        while not said.endswith(b"\r\n"):
+        received = b""
+        while not received.endswith(b"\r\n"):
             piece = self.socket.recv(1)
             if not piece:
                 break
-            said += piece
-        return said
+            received += piece
+        return received
 
     def read(self, size: int) -> bytes:
-        said = b""
-        while len(said) < size:
-            piece = self.socket.recv(size - len(said))
+        received = b""
+        while len(received) < size:
+            piece = self.socket.recv(size - len(received))
             if not piece:
                 break
-            said += piece
-        return said
+            received += piece
+        return received
 
     def rest_until(self, end: bytes) -> bytes:
-        said = b""
-        while not said.endswith(end):
+        received = b""
+        while not received.endswith(end):
             piece = self.socket.recv(1)
             if not piece:
                 break
-            said += piece
-        return said
+            received += piece
+        return received
 
     def rest(self) -> bytes:
-        """Everything until the server closes."""
-        said = b""
+        """Return everything until the server closes."""
+        received = b""
         try:
             while piece := self.socket.recv(65536):
-                said += piece
+                received += piece
         except ConnectionResetError:
             pass
-        return said
+        return received
 
     def close(self) -> None:
         self.socket.close()
@@ -152,7 +149,7 @@ def command(*words: str | bytes) -> bytes:
 
 
 def job(job_id: str, *commands: str, **more: Any) -> str:
-    """The memo's job: each command on the stdout of the one before it."""
+    """Return the memo's job: each command reads the stdout of the one before it."""
     steps: list[dict[str, Any]] = [
         {
             "step_number": at,
@@ -174,5 +171,5 @@ def result(job_id: str, *, success: bool = True, stdout: str = "out\n", **more: 
         "exit_code": 0 if success else 3,
         "success": success,
     }
-    told = {"job_id": job_id, "plan_id": f"plan-of-{job_id}", "success": success, "step_results": [step], **more}
-    return json.dumps(told)
+    posted = {"job_id": job_id, "plan_id": f"plan-of-{job_id}", "success": success, "step_results": [step], **more}
+    return json.dumps(posted)

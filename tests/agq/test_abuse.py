@@ -1,4 +1,4 @@
-"""Clients that mean no good, or cannot do better: answered, closed, and never at the cost of others."""
+"""Hostile or broken clients are answered and closed, and never affect other clients."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_more_connections_than_allowed_are_refused(make_front: Callable[..., Fro
 
 
 def test_a_very_large_pipeline_is_answered_piece_by_piece(front: Front) -> None:
-    """It waits in the sender's calls while a command runs: nothing of it is lost, and little of it is kept."""
+    """It waits in the sender's buffers while a command runs: nothing of it is lost, and little of it is kept."""
     raw = front.raw()
     raw.socket.settimeout(0.2)
     piece = command("LLEN", "queue:ready") * 200
@@ -172,7 +172,7 @@ def test_five_hundred_slow_connections_cost_little_and_delay_no_other(
     front = make_front(max_connections=600)
     before = _rss()
     slow = [front.raw() for _ in range(500)]
-    for raw in slow:  # each announces 60 KB, and says a little of it
+    for raw in slow:  # each announces 60 KB, and sends a little of it
         raw.send(b"*3\r\n$5\r\nLPUSH\r\n$11\r\nqueue:ready\r\n$60000\r\n" + b"x" * 2000)
     eventually(lambda: len(front.server.connections) == 500, "all are there")
     greedy = [front.raw() for _ in range(20)]
@@ -228,9 +228,9 @@ def test_a_hostile_result_writes_nowhere_else(front: Front) -> None:
         },
     ]
     client.set("job:a:result", json.dumps({"success": True, "step_results": steps}))
-    told = json.loads(client.get("job:a:result"))
-    assert [step["id"] for step in told["step_results"]] == ["1", "999"]
-    assert [step["stdout_path"] for step in told["step_results"]] == ["steps/1/stdout", "steps/999/stdout"]
+    answer = json.loads(client.get("job:a:result"))
+    assert [step["id"] for step in answer["step_results"]] == ["1", "999"]
+    assert [step["stdout_path"] for step in answer["step_results"]] == ["steps/1/stdout", "steps/999/stdout"]
 
 
 @pytest.mark.parametrize("key", ["job:../a:result", "job:a/b", "queue:../../x", "worker:../x:alive", "job:"])
@@ -254,7 +254,7 @@ def test_guessing_keys_is_slow_and_logged_and_ends_the_connection(make_front: Ca
     raw.send(command("AUTH", "guess") * (connecting.WRONG_KEYS + 1))
     said = [raw.line() for _ in range(connecting.WRONG_KEYS)]
     assert all(line.startswith(b"-WRONGPASS") for line in said)
-    assert raw.line() == b""  # closed before the last one was looked at
-    told = [fields["times"] for _, message, fields in front.log if message == "a wrong key"]
-    assert told == list(range(1, connecting.WRONG_KEYS + 1))
+    assert raw.line() == b""  # closed before the last key was checked
+    times = [fields["times"] for _, message, fields in front.log if message == "a wrong key"]
+    assert times == list(range(1, connecting.WRONG_KEYS + 1))
     assert not any("guess" in str(entry) for entry in front.log)

@@ -1,6 +1,5 @@
-"""Rows of jobs: JOB.TAKE, JOB.DONE and JOB.RETURN, and batches in which one is bad. Each job is as safe as if it had
-come alone.
-"""
+"""Batches of jobs: JOB.TAKE, JOB.DONE and JOB.RETURN, and batches with one bad job. Each job is as safe as a single
+one."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ from farro.store.redis.workspace import LocalWorkspace
 from support import eventually
 
 
-@pytest.fixture(params=[False, True], ids=["one desk", "two desks"])
+@pytest.fixture(params=[False, True], ids=["loop batcher", "thread batchers"])
 def front(request: pytest.FixtureRequest, make_front: Callable[..., Front]) -> Front:
-    """As in front of files, and as in front of a server."""
+    """Run in front of files, and as in front of a remote store."""
     return make_front(remote_store=request.param)
 
 
 def taken(client: redis.Redis, count: int = 16, *seconds: float) -> dict[str, int]:
-    """Job → attempt."""
+    """Return job → attempt."""
     said = client.execute_command("JOB.TAKE", "queue:ready", count, *seconds) or []
     return {json.loads(text)["id"]: attempt for attempt, text in zip(said[::2], said[1::2], strict=True)}
 
@@ -46,13 +45,13 @@ def push(client: redis.Redis, *names: str) -> None:
 def test_a_batch_is_taken_and_ended_in_two_commands(front: Front) -> None:
     client = front.client()
     push(client, "a", "b", "c")
-    row = taken(client)
-    assert row == {"a": 1, "b": 1, "c": 1}
+    batch = taken(client)
+    assert batch == {"a": 1, "b": 1, "c": 1}
     assert client.llen("queue:processing") == 3
     assert client.execute_command("JOB.TAKE", "queue:ready", 4) is None
-    said = client.execute_command("JOB.DONE", *(word for name in row for word in (name, result(name))))
+    said = client.execute_command("JOB.DONE", *(word for name in batch for word in (name, result(name))))
     assert said == ["OK", "OK", "OK"]
-    assert [front.status(name) for name in row] == ["succeeded"] * 3
+    assert [front.status(name) for name in batch] == ["succeeded"] * 3
     assert client.get("job:b:stdout") == "out\n"
     assert client.llen("queue:processing") == 0
 
@@ -148,7 +147,7 @@ def test_returned_jobs_go_back_to_their_positions(front: Front) -> None:
     while len(found) < 3:
         found |= taken(other, 8, 20)
     assert list(found) == ["b", "c", "d"], "before what came later"
-    assert other.execute_command("JOB.RETURN", "a") == 0, "somebody else's"
+    assert other.execute_command("JOB.RETURN", "a") == 0, "it is held by another worker"
 
 
 def test_a_waiting_worker_gets_a_batch_as_soon_as_there_is_a_job(front: Front) -> None:
@@ -172,7 +171,7 @@ def test_a_long_job_of_a_batch_is_shown_as_running(front: Front) -> None:
         view = front.store.find("a")
         return view is not None and view.lifecycle.agent
 
-    eventually(agent, "whoever looks sees who has it")
+    eventually(agent, "its agent is visible")
     assert client.hget("job:a", "status") == "in_progress"
     assert client.execute_command("JOB.RETURN", "a") == 1
     eventually(lambda: front.status("a") == "queued", "and it can go back all the same")
@@ -218,11 +217,11 @@ def test_large_results_are_accepted_in_a_batch(front: Front) -> None:
     assert [front.status("a"), front.status("b")] == ["succeeded", "failed"]
 
 
-# --- pushes that travel together ---
+# --- pushes that are combined ---
 
 
 def test_a_bad_job_between_good_ones_is_refused_alone(front: Front) -> None:
-    """Pushes of many clients, taken to the store together."""
+    """Pushes of many clients reach the store together."""
     raws = [front.raw() for _ in range(30)]
     for number, raw in enumerate(raws):
         text = job(f"j{number}") if number != 13 else '{"id": "j13", "plan_id": "p", "steps": [{"step_number": 1}]}'
@@ -245,7 +244,8 @@ def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatc
 
     monkeypatch.setattr(memo_jobs, "_submissions", counted)
     same = '{"plan_id": "alike", "id": "%s", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}]}'
-    same = same.replace("alike", f"alike-{front.server.port}")  # what was checked for another test is known here
+    # texts that another test pushed are known in this process
+    same = same.replace("alike", f"alike-{front.server.port}")
     inner = '{"steps": [{"id": "%s", "command": "true", "step_number": 1, "tool": "unix"}], "id": "%s", "plan_id": "p"}'
     for name in ("s1", "s2", "s3"):
         client.lpush("queue:ready", same % name)
@@ -269,12 +269,12 @@ def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatc
 @pytest.mark.parametrize("more", [{"metadata": {"after": ["missing"]}}, {"allowed_paths": ["/etc"]}, {"input": "x"}])
 def test_a_plan_whose_checks_need_more_than_its_text_is_checked_each_time(front: Front, more: Any) -> None:
     client = front.client()
-    told = []
+    errors = []
     for name in ("a", "b"):
         with pytest.raises(redis.ResponseError) as refused:
             client.lpush("queue:ready", job(name, **more))
-        told.append(str(refused.value))
-    assert told[0] == told[1]
+        errors.append(str(refused.value))
+    assert errors[0] == errors[1]
 
 
 def test_dependencies_are_looked_up_each_time(front: Front) -> None:
@@ -289,19 +289,19 @@ def test_dependencies_are_looked_up_each_time(front: Front) -> None:
 
 def test_standard_clients_and_batches_share_one_queue(make_front: Callable[..., Front]) -> None:
     front = make_front(worker_ttl_s=60.0)
-    plain, rows = front.client(), front.client()
+    plain, batches = front.client(), front.client()
     push(plain, "a", "b", "c")
     assert json.loads(plain.brpop("queue:ready", 20)[1])["id"] == "a"
-    assert set(taken(rows)) == {"b", "c"}
-    assert rows.set("job:b:result", result("b")) is True, "a job of a row is a job"
+    assert set(taken(batches)) == {"b", "c"}
+    assert batches.set("job:b:result", result("b")) is True, "a job of a batch is a job"
     assert plain.execute_command("JOB.DONE", "a", result("a")) == ["OK"]
-    assert rows.lrem("queue:processing", 1, "b") == 1
+    assert batches.lrem("queue:processing", 1, "b") == 1
 
 
 def test_a_killed_job_that_ends_leaves_the_other_jobs_with_their_worker(
     make_front: Callable[..., Front],
 ) -> None:
-    """Two ways lead to the end of one, and its agent has another."""
+    """Two paths lead to the end of one job, and its agent has another one."""
     front = make_front(beat_s=30.0)
     client, person = front.client(), front.client()
     push(client, "a", "b")
@@ -315,7 +315,7 @@ def test_a_killed_job_that_ends_leaves_the_other_jobs_with_their_worker(
     assert front.status("b") == "succeeded"
 
 
-# --- the other side: what a worker's slot does ---
+# --- the worker's side ---
 
 
 @pytest.fixture
@@ -344,8 +344,8 @@ def test_small_jobs_go_over_agq_in_batches(front: Front, slots: AgqStore) -> Non
     slots.hand_back(claims[3:])
     assert front.status("d") == "queued"
     client.execute_command("JOB.CANCEL", "b")
-    told = slots.commit_batch([(claim, good(claim)) for claim in claims[:3]])
-    assert [isinstance(one, Lost) for one in told] == [False, True, False]
+    results = slots.commit_batch([(claim, good(claim)) for claim in claims[:3]])
+    assert [isinstance(one, Lost) for one in results] == [False, True, False]
     assert [front.status(name) for name in "abc"] == ["succeeded", "killed", "succeeded"]
     (again,) = slots.claim_batch(agent, 4)
     assert (again.job_id, again.envelope.lifecycle.status) == ("d", "in_progress")
@@ -355,7 +355,7 @@ def test_small_jobs_go_over_agq_in_batches(front: Front, slots: AgqStore) -> Non
 
 
 def test_a_wake_before_the_wait_is_not_missed(front: Front, slots: AgqStore) -> None:
-    """A worker that is stopped between a slot's look and its wait."""
+    """A worker is stopped between a slot's claim and its wait."""
     agent = slots.join("agw", role="Runner")
     cursor = slots.changes(None, role="Runner").cursor
     assert slots.claim(agent) is None

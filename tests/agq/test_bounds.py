@@ -1,4 +1,4 @@
-"""What one client, and all together, can make the front keep; and who is let go."""
+"""What one client, and all together, can make the server keep; and which clients are disconnected."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_the_answers_of_one_exec_are_bounded(front: Front, monkeypatch: pytest.M
     pipe = front.client().pipeline(transaction=True)
     for _ in range(20):
         pipe.info()
-    told = pipe.execute(raise_on_error=False)
-    assert isinstance(told[0], dict)
-    assert isinstance(told[-1], redis.ResponseError)
-    assert len(told) == 20
+    replies = pipe.execute(raise_on_error=False)
+    assert isinstance(replies[0], dict)
+    assert isinstance(replies[-1], redis.ResponseError)
+    assert len(replies) == 20
 
 
 def test_channel_names_are_bounded(front: Front) -> None:
@@ -111,12 +111,12 @@ def test_patterns_are_matched_outside_the_event_loop(front: Front, monkeypatch: 
     assert front._thread not in where
 
 
-# --- who is let go ---
+# --- disconnected clients ---
 
 
 @pytest.fixture
 def later(front: Front, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """So many seconds later; when it returns the front has looked at all connections."""
+    """Let time pass; on return the server has checked all connections."""
     now_s, gone = front.server.now_s, [0.0]
     sweeps: list[Any] = []
     overdue = front.server.workers.overdue
@@ -146,7 +146,7 @@ def test_a_client_whose_pipeline_arrives_in_pieces_is_served(front: Front, later
 def test_a_client_that_quits_and_does_not_read_is_disconnected(
     front: Front, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "UNREAD", 64 << 20)  # else it is not listened to any more, and cannot say it
+    monkeypatch.setattr(connection, "UNREAD", 64 << 20)  # otherwise it is not read any more, and cannot quit
     with socket.socket() as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         silent.connect(("127.0.0.1", front.port))
@@ -164,11 +164,11 @@ def test_a_client_that_quits_and_does_not_read_is_disconnected(
 
 
 def test_a_client_that_floods_behind_a_blocking_pop_is_disconnected(front: Front) -> None:
-    """Nobody listens to it any more, so nobody would notice that it is gone: it would wait for ever."""
+    """Its input is not read any more, so its end would not be noticed: it would wait for ever."""
     raw = front.raw()
     raw.send(command("BRPOP", "queue:ready", "0"))
     eventually(lambda: front.server.waiting().get("Runner") == 1, "it waits")
-    with contextlib.suppress(ConnectionError):  # a send may fail before everything is gone
+    with contextlib.suppress(ConnectionError):  # a send may fail before everything is sent
         raw.send(command("PING") * 1_000_000)
     eventually(lambda: not front.server.waiting()["Runner"], "it is let go")
 

@@ -1,4 +1,4 @@
-"""Who holds a popped job: connections that die, workers that move, waiters that are served in their turn."""
+"""Which worker holds a popped job: connections that die, workers that move, and waiting clients in order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_worker_id_may_move_to_a_new_connection(make_front: Callable[..., Fron
     first, second = front.client(), front.client()
     first.lpush("queue:ready", job("a"), job("b"))
     first.rpop("queue:ready")
-    first.execute_command("PING", "worker-7")  # what it popped before belongs to that worker too
+    first.execute_command("PING", "worker-7")  # its earlier jobs belong to that worker, too
     first.rpop("queue:ready")
     first.close()
     second.client_setname("worker-7")
@@ -110,7 +110,7 @@ def test_a_job_that_loses_worker_after_worker_ends(front: Front) -> None:
     assert view.lifecycle.hops[-1].reason in ("retried", "committed"), "from here on attempts are counted"
 
 
-# --- blocking ---
+# --- blocking pops ---
 
 
 def test_a_blocking_pop_is_woken_by_any_push(front: Front) -> None:
@@ -120,7 +120,7 @@ def test_a_blocking_pop_is_woken_by_any_push(front: Front) -> None:
     thread.start()
     eventually(lambda: front.server.waiting().get("Runner"), "it waits")
     prompt = json.loads(job("a"))
-    front.store.enqueue(Submission(role="Runner", prompt=prompt, job_id="a"))  # not through this front
+    front.store.enqueue(Submission(role="Runner", prompt=prompt, job_id="a"))  # not through this server
     thread.join(20)
     (answer,) = came
     assert answer[0] == "queue:ready"
@@ -141,16 +141,16 @@ def test_a_waiting_client_is_woken_by_others_pushes_among_own_ones(front: Front)
 def test_an_own_push_is_expected_once() -> None:
     own = OwnPushes()
     own.expect(["a", "b"])
-    assert own.covers(told("a"))
-    assert not own.covers(told("a")), "it came back: somebody sent it"
-    assert not own.covers(told("b", "another's"))
-    assert not own.covers(told("b"))
+    assert own.covers(changes_of("a"))
+    assert not own.covers(changes_of("a")), "it came back: another process sent it"
+    assert not own.covers(changes_of("b", "another's"))
+    assert not own.covers(changes_of("b"))
     own.expect(["a"])
-    assert not own.covers(told("a", gap=True)), "whatever was lost may be another's"
-    assert not own.covers(told()), "nothing came for long: look all the same"
+    assert not own.covers(changes_of("a", gap=True)), "a lost change may be another's"
+    assert not own.covers(changes_of()), "nothing came for long: look anyway"
 
 
-def told(*job_ids: str, gap: bool = False) -> Changes:
+def changes_of(*job_ids: str, gap: bool = False) -> Changes:
     items = tuple(Change(job_id=job_id, role="Runner", status=Status.QUEUED) for job_id in job_ids)
     return Changes(cursor=1, items=items, gap=gap)
 
@@ -224,9 +224,9 @@ def test_a_delayed_job_wakes_a_waiting_client_when_it_is_due(front: Front) -> No
     assert datetime.now(UTC) >= due
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["one desk", "two desks"])
+@pytest.mark.parametrize("waits", [False, True], ids=["loop batcher", "thread batchers"])
 def test_a_client_that_waits_for_two_queues_costs_nothing(make_front: Callable[..., Front], waits: bool) -> None:
-    """Neither queue has anything: none of them sends the other one looking again."""
+    """Both queues are empty: neither must make the other one look again."""
     front = make_front(remote_store=waits)
     claims: list[Any] = []
     calls = front.server.workers._calls
@@ -241,7 +241,7 @@ def test_a_client_that_waits_for_two_queues_costs_nothing(make_front: Callable[.
     before = len(claims)
     for _ in range(50):
         front.client().ping()
-    assert len(claims) <= before + 2, "and then nobody looks, until something comes"
+    assert len(claims) <= before + 2, "and then no claim is tried until a job comes"
     front.client().lpush("queue:CodeReviewer", job("a"))
     thread.join(PATIENCE_S)
     assert [name for name, _ in found] == ["queue:CodeReviewer"]

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote: redis-cli, redis-py in both forms, ioredis, redis-benchmark."""
+"""Standard clients: redis-cli, redis-py in both forms, ioredis, redis-benchmark."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_redis_py_works_with_its_pool_and_health_checks(front: Front, protocol: 
     ) as client:
         client.lpush("queue:ready", job("a"))
         assert client.brpop("queue:ready", timeout=5) is not None
-        # Another connection of the same pool, of the same name: the same worker.
+        # Another connection of the same pool, with the same name: the same worker.
         with contextlib.closing(redis.Redis(port=front.port, protocol=protocol, client_name="py-worker")) as other:
             assert other.set("job:a:result", result("a")) is True
         lock = client.pubsub()
@@ -119,7 +119,7 @@ def test_ioredis_pushes_pops_subscribes_and_posts(front: Front) -> None:
 
 
 def installed() -> str:
-    """ioredis in .build/node, installed once."""
+    """Install ioredis in .build/node, once."""
     npm = need("npm")
     folder = Path(ROOT, ".build", "node")
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def installed() -> str:
 
 
 def rate(port: int, *words: str) -> float:
-    """Requests a second, as redis-benchmark measures them."""
+    """Return requests per second, as redis-benchmark measures them."""
     done = subprocess.run(
         [need("redis-benchmark"), "-p", str(port), "--csv", *words],
         capture_output=True,
@@ -155,7 +155,7 @@ def rate(port: int, *words: str) -> float:
 def test_redis_benchmark_pings_and_its_rate_is_a_figure(
     front: Front, redis_server: RedisServer, figure: Callable[..., None]
 ) -> None:
-    """The best of some rounds of each, one after the other: others use this machine too."""
+    """Take the best of some alternating rounds: others use this machine, too."""
     count = "20000" if torture() else "4000"
     words = ("-c", "1", "-t", "ping_mbulk", "-n", count)
     rounds = [(rate(front.port, *words), rate(redis_server.port, *words)) for _ in range(3)]
@@ -169,7 +169,7 @@ def test_redis_benchmark_pushes_jobs(front: Front, figure: Callable[..., None]) 
     words = ("-c", "8", "-r", "100000000", "-n", "400", "LPUSH", "queue:ready", text)
     figure("RESP front: LPUSH of jobs, 8 connections, no power promise", round(rate(front.port, *words)), "/s")
     client = front.client()
-    assert client.llen("queue:ready") >= 390  # of random ids some are the same
+    assert client.llen("queue:ready") >= 390  # some of the random ids are equal
     popped = json.loads(client.rpop("queue:ready"))
     assert popped["id"].startswith("bench-0000")
     assert popped["plan_id"].removeprefix("plan-of-").startswith("bench-")

@@ -1,4 +1,4 @@
-"""Every command, as redis-py sends it and reads its answer."""
+"""Every command, as redis-py sends it and reads its reply."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_jobs_are_pushed_seen_and_popped_in_their_order(front: Front) -> None:
     client = front.client()
     assert client.lpush("queue:ready", job("a")) == 1
     assert client.rpush("queue:ready", job("b"), job("c")) == 3
-    client.lpush("queue:ready", job("a"))  # the same job again is the same
+    client.lpush("queue:ready", job("a"))  # the same job again is one job
     assert client.llen("queue:ready") == 3
     assert client.type("queue:ready") == "list"
     assert [json.loads(text)["id"] for text in client.lrange("queue:ready", 0, -1)] == ["a", "b", "c"]
@@ -96,13 +96,13 @@ def test_a_result_is_posted_and_read_in_every_form(front: Front) -> None:
     assert client.exists("job:a:result", "job:a:status", "job:a", "job:b") == 2
     assert client.set("job:a:result", result("a")) is True
     assert client.set("job:a:result", result("a")) is True, "an answer that was lost is asked for again"
-    told = json.loads(client.get("job:a:result"))
-    assert {name: told[name] for name in ("job_id", "plan_id", "success")} == {
+    answer = json.loads(client.get("job:a:result"))
+    assert {name: answer[name] for name in ("job_id", "plan_id", "success")} == {
         "job_id": "a",
         "plan_id": "plan-of-a",
         "success": True,
     }
-    assert told["step_results"][0]["stdout"] == "out\n"
+    assert answer["step_results"][0]["stdout"] == "out\n"
     assert client.get("job:a:status") == "succeeded"
     assert client.get("job:a:stdout") == "out\n"
     assert client.get("job:a:stderr") == ""
@@ -277,10 +277,10 @@ def test_workers_announce_their_facts(front: Front) -> None:
     assert client.get("worker:w1:tools") == "unix,agx-ocr"
     assert client.hgetall("worker:w2")["version"] == "3"
     lines = [json.loads(line) for line in client.execute_command("WORKERS.LIST")]
-    told = {line["worker_id"]: line for line in lines}
-    assert told["w1"]["tools"] == "unix,agx-ocr"
-    assert told["w2"]["tags"] == ["gpu"]
-    assert told["w3"]["connections"] == 1
+    answer = {line["worker_id"]: line for line in lines}
+    assert answer["w1"]["tools"] == "unix,agx-ocr"
+    assert answer["w2"]["tags"] == ["gpu"]
+    assert answer["w3"]["connections"] == 1
     assert client.expire("worker:w1:alive", 1000) is True
     assert client.ttl("worker:w1:alive") > 100
     assert client.pttl("worker:w1:alive") > 100_000
@@ -320,8 +320,8 @@ def test_key_commands_show_what_exists(front: Front) -> None:
 def test_jobs_are_read_and_managed(front: Front) -> None:
     client = front.client()
     client.lpush("queue:ready", job("a"), job("b"))
-    told = json.loads(client.execute_command("JOB.GET", "a"))
-    assert (told["status"], told["prompt"]["id"], told["result"]) == ("queued", "a", None)
+    answer = json.loads(client.execute_command("JOB.GET", "a"))
+    assert (answer["status"], answer["prompt"]["id"], answer["result"]) == ("queued", "a", None)
     assert client.execute_command("JOB.GET", "zzz") is None
     listed = [json.loads(line) for line in client.execute_command("JOBS.LIST", "STATUS", "queued", "LIMIT", "10")]
     assert {line["job_id"] for line in listed} == {"a", "b"}
@@ -360,8 +360,8 @@ def test_plans_are_stored_and_actions_become_jobs(front: Front) -> None:
     assert answer == {"action_id": "both", "plan_id": "say", "job_ids": ["both-001", "both-002"]}
     popped = json.loads(client.rpop("queue:ready"))
     assert (popped["id"], popped["steps"][0]["args"]) == ("both-001", ["one"])
-    told = json.loads(client.execute_command("ACTION.GET", "both"))
-    assert told["jobs"] == [
+    answer = json.loads(client.execute_command("ACTION.GET", "both"))
+    assert answer["jobs"] == [
         {"job_id": "both-001", "status": "in_progress"},
         {"job_id": "both-002", "status": "queued"},
     ]
@@ -397,7 +397,7 @@ def test_updates_are_published_with_the_plan(front: Front) -> None:
             eventually(lambda: None in front.server._feeds, "the feed has started")
             seen = []
 
-            def told(update: str, channel: redis.client.PubSub = channel, seen: list[str] = seen) -> bool:
+            def received(update: str, channel: redis.client.PubSub = channel, seen: list[str] = seen) -> bool:
                 message = channel.get_message(timeout=0.2)
                 if message is not None and message["type"] in ("message", "pmessage"):
                     data = json.loads(message["data"])
@@ -406,10 +406,10 @@ def test_updates_are_published_with_the_plan(front: Front) -> None:
                 return update in seen
 
             client.lpush("queue:ready", job(name))
-            eventually(partial(told, f"{name} queued"), "told of its entry")
+            eventually(partial(received, f"{name} queued"), "the entry is published")
             client.rpop("queue:ready")
             client.set(f"job:{name}:result", result(name))
-            eventually(partial(told, f"{name} succeeded"), "told of its end")
+            eventually(partial(received, f"{name} succeeded"), "the end is published")
 
 
 def test_a_subscriber_of_resp2_does_nothing_else(front: Front) -> None:
@@ -460,7 +460,7 @@ def test_the_newest_jobs_are_listed_first(front: Front) -> None:
         client.rpop("queue:ready")
         if name in "ae":
             client.set(f"job:{name}:result", result(name))
-    told = [json.loads(line)["job_id"] for line in client.execute_command("JOBS.LIST", "LIMIT", "3")]
-    assert told == ["b", "e", "d"]
-    told = [json.loads(line)["job_id"] for line in client.execute_command("JOBS.LIST", "STATUS", "succeeded")]
-    assert told == ["e", "a"]
+    answer = [json.loads(line)["job_id"] for line in client.execute_command("JOBS.LIST", "LIMIT", "3")]
+    assert answer == ["b", "e", "d"]
+    answer = [json.loads(line)["job_id"] for line in client.execute_command("JOBS.LIST", "STATUS", "succeeded")]
+    assert answer == ["e", "a"]

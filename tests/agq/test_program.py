@@ -31,7 +31,7 @@ def client(port: int, **options: object) -> redis.Redis:
 
 
 def test_a_job_goes_through_a_front_a_worker_and_back(farro: Program) -> None:
-    """Pushed over RESP, run by farro's own worker, told over RESP; and the other way round."""
+    """Push over RESP, run by farro's own worker, read over RESP; and the other way round."""
     daemon, port = served(farro)
     with client(port) as one:
         one.lpush("queue:ready", job("a", "date"))
@@ -116,14 +116,14 @@ def test_agq_is_farro_agq_under_its_own_name(farro: Program) -> None:
 def test_port_0_chooses_a_free_port_and_shows_it(farro: Program) -> None:
     daemon = farro.start("agq", "--bind", "127.0.0.1:0")
     assert daemon.process.stdout is not None
-    told = json.loads(daemon.process.stdout.readline())
-    with client(told["port"]) as one:
+    started = json.loads(daemon.process.stdout.readline())
+    with client(started["port"]) as one:
         eventually(one.ping, "it answers")
     assert daemon.end().code == 0
 
 
 def test_it_may_open_as_many_files_as_its_clients_need(farro: Program) -> None:
-    """Each connection is one, and each job in a client's calls another: a usual limit of 1024 ends in the middle."""
+    """Each connection and each held job needs one: the usual limit of 1024 is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
     try:

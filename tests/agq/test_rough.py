@@ -1,4 +1,4 @@
-"""Between a pop and its end: workers that are forgotten, answers that nobody got, a front that stops."""
+"""Failures between a pop and its end: forgotten workers, lost replies, a server that stops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support import eventually
 
 
 def test_a_job_that_a_worker_pops_again_takes_the_same_result_again(front: Front) -> None:
-    """A workflow may bring a job back to the role whose worker has ended it before."""
+    """A workflow may bring a job back to the role whose worker ended it before."""
     client = front.client()
     client.client_setname("worker-7")
     client.lpush("queue:ready", job("a"))
@@ -50,7 +50,7 @@ def test_a_worker_that_expires_while_it_waits_still_gets_a_job(make_front: Calla
 def test_jobs_of_an_unwritten_reply_go_back_at_once(
     make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the worker has an id and may come back: it never learned of them."""
+    """Even if the worker has an id and may come back: it never learned of them."""
     front = make_front(worker_ttl_s=3600.0, remote_store=True)
     front.client().lpush("queue:ready", job("a"), job("b"))
     claims, go_on, claim = [], threading.Event(), front.store.claim
@@ -72,8 +72,8 @@ def test_jobs_of_an_unwritten_reply_go_back_at_once(
 
 
 def test_a_job_that_its_worker_never_names_goes_back(make_front: Callable[..., Front]) -> None:
-    """The answer of a pop was on its way when the connection broke. Its worker is back and works on: that job would be
-    nobody's for as long as the worker lives."""
+    """The connection broke while the reply of a pop was on its way. The worker is back and works on: otherwise the job
+    would be held as long as the worker lives."""
     front = make_front(worker_ttl_s=0.3)
     first, second = front.client(client_name="worker-7"), front.client(client_name="worker-7")
     first.lpush("queue:ready", job("a"))
@@ -99,7 +99,7 @@ def test_a_job_that_its_worker_names_stays_with_it(make_front: Callable[..., Fro
     assert second.set("job:a:result", result("a")) is True
 
 
-# --- the front ---
+# --- the server ---
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["in a thread", "in the loop"])
@@ -120,7 +120,7 @@ def test_a_result_under_way_is_accepted_when_the_server_stops(
     raw.send(command("RPOP", "queue:ready") + command("SET", "job:a:result", result("a")))
     assert began.wait(30)
     front.server.stop()
-    if waits:  # else it hears of it afterwards
+    if waits:  # otherwise it notices afterwards
         eventually(lambda: front.server.stopping, "it stops")
     front._thread.join(1.0)
     assert front._thread.is_alive(), "it waits for what is under way"
@@ -128,7 +128,7 @@ def test_a_result_under_way_is_accepted_when_the_server_stops(
     front._thread.join(30)
     assert front.status("a") == "succeeded"
     assert not front.server.stuck
-    assert raw.rest().endswith(b"\r\n+OK\r\n"), "and its worker was told"
+    assert raw.rest().endswith(b"\r\n+OK\r\n"), "and its worker got the reply"
 
 
 def test_a_failed_heartbeat_does_not_stop_the_others(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +145,11 @@ def test_a_failed_heartbeat_does_not_stop_the_others(front: Front, monkeypatch: 
 
     monkeypatch.setattr(front.store, "heartbeat", failing)
     eventually(lambda: {"b", "c"} <= beaten, "the others live")
-    assert any(level == "error" for level, _, _ in front.log), "and it is told"
+    assert any(level == "error" for level, _, _ in front.log), "and it is logged"
 
 
 def test_work_and_leases_go_on_during_slow_queries(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking at a hundred thousand jobs takes its time. Neither pops nor heartbeats stand in that line."""
+    """Reading a hundred thousand jobs takes time. Neither pops nor heartbeats wait for it."""
     client = front.client()
     client.lpush("queue:ready", job("a"), job("b"))
     client.rpop("queue:ready")
@@ -185,7 +185,7 @@ def test_a_feed_goes_on_after_an_unexpected_error(front: Front, monkeypatch: pyt
     def breaking(*args: Any, **more: Any) -> Any:
         if not broken:
             broken.append(args)
-            raise RuntimeError("nobody thought of this")
+            raise RuntimeError("unexpected")
         return changes(*args, **more)
 
     monkeypatch.setattr(front.store, "changes", breaking)
@@ -224,7 +224,7 @@ def test_a_job_whose_commit_breaks_goes_back_with_its_worker(front: Front, monke
     began, go_on, commit = threading.Event(), threading.Event(), front.store.commit
 
     def breaking(*args: Any) -> Any:
-        if began.is_set():  # a release is a commit too
+        if began.is_set():  # a release is a commit, too
             return commit(*args)
         began.set()
         assert go_on.wait(30)

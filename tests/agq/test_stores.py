@@ -1,4 +1,4 @@
-"""The same front over jobs that lie in a Redis server: it assumes no folders."""
+"""The server over a Redis store: it assumes no folders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_updates_come_over_a_redis_store(over_redis: Front) -> None:
         eventually(lambda: None in over_redis.server._feeds, "the feed has started")
         seen: list[str] = []
 
-        def told(update: str) -> bool:
+        def received(update: str) -> bool:
             message = channel.get_message(timeout=0.2)
             if message is not None and message["type"] == "message":
                 data = json.loads(message["data"])
@@ -66,4 +66,4 @@ def test_updates_come_over_a_redis_store(over_redis: Front) -> None:
         client.lpush("queue:ready", job("a"))
         client.rpop("queue:ready")
         client.set("job:a:result", result("a"))
-        eventually(lambda: told("a plan-of-a succeeded"), "told of its end")
+        eventually(lambda: received("a plan-of-a succeeded"), "the end is published")

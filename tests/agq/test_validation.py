@@ -1,4 +1,4 @@
-"""The memo's rules of a job, each kept and each broken: what is refused is told with its place, and not queued."""
+"""The memo's rules for a job, each kept and each broken: a bad job is refused with its position, and not queued."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def second(**more: Any) -> dict[str, Any]:
     return plan(STEP, {**STEP, "step_number": 2, **more})
 
 
-# rule → (what keeps it, what breaks it, what is said)
+# rule → (what keeps it, what breaks it, the message)
 RULES: dict[str, tuple[Any, Any, str]] = {
     "a job has an id": (plan(), without(plan(), "id"), "id: is required"),
     "a job has a plan_id": (plan(), without(plan(), "plan_id"), "plan_id: is required"),
@@ -132,7 +132,7 @@ def test_a_job_of_more_than_a_mebibyte_is_refused_and_the_connection_goes_on(fro
 
 
 def test_pushes_of_many_clients_are_answered_separately(make_front: Callable[..., Front]) -> None:
-    """They are taken to the store together; the bad ones among them spoil nobody else's."""
+    """They reach the store together; bad ones among them affect no other."""
     front = make_front(config_of={"capacity": {"roles": {"Runner": 30}}})
     front.client().lpush("queue:ready", job("taken"))
     raws = [front.raw() for _ in range(60)]
@@ -148,7 +148,7 @@ def test_pushes_of_many_clients_are_answered_separately(make_front: Callable[...
     for number, raw in enumerate(more):
         raw.send(command("LPUSH", "queue:ready", job(f"more-{number}")))
     busy = [raw.line()[:9] for raw in more].count(b"-ERR BUSY")
-    assert busy >= 1  # a cap is a brake: two batches may ask in the same moment, and both be let in
+    assert busy >= 1  # the cap is approximate: two batches may check it at the same moment and both pass
     assert len(front.store.list()) == 21 + 20 - busy
 
 
@@ -163,7 +163,7 @@ def test_a_full_queue_replies_busy(make_front: Callable[..., Front]) -> None:
 
 
 def test_a_job_of_another_form_is_popped_in_the_memos_form(front: Front) -> None:
-    """Whatever was queued by other means: names become numbers, in the order in which they run."""
+    """A job that was queued by other means: names become numbers, in the order in which they run."""
     from farro.store.port import Submission
 
     steps = [
@@ -172,8 +172,8 @@ def test_a_job_of_another_form_is_popped_in_the_memos_form(front: Front) -> None
     ]
     front.store.enqueue(Submission(role="Runner", prompt={"steps": steps, "name": "both"}, job_id="x"))
     client = front.client()
-    told = json.loads(client.rpop("queue:ready"))
-    assert told == {
+    popped = json.loads(client.rpop("queue:ready"))
+    assert popped == {
         "id": "x",
         "plan_id": "x",
         "name": "both",

@@ -1,4 +1,4 @@
-"""Bytes → commands and values → bytes: whatever is cut where, whatever is said, bounded."""
+"""Bytes → commands and values → bytes: any input, cut anywhere, within bounds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_commands_are_the_same_however_their_bytes_are_cut(commands: list[list[b
 
 
 def test_any_input_is_parsed_or_malformed_within_bounds() -> None:
-    """A budget of seconds, for as many examples as they allow."""
+    """Runs as many examples as fit into some seconds."""
     until = time.monotonic() + FUZZ_S
     grain = st.one_of(
         st.binary(max_size=40),
@@ -102,9 +102,9 @@ def test_any_input_is_parsed_or_malformed_within_bounds() -> None:
     ],
 )
 def test_invalid_commands_are_malformed(data: bytes, why: str) -> None:
-    with pytest.raises(Malformed) as told:
+    with pytest.raises(Malformed) as caught:
         parsed([data], SMALL)
-    assert why in str(told.value)
+    assert why in str(caught.value)
 
 
 def test_a_length_is_refused_before_its_data_is_kept() -> None:

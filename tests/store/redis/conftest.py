@@ -1,4 +1,4 @@
-"""Fixtures of the Redis suite: a rig on the server that all of them share, each in a key space of its own."""
+"""Fixtures of the Redis suite: each test gets a rig with its own key space on one shared server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Several jobs in one call, on Redis: one request each, and answers that are lost. What every store promises of it is
-in the contract suite."""
+"""Batches of jobs on Redis: one request each, and lost answers. The contract suite tests the guarantees."""
 
 from __future__ import annotations
 
@@ -43,14 +42,14 @@ def test_a_batch_is_claimed_in_one_request(rig: Rig) -> None:
     assert len({claim.envelope.lifecycle.correlation_id for claim in first}) == 3
     assert {claim.attempt for claim in first} == {1}
     assert names(store.claim_batch(other, 16)) == ids[3:7], (
-        "no more than four, or half of what is left: the rest is for others"
+        "no more than four, or half of result is left: the rest is for others"
     )
     assert sorted(job for view in store.agents() for job in view.jobs) == ids[:7]
     assert store.count()[Status.IN_PROGRESS] == 7
 
 
 def test_a_batch_ends_before_a_job_of_another_version_and_the_rest_keep_their_positions(rig: Rig) -> None:
-    """All of a row are taken from the head of the queue at once; who is not claimed goes back to where it was."""
+    """A batch is read from the head of the queue at once; jobs that are not claimed keep their positions."""
     store = rig.store()
     ids = fill(store, 8)
     ask, key = store._context.client.call, store._context.keys.job(ids[2])
@@ -75,16 +74,16 @@ def test_a_batch_is_committed_in_one_request(rig: Rig) -> None:
     claims = store.claim_batch(agent, 4)
     store.kill(operator, "j01")
     before = store._context.client.requests
-    told = end(store, claims)
+    results = end(store, claims)
     assert store._context.client.requests == before + 1
-    assert [type(what) for what in told] == [Lifecycle, ClaimLost, Lifecycle, Lifecycle]
+    assert [type(result) for result in results] == [Lifecycle, ClaimLost, Lifecycle, Lifecycle]
     assert [view.status for view in map(store.find, ("j00", "j01", "j02", "j03")) if view is not None] == [
         Status.SUCCEEDED,
         Status.KILLED,
         Status.SUCCEEDED,
         Status.SUCCEEDED,
     ]
-    assert all(isinstance(what, ClaimLost) for what in end(store, claims)), "a commit is accepted once"
+    assert all(isinstance(result, ClaimLost) for result in end(store, claims)), "a commit is accepted once"
 
 
 def test_a_dead_agents_commits_are_all_refused(rig: Rig) -> None:
@@ -93,7 +92,7 @@ def test_a_dead_agents_commits_are_all_refused(rig: Rig) -> None:
     agent = store.join("a", role="Runner")
     claims = store.claim_batch(agent, 2)
     rig.clock.advance(3600)
-    assert [type(what) for what in end(store, claims)] == [AgentLost, AgentLost]
+    assert [type(result) for result in end(store, claims)] == [AgentLost, AgentLost]
 
 
 def test_returned_jobs_are_logged_in_the_common_audit_log(rig: Rig) -> None:
@@ -103,17 +102,17 @@ def test_returned_jobs_are_logged_in_the_common_audit_log(rig: Rig) -> None:
     claims = store.claim_batch(agent, 4)
     cursor = store.changes(None, role="Runner").cursor
     store.hand_back(claims[1:])
-    assert [change.job_id for change in store.changes(cursor, role="Runner").items] == ids[1:4], "whoever waits is told"
+    assert [change.job_id for change in store.changes(cursor, role="Runner").items] == ids[1:4], "readers see it"
     view = store.find(ids[1])
     assert view is not None
     assert (view.status, view.lifecycle.attempt, view.lifecycle.hops) == (Status.QUEUED, 0, ())
     again = [store.claim(other) for _ in range(3)]
     assert [claim.job_id for claim in again if claim is not None] == ids[1:4], "before those that came after them"
     assert {claim.attempt for claim in again if claim is not None} == {1}
-    assert [type(what) for what in end(store, claims[1:])] == [ClaimLost] * 3, "they are another's by now"
+    assert [type(result) for result in end(store, claims[1:])] == [ClaimLost] * 3, "they are another's by now"
     assert isinstance(end(store, claims[:1])[0], Lifecycle)
-    told = [line["event"] for line in store.audit_lines(job_id=ids[1])]
-    assert told == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
+    events = [line["event"] for line in store.audit_lines(job_id=ids[1])]
+    assert events == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "after it did it"])
@@ -127,7 +126,7 @@ def test_lost_answers_of_a_batch_are_requested_again(redis_server: RedisServer, 
             proxy.cut, proxy.after = len(proxy.requests) + cut, after
             claims = store.claim_batch(agent, 4)
             assert names(claims) == ids[:4], cut
-            assert all(isinstance(what, Lifecycle) for what in end(store, claims[:2])), cut
+            assert all(isinstance(result, Lifecycle) for result in end(store, claims[:2])), cut
             store.hand_back(claims[2:])
             proxy.cut = -1
             assert store.count()[Status.SUCCEEDED] == 2, cut

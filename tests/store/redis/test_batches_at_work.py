@@ -1,4 +1,4 @@
-"""A slot that claims several small jobs: what it has not begun is kept from nobody."""
+"""A slot that claims batches of small jobs keeps no job from other workers that it has not begun."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WAIT_S = 90.0
 CLOCK = SystemClock()
 
 
-class Hall:
-    """A slot over a store, and the tools `quick` and `long`, which waits for `go`."""
+class SlotRig:
+    """A slot over a store, with the tools `quick`, `fails`, and `long`, which waits for `go`."""
 
     def __init__(self, store: RedisStore) -> None:
         self.store = store
@@ -81,7 +81,7 @@ class Hall:
         )
 
     def turns(self) -> threading.Thread:
-        """Until the long one has begun: where processors are busy a quick one may count as long before it."""
+        """Run the slot until the long job has begun: on a busy machine a quick one may count as long before it."""
 
         def turn() -> None:
             while not self.begun.is_set():
@@ -94,22 +94,22 @@ class Hall:
 
 def test_small_jobs_are_done_in_batches(rig: Rig) -> None:
     store = rig.store(real=True)
-    hall = Hall(store)
-    ids = hall.enqueue(*["quick"] * 40)
-    while hall.slot.run_once() is Turn.WORKED:
+    rigged = SlotRig(store)
+    ids = rigged.enqueue(*["quick"] * 40)
+    while rigged.slot.run_once() is Turn.WORKED:
         pass
-    hall.slot.leave()
-    assert sorted(hall.ran) == sorted(ids), "each once, though where processors are busy some went back in between"
+    rigged.slot.leave()
+    assert sorted(rigged.ran) == sorted(ids), "each once, though where processors are busy some went back in between"
     assert store.count()[Status.SUCCEEDED] == 40
-    assert hall.logged.count("job status changed") == 40
+    assert rigged.logged.count("job status changed") == 40
 
 
 def test_jobs_behind_a_long_one_go_back_to_the_queue(rig: Rig) -> None:
     store = rig.store(real=True)
-    hall = Hall(store)
-    ids = hall.enqueue("quick", "long", *["quick"] * 6)
-    thread = hall.turns()
-    assert hall.begun.wait(WAIT_S)
+    rigged = SlotRig(store)
+    ids = rigged.enqueue("quick", "long", *["quick"] * 6)
+    thread = rigged.turns()
+    assert rigged.begun.wait(WAIT_S)
     try:
         eventually(lambda: store.count().get(Status.QUEUED) == 6, "what was not begun is queued again")
         eventually(lambda: store.count().get(Status.SUCCEEDED) == 1, "what was over before is committed")
@@ -119,27 +119,27 @@ def test_jobs_behind_a_long_one_go_back_to_the_queue(rig: Rig) -> None:
         assert claim.job_id == ids[2], "in its old place"
         assert claim.attempt == 1
     finally:
-        hall.go.set()
+        rigged.go.set()
         thread.join(WAIT_S)
-    hall.slot.leave()
+    rigged.slot.leave()
     assert store.count()[Status.SUCCEEDED] == 2
 
 
 def test_a_stopped_worker_hands_back_what_it_has_not_begun(rig: Rig) -> None:
     store = rig.store(real=True)
-    hall = Hall(store)
-    hall.enqueue(*["quick"] * 8)
+    rigged = SlotRig(store)
+    rigged.enqueue(*["quick"] * 8)
     claim_batch = store.claim_batch
 
     def stopped(*args: Any) -> Any:
         claims = claim_batch(*args)
-        hall.stop.request(5.0)
+        rigged.stop.request(5.0)
         return claims
 
     store.claim_batch = stopped  # type: ignore[method-assign]
-    hall.slot.run_once()
-    hall.slot.leave()
-    assert hall.ran == []
+    rigged.slot.run_once()
+    rigged.slot.leave()
+    assert rigged.ran == []
     assert store.count()[Status.QUEUED] == 8
     assert all(view.lifecycle.attempt == 0 for view in store.list())
 
@@ -148,13 +148,13 @@ def test_a_stopped_worker_hands_back_what_it_has_not_begun(rig: Rig) -> None:
 def test_finished_jobs_are_committed_before_another_is_retried(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    """That may take as long as its retries; and the server may be away by then."""
+    """A retry may take long, and the server may be away by then."""
     monkeypatch.setattr(processes, "childless", lambda: alone)
     store = rig.store(real=True)
-    hall = Hall(store)
-    hall.enqueue("quick", "fails", "quick", "quick", retries=1)
+    rigged = SlotRig(store)
+    rigged.enqueue("quick", "fails", "quick", "quick", retries=1)
     seen: list[int] = []
-    perform = hall.slot._perform
+    perform = rigged.slot._perform
 
     def away(agent: Agent, claim: Claim, begun: Begun | None) -> None:
         if claim.job_id.startswith("quick"):
@@ -163,10 +163,10 @@ def test_finished_jobs_are_committed_before_another_is_retried(
         seen.append(store.count()[Status.SUCCEEDED])
         raise StorageTrouble("the server is away")
 
-    hall.slot._perform = away  # type: ignore[method-assign]
-    assert hall.slot._safely(hall.slot.run_once) is Turn.TROUBLE
+    rigged.slot._perform = away  # type: ignore[method-assign]
+    assert rigged.slot._safely(rigged.slot.run_once) is Turn.TROUBLE
     assert seen == [3]
     boss = store.join("b", role=None)
     assert [done.job_id for done in store.recover(boss) if done.job_id] == ["fails-01"]
-    assert sorted(hall.ran) == ["fails-01", "quick-00", "quick-02", "quick-03"], "each once"
-    assert "job handed back, not begun" not in hall.logged
+    assert sorted(rigged.ran) == ["fails-01", "quick-00", "quick-02", "quick-03"], "each once"
+    assert "job handed back, not begun" not in rigged.logged

@@ -1,4 +1,4 @@
-"""Who is given which jobs on Redis, and who is woken for them: tags, rows, missing rights, workers that end."""
+"""Claims on Redis: tags, batches, missing rights, and which waiting worker is woken."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_a_job_that_a_batch_leaves_is_claimed_by_the_next_one(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("w", role="Runner", tags=["gpu"])
     store.enqueue(tagged("first", "gpu"))
-    store.enqueue(tagged("alone", "gpu", payload={"a.txt": b"x"}))  # with files: not in a row
+    store.enqueue(tagged("alone", "gpu", payload={"a.txt": b"x"}))  # it has files, so it is in no batch
     store.enqueue(tagged("last", "gpu"))
     found = []
-    while row := store.claim_batch(agent, 4):
-        found.append(names(row))
-        ended(store, row)
+    while batch := store.claim_batch(agent, 4):
+        found.append(names(batch))
+        ended(store, batch)
     assert found == [["first"], ["alone"], ["last"]]
 
 
@@ -79,15 +79,15 @@ def test_the_cost_of_a_claim_depends_on_the_tag_sets_not_on_the_batch(rig: Rig) 
     for limit in (1, 16):
         store._context.client.call("CONFIG", "RESETSTAT")
         assert store.claim_batch(agent, limit)
-        told = store._context.client.call("INFO", "commandstats")
-        assert b"cmdstat_smembers:calls=1," in told, "once for a row, not once for each of its jobs"
+        stats = store._context.client.call("INFO", "commandstats")
+        assert b"cmdstat_smembers:calls=1," in stats, "once for a batch, not once for each of its jobs"
 
 
 # --- rights ---
 
 
 def rights(rig: Rig, admin: RedisStore, user: str, without: str) -> None:
-    """The rights of the documentation, but one."""
+    """Grant the rights of the documentation, except one."""
     line = (Path(__file__).parents[3] / "docs" / "redis.md").read_text().split("ACL SETUSER farro ")[1].splitlines()[0]
     words = line.replace("PASSWORD", "secret").replace("NAME", rig.name).split()
     assert f"+{without}" in words
@@ -191,7 +191,7 @@ def test_a_waiting_claim_is_woken_when_its_queue_is_resumed(rig: Rig) -> None:
 
 
 def test_a_wake_that_comes_with_a_reply_is_not_lost(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread has no turn for a moment: then both are there, the answer and the call."""
+    """The thread is delayed for a moment: then the reply and the wake are both there."""
     store = rig.store(real=True)
     agent = store.join("w", role="Runner")
     assert store.claim_batch(agent, 1) == []
@@ -235,16 +235,16 @@ def test_a_process_with_many_descriptors_can_wait(rig: Rig) -> None:
 
 
 def test_jobs_claimed_with_an_unreplicated_commit_go_back(rig: Rig) -> None:
-    """It was claimed on the master, and would count an attempt that nobody began."""
+    """They were claimed on the master, and would count an attempt that never began."""
     calm, strict = rig.store(), rig.store(wait_replicas=1, wait_s=0.02)
     calm.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
     # Otherwise the server may not know this script yet. Both scripts are then sent again, and a repeated claim does not
     # return the job's position in its queue.
     calm._context.client.call("SCRIPT", "LOAD", calm._context.scripts.commit.text)
     agent = strict.join("w", role="Runner")
-    row = strict.claim_batch(agent, 1)
+    batch = strict.claim_batch(agent, 1)
     with pytest.raises(NotReplicated):
-        strict.commit_and_claim(agent, [(row[0], Succeeded(report=report(row[0])))], 2)
+        strict.commit_and_claim(agent, [(batch[0], Succeeded(report=report(batch[0])))], 2)
     assert [(view.job_id, view.status, view.lifecycle.attempt) for view in calm.list()] == [
         ("j0", Status.SUCCEEDED, 1),
         ("j1", Status.QUEUED, 0),
@@ -260,10 +260,10 @@ def test_a_refused_claim_does_not_undo_the_commit_sent_with_it(tmp_path: Path) -
         store = rig.store()
         store.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
         agent = store.join("w", role="Runner")
-        row = store.claim_batch(agent, 1)
-        store._context.client.call("CONFIG", "SET", "maxmemory", "1")  # full: no further job is begun
-        told, claims = store.commit_and_claim(agent, [(row[0], Succeeded(report=report(row[0])))], 2)
-        assert [getattr(life, "status", life) for life in told] == [Status.SUCCEEDED]
+        batch = store.claim_batch(agent, 1)
+        store._context.client.call("CONFIG", "SET", "maxmemory", "1")  # full: no further job begins
+        committed, claims = store.commit_and_claim(agent, [(batch[0], Succeeded(report=report(batch[0])))], 2)
+        assert [getattr(life, "status", life) for life in committed] == [Status.SUCCEEDED]
         assert claims == []
         assert store.count()[Status.QUEUED] == 2
     finally:
@@ -272,7 +272,7 @@ def test_a_refused_claim_does_not_undo_the_commit_sent_with_it(tmp_path: Path) -
 
 
 def test_a_slot_keeps_its_promised_folder_while_others_leave(rig: Rig) -> None:
-    """Folders of attempts: what one slot was promised is not forgotten because another goes."""
+    """A slot's promised folder is not forgotten because another slot leaves."""
     store = rig.store()
     space: Any = store._context.workspace
     for agent in ("stays", "goes"):

@@ -1,4 +1,4 @@
-"""What a job costs the server: round trips, and that none grows with the backlog. Many jobs at once, lists, pruning."""
+"""The cost of a job: round trips that do not grow with the backlog. Large submissions, lists, pruning."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from stage import plan, report, submission
 
 
 def calls(store: RedisStore) -> dict[str, int]:
-    """How often the server was asked for each command, those of scripts included."""
-    told = store._context.client.call("INFO", "commandstats").decode()
-    return {name: int(count) for name, count in re.findall(r"cmdstat_([^:]+):calls=(\d+)", told)}
+    """Return how often the server ran each command, including those in scripts."""
+    stats = store._context.client.call("INFO", "commandstats").decode()
+    return {name: int(count) for name, count in re.findall(r"cmdstat_([^:]+):calls=(\d+)", stats)}
 
 
 def cost_of_a_job(store: RedisStore, number: int) -> tuple[int, dict[str, int]]:
-    """Round trips and commands of an enqueue, a claim, its heartbeats and a commit."""
+    """Return the round trips and commands of an enqueue, a claim, its heartbeats and a commit."""
     agent = store.join("w", role="Runner", tags=("gpu",))
     before, asked = calls(store), store._context.client.requests
     store.enqueue(submission(number))
@@ -130,22 +130,22 @@ def test_the_common_log_has_the_changes_of_every_machine(rig: Rig) -> None:
     assert claim is not None
     there.commit(claim, Succeeded(report=report(claim)))
     here.note("cap_refused", user="bob")
-    told = list(here.audit_lines())
-    assert [line["event"] for line in told] == ["enqueued", "enqueued", "claimed", "committed", "cap_refused"]
+    lines = list(here.audit_lines())
+    assert [line["event"] for line in lines] == ["enqueued", "enqueued", "claimed", "committed", "cap_refused"]
     mine = list(there.audit_lines(0, job_id))
     assert [(line["event"], line.get("actor")) for line in mine][1:] == [("claimed", agent.id), ("committed", agent.id)]
-    assert all(line["ts"].endswith("Z") for line in told)
+    assert all(line["ts"].endswith("Z") for line in lines)
     assert [line["job_id"] for line in there.audit_lines(0, other)] == [other]
     assert list(here.audit_lines(4_000_000_000_000)) == []
-    # What the process told its own audit log is what the common one has, but for the times.
-    plain = [{name: value for name, value in line.items() if name != "ts"} for line in told]
+    # The process's own audit log has the same lines as the common one, except for the times.
+    plain = [{name: value for name, value in line.items() if name != "ts"} for line in lines]
     assert plain == [{"actor": "submitter", **line} for line in rig.audited]
 
 
 def test_a_trimmed_feed_reports_a_gap(redis_server: RedisServer, rig: Rig) -> None:
     store = rig.store(keep_changes=10, keep_audit=10)
     cursors = {role: store.changes(None, role=role).cursor for role in ("Runner", None)}
-    for n in range(400):  # the server cuts its streams in whole nodes of a hundred entries
+    for n in range(400):  # the server trims streams in whole nodes of a hundred entries
         store.enqueue(submission(n))
     for role, cursor in cursors.items():
         late = store.changes(cursor, role=role)

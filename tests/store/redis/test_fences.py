@@ -1,4 +1,4 @@
-"""Who may change a job of the Redis store, and who may not any more: leases, fences, watchdogs, versions."""
+"""Which agents may change a job of the Redis store: leases, fences, watchdogs, versions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_agent_whose_lease_is_over_is_fenced_though_it_lives(rig: Rig, which:
     store.enqueue(submission(job_id="j"))
     claim = claimed(store)
     rig.clock.advance(LEASE_S + 1)
-    for _ in range(2):  # nobody recovered it yet: its lease alone decides
+    for _ in range(2):  # not recovered yet: only its lease decides
         with pytest.raises(AgentLost):
             store.commit(claim, outcomes(claim)[which])
     with pytest.raises(AgentLost):
@@ -95,7 +95,7 @@ def test_a_heartbeat_takes_no_round_trip_soon_after_another_call(rig: Rig) -> No
     agent = store.join("w", role="Runner")
     claim = store.claim(agent)
     rig.clock.advance(2)
-    store.heartbeat(agent, claim)  # a server that is new is told the script first
+    store.heartbeat(agent, claim)  # a new server gets the script first
     before = store._context.client.requests
     for _ in range(100):
         store.heartbeat(agent)
@@ -104,7 +104,7 @@ def test_a_heartbeat_takes_no_round_trip_soon_after_another_call(rig: Rig) -> No
     rig.clock.advance(LEASE_S / 3 - 1)
     store.heartbeat(agent)
     assert store._context.client.requests == before
-    store.heartbeat(agent, claim)  # whether a job was taken is asked for every second
+    store.heartbeat(agent, claim)  # whether a job was taken is checked every second
     assert store._context.client.requests == before + 1
     rig.clock.advance(LEASE_S / 3 + 1)
     store.heartbeat(agent)
@@ -141,13 +141,13 @@ def test_two_watchdogs_at_once_do_everything_once(rig: Rig) -> None:
 
 
 def test_the_next_watchdog_unblocks_a_forgotten_dependent(rig: Rig) -> None:
-    """Whoever ended the dependency dies before it can look at what waited for it."""
+    """The process that ended the dependency dies before it can check the dependents."""
     store = rig.store()
     store.enqueue(submission(job_id="first"))
     for name in ("second", "third"):
         store.enqueue(Submission(role="Runner", prompt=plan(metadata={"after": ["first"]}), job_id=name))
     claim = claimed(store)
-    commit.commit(store._context, claim, Succeeded(report=report(claim)), None)  # the script alone
+    commit.commit(store._context, claim, Succeeded(report=report(claim)), None)  # only the script
     assert store.pending("Runner") == 2
     dog = rig.store()
     done = dog.recover(dog.join("dog", role=None))

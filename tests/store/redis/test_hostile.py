@@ -1,7 +1,4 @@
-"""What the Redis store meets and did not make: content that cannot be read, machines without room, clocks that differ.
-
-One such job, or one such machine, costs nobody else anything.
-"""
+"""Unreadable content, machines without room, differing clocks: one such job or machine affects no other."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def spoil(store: RedisStore, job_id: str, field: str, text: str) -> None:
 
 
 class NoRoom(LocalWorkspace):
-    """Of a machine whose disk takes no folder."""
+    """A workspace on a disk that accepts no folder."""
 
     def begin(self, agent_id: str, job_id: str, attempt: int, material: JobFiles) -> str:
         raise StorageTrouble("no room")
@@ -67,7 +64,7 @@ def test_a_machine_without_room_for_folders_uses_up_no_attempt(rig: Rig, shm: Pa
 
 
 def test_the_next_due_time_is_by_this_machines_clock(rig: Rig) -> None:
-    clock = ManualClock(EPOCH + timedelta(days=400 * 365))  # far before the server's, whatever that says
+    clock = ManualClock(EPOCH + timedelta(days=400 * 365))  # far before the server's clock, whatever that says
     store = rig.store(clock=clock, own_time=False)
     store.join("w", role="Runner")
     ahead = store._context.clock_offset
@@ -146,7 +143,7 @@ def test_an_unreadable_lifecycle_does_not_stop_a_worker(rig: Rig) -> None:
 
 
 def unroutable(store: RedisStore, job_id: str) -> None:
-    """Marked stale where it lies."""
+    """Mark a job stale while its agent holds it."""
     agent = store.join("m", role="Runner")
     claim = store.claim(agent)
     assert claim is not None
@@ -160,8 +157,8 @@ def test_an_unreadable_marked_job_does_not_stop_a_watchdog(rig: Rig, life: str) 
     store.enqueue(submission(1, job_id="bad"))
     unroutable(store, "bad")
     if life == "other version":
-        told = json.loads(store._context.client.call("HGET", store._context.keys.job("bad"), "life"))
-        life = json.dumps({**told, "schema_version": 99})
+        fields = json.loads(store._context.client.call("HGET", store._context.keys.job("bad"), "life"))
+        life = json.dumps({**fields, "schema_version": 99})
     spoil(store, "bad", "life", life)
     store.enqueue(submission(2, job_id="orphan"))
     assert store.claim(store.join("w", role="Runner")) is not None

@@ -1,6 +1,6 @@
-"""Calls whose request or answer is lost: the store asks again, and nothing is done twice or left out.
+"""Calls whose request or answer is lost: the store repeats them, and nothing is done twice or left out.
 
-Each call of a whole life is cut once before the server has it, and once after it did it.
+Each call of a whole job life is cut once before the server has it, and once after it ran.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from servers import RedisServer
 
 
 def state(store: RedisStore) -> list[Any]:
-    """What is left: each job's history, the names, and what the common log tells."""
+    """Return what is left: each job's history, the names, and the common log."""
     jobs = [
         (
             "" if view.job_id.startswith("job-") else view.job_id,
@@ -33,9 +33,9 @@ def state(store: RedisStore) -> list[Any]:
 
 def played(rig: Rig, proxy: Proxy) -> tuple[list[Any], list[Any]]:
     store = rig.store(url=proxy.url, beat_s=0.0)
-    told = life(store)
+    answers = life(store)
     proxy.cut = -1
-    return told, state(store)
+    return answers, state(store)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "after it did it"])

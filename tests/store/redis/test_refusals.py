@@ -1,4 +1,4 @@
-"""A server that refuses for a while, replicas that lag, answers that come late: what is tried again, and what holds."""
+"""Servers that refuse for a while, replicas that lag, late answers: what is retried, and what is guaranteed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def served(folder: Path, *options: str) -> Iterator[tuple[RedisServer, Rig]]:
 
 
 class Admin:
-    """A connection of its own, which stays when the server takes no more."""
+    """A connection that stays open when the server accepts no more."""
 
     def __init__(self, url: str) -> None:
         self._link = RedisConnection(RedisAddress(url=url), 30.0)
@@ -72,8 +72,8 @@ def test_a_passing_refusal_is_retried(tmp_path: Path, setting: str, strict: str,
         thread.start()
 
         def refused() -> bool:
-            told = admin.ask("INFO", "everything")
-            return b"errorstat_NOREPLICAS" in told or b"rejected_connections:0" not in told or not thread.is_alive()
+            info = admin.ask("INFO", "everything")
+            return b"errorstat_NOREPLICAS" in info or b"rejected_connections:0" not in info or not thread.is_alive()
 
         eventually(refused)
         admin.ask("CONFIG", "SET", setting, lax)
@@ -93,7 +93,7 @@ def test_a_repeated_call_waits_for_the_replicas_as_the_first_did(tmp_path: Path,
             eventually(lambda: b"state=online" in plain._context.client.call("INFO", "replication"))
             with proxied(server.port) as proxy:
                 store = rig.store(url=proxy.url, wait_replicas=1, wait_s=0.3)
-                other = plain.join("w", role="Runner")  # from now on the server knows the scripts
+                other = plain.join("w", role="Runner")  # now the server knows the scripts
                 mine = plain.enqueue_claimed(other, submission(job_id="other"))
                 assert mine is not None
                 plain.commit(mine, Succeeded(report=report(mine)))
@@ -142,11 +142,11 @@ def test_a_copied_folder_shows_the_job_as_it_was_read(rig: Rig) -> None:
     claim = store.claim(store.join("w", role="Runner"))
     assert claim is not None
     store.commit(claim, Succeeded(report=report(claim)))
-    store.folder(before)  # what was looked at is old by now
+    store.folder(before)  # the job as it was read before
     now = store.find("j")
     assert now is not None
-    told = json.loads(Path(store.folder(now), "job.json").read_bytes())
-    assert told["status"] == "succeeded"
+    record = json.loads(Path(store.folder(now), "job.json").read_bytes())
+    assert record["status"] == "succeeded"
 
 
 def test_a_client_that_waits_over_tls_is_woken(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_client_that_waits_over_tls_is_woken(tmp_path: Path) -> None:
         thread = threading.Thread(target=lambda: store.changes(cursor, **wait), daemon=True)  # type: ignore[arg-type]
         thread.start()
         eventually(lambda: b"blocked_clients:1" in store._context.client.call("INFO", "clients"))
-        time.sleep(0.3)  # let it come to its wait
+        time.sleep(0.3)  # let it start to wait
         store.wake("Runner")
-        thread.join(15)  # the server answers after 30 s by itself
+        thread.join(15)  # the server answers by itself only after 30 s
         assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""A server that comes back without its last moments: a crash with appendfsync everysec, a failover to a replica."""
+"""A server that lost its last changes: a crash with appendfsync everysec, or a failover to a replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stage import report, submission
 
 
 def saved(store: RedisStore) -> dict[bytes, bytes]:
-    """Everything of this store, as the server has it now."""
+    """Return all keys of this store, as the server has them now."""
     server, prefix = store._context.client, store._context.keys.prefix
     keys = server.call("KEYS", prefix.replace("{", "\\{").replace("}", "\\}") + "*")
     return {key: server.call("DUMP", key) for key in keys}

@@ -1,4 +1,4 @@
-"""Claims that ride with another request, on Redis: with the bell, and with the commits of the row before."""
+"""Claims that need no request of their own on Redis: behind a blocking wait, and with the commit of the last batch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_claim_waits_for_the_queue_in_one_request(rig: Rig) -> None:
 
 
 def waiting(store: RedisStore, count: int) -> None:
-    """Until so many of all clients wait in the server for an entry."""
+    """Wait until this many clients block in the server."""
     blocked = lambda: store._context.client.call("CLIENT", "LIST").count(b"cmd=bzpopmin")  # noqa: E731
     eventually(lambda: blocked() == count)
 
@@ -96,7 +96,7 @@ def test_a_woken_worker_wakes_the_next_if_jobs_are_left(rig: Rig) -> None:
     store = rig.store(real=True)
     waiters = [Waiter(rig.store(real=True)) for _ in range(3)]
     waiting(store, 3)
-    fill(store, 3)  # one call, so one is woken
+    fill(store, 3)  # one call, so one worker is woken
     assert sorted(job_id for waiter in waiters for job_id in waiter.claimed()) == ["j00", "j01", "j02"]
 
 
@@ -123,7 +123,7 @@ def test_a_job_with_tags_wakes_a_worker_that_offers_them(rig: Rig) -> None:
 
 
 def test_a_delayed_job_starts_in_time_whichever_worker_knew_of_it(rig: Rig) -> None:
-    """One of them hears of it, and is given another job before it is due."""
+    """One of them learns of it, and gets another job before it is due."""
     store = rig.store(real=True)
     waiters = [Waiter(rig.store(real=True)) for _ in range(2)]
     waiting(store, 2)
@@ -168,20 +168,22 @@ def test_a_waiting_claim_gets_a_job_that_falls_due(rig: Rig) -> None:
 Asked = Callable[[RedisStore, Agent], list[str]]
 
 
-def rung(store: RedisStore, agent: Agent) -> list[str]:
+def claimed_after_wakeup(store: RedisStore, agent: Agent) -> list[str]:
     return [claim.job_id for claim in store.claim_or_wait(agent, 2, WAIT_S)]
 
 
-def after_a_row(store: RedisStore, agent: Agent) -> list[str]:
-    row = store.claim_batch(agent, 2)
-    told, claims = store.commit_and_claim(agent, ends(row), 2)
-    assert all(isinstance(what, Lifecycle) for what in told)
-    assert store.count()[Status.SUCCEEDED] == len(row)
+def claimed_with_a_commit(store: RedisStore, agent: Agent) -> list[str]:
+    batch = store.claim_batch(agent, 2)
+    committed, claims = store.commit_and_claim(agent, ends(batch), 2)
+    assert all(isinstance(result, Lifecycle) for result in committed)
+    assert store.count()[Status.SUCCEEDED] == len(batch)
     return [claim.job_id for claim in claims]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "after it did it"])
-@pytest.mark.parametrize(("ask", "wanted"), [(rung, ["j00", "j01"]), (after_a_row, ["j02", "j03"])])
+@pytest.mark.parametrize(
+    ("ask", "wanted"), [(claimed_after_wakeup, ["j00", "j01"]), (claimed_with_a_commit, ["j02", "j03"])]
+)
 def test_a_claim_sent_with_a_commit_is_repeated_after_a_lost_answer(
     redis_server: RedisServer, shm: Path, after: bool, ask: Asked, wanted: list[str]
 ) -> None:
@@ -208,15 +210,15 @@ def test_a_server_that_forgot_a_script_does_both_once(rig: Rig, known: str) -> N
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    row = store.claim_batch(agent, 2)
+    batch = store.claim_batch(agent, 2)
     store._context.client.call("SCRIPT", "FLUSH")
     if known == "commit":
-        store.commit(row[0], ends(row)[0][1])
-        row = row[1:]
+        store.commit(batch[0], ends(batch)[0][1])
+        batch = batch[1:]
     elif known == "claim":
-        row += store.claim_batch(agent, 2)
-    told, claims = store.commit_and_claim(agent, ends(row), 2)
-    assert not any(isinstance(what, Lost) for what in told)
+        batch += store.claim_batch(agent, 2)
+    committed, claims = store.commit_and_claim(agent, ends(batch), 2)
+    assert not any(isinstance(result, Lost) for result in committed)
     assert len(claims) == 2
     assert [job for view in store.agents() for job in view.jobs] == [claim.job_id for claim in claims]
 
@@ -225,11 +227,11 @@ def test_the_commit_of_a_batch_and_the_next_claim_are_one_request(rig: Rig) -> N
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    _, row = store.commit_and_claim(agent, ends(store.claim_batch(agent, 2)), 2)
+    _, batch = store.commit_and_claim(agent, ends(store.claim_batch(agent, 2)), 2)
     before = store._context.client.requests
-    told, claims = store.commit_and_claim(agent, ends(row), 2)
+    committed, claims = store.commit_and_claim(agent, ends(batch), 2)
     assert store._context.client.requests == before + 1
-    assert [type(what) for what in told] == [Lifecycle, Lifecycle]
+    assert [type(result) for result in committed] == [Lifecycle, Lifecycle]
     assert [claim.job_id for claim in claims] == ["j04", "j05"]
 
 
@@ -237,10 +239,10 @@ def test_a_dead_agent_learns_that_it_lost_each_job_of_its_batch(rig: Rig) -> Non
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    row = store.claim_batch(agent, 2)
+    batch = store.claim_batch(agent, 2)
     rig.clock.advance(3600)
-    told, claims = store.commit_and_claim(agent, ends(row), 2)
-    assert all(isinstance(what, Lost) for what in told)
+    committed, claims = store.commit_and_claim(agent, ends(batch), 2)
+    assert all(isinstance(result, Lost) for result in committed)
     assert claims == []
 
 

@@ -1,4 +1,4 @@
-"""The test of the tests: with one safeguard taken out of a script, what shows it must fail; with all it passes."""
+"""Test the tests: with one safeguard removed from a script a play must fail; with all it passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stage import report, submission
 
 
 def fenced(rig: Rig, server: RedisServer) -> None:
-    """An agent whose lease is over."""
+    """Use an agent whose lease is over."""
     store = rig.store(lease_s=30.0)
     store.enqueue(submission())
     claim = store.claim(store.join("w", role="Runner"))
@@ -30,7 +30,7 @@ def fenced(rig: Rig, server: RedisServer) -> None:
 
 
 def twice(rig: Rig, server: RedisServer) -> None:
-    """A claim that was committed."""
+    """Commit a claim twice."""
     store = rig.store()
     store.enqueue(submission())
     claim = store.claim(store.join("w", role="Runner"))
@@ -41,7 +41,7 @@ def twice(rig: Rig, server: RedisServer) -> None:
 
 
 def overtaken(rig: Rig, server: RedisServer) -> None:
-    """A decision about what somebody changed meanwhile."""
+    """Apply a decision to a job that another process changed meanwhile."""
     store = rig.store()
     store.enqueue(submission(job_id="j"))
     boss = store.join("b", role=None)
@@ -62,7 +62,7 @@ def other_content(rig: Rig, server: RedisServer) -> None:
 
 
 def lost_answers(rig: Rig, server: RedisServer) -> None:
-    """Every answer of a life is lost once."""
+    """Lose every answer of a job life once."""
     whole = life(rig.store())
     for cut in range(1, 1000):
         with proxied(server.port) as proxy:
@@ -120,7 +120,7 @@ def test_a_removed_safeguard_is_noticed(
     noticed = False
     try:
         play(other, redis_server)
-    except (Exception, pytest.fail.Exception) as trouble:  # whatever it trips over: it was noticed
+    except (Exception, pytest.fail.Exception) as trouble:  # whatever fails: it was noticed
         noticed = "compiling script" not in str(trouble)
     finally:
         other.close()

@@ -1,4 +1,4 @@
-"""The server goes away, comes back, is full, old, strange or strict: what stays, and what is said."""
+"""The server goes away, comes back, is full, old, foreign or strict: what stays, and which error is shown."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_acknowledged_changes_survive_a_kill_of_the_server(tmp_path: Path) -> No
             assert claim is not None
             store.commit(claim, Succeeded(report=report(claim)))
         server.kill()
-        server.start()  # and with it the scripts are gone
+        server.start()  # which lost the scripts
         assert [view.job_id for view in store.list()] == made
         assert store.count()[Status.SUCCEEDED] == 3
         for claim in claims[3:]:
@@ -133,12 +133,12 @@ def test_a_server_that_is_away_for_a_while_ends_no_attempt(tmp_path: Path) -> No
         server.kill()
         for _ in range(5):
             rig.clock.advance(2)
-            store.heartbeat(agent, claim)  # not heard, and no trouble of the job's
+            store.heartbeat(agent, claim)  # the server does not hear it, but the attempt goes on
         assert store.next_due("Runner") is None
         server.start()
         assert store.commit(claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
         server.kill()
-        store.leave(agent)  # nobody hears it: the lease ends by itself
+        store.leave(agent)  # the server does not hear it: the lease ends by itself
         server.start()
         assert [view.id for view in store.agents()] == [agent.id]
 
@@ -174,8 +174,8 @@ def test_a_waiter_for_changes_gets_a_gap_after_the_server_was_away(tmp_path: Pat
         assert [answer.gap for answer in answers] == [True]  # type: ignore[attr-defined]
         cursor = answers[0].cursor  # type: ignore[attr-defined]
         job_id = store.enqueue(submission())
-        told = store.changes(cursor, role="Runner", timeout_s=PATIENCE_S)
-        assert [item.job_id for item in told.items] == [job_id]
+        changes = store.changes(cursor, role="Runner", timeout_s=PATIENCE_S)
+        assert [item.job_id for item in changes.items] == [job_id]
 
 
 def test_a_waiter_sends_no_requests(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_waiter_sends_no_requests(tmp_path: Path) -> None:
         thread.start()
 
         until = time.monotonic() + PATIENCE_S
-        blocked = rb" idle=[1-9]\d* flags=b .* cmd=xread"  # it has said nothing for a second, and waits in the server
+        blocked = rb" idle=[1-9]\d* flags=b .* cmd=xread"  # idle for a second, and blocked in the server
         while not re.search(blocked, other._context.client.call("CLIENT", "LIST")):
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -200,18 +200,18 @@ def test_a_waiter_sends_no_requests(tmp_path: Path) -> None:
         assert [item.job_id for item in answers[0].items] == [job_id]  # type: ignore[attr-defined]
 
 
-# --- in words ---
+# --- errors ---
 
 
 def test_an_unreachable_server_has_a_helpful_error(rig: Rig) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     store = rig.store(url=url, retry_s=2.0)
     before = rig.clock.monotonic_s()
-    with pytest.raises(StorageTrouble, match="no answer from the Redis server") as told:
+    with pytest.raises(StorageTrouble, match="no answer from the Redis server") as caught:
         store.enqueue(submission())
-    assert url in str(told.value)
-    assert f"redis-cli -u {url} PING" in str(told.value)
-    assert "not known" not in str(told.value), "nothing was sent"
+    assert url in str(caught.value)
+    assert f"redis-cli -u {url} PING" in str(caught.value)
+    assert "not known" not in str(caught.value), "nothing was sent"
     assert 2.0 <= rig.clock.monotonic_s() - before < 4.0, "tried for that long"
     with pytest.raises(StorageTrouble):
         store.changes(None)
@@ -221,24 +221,24 @@ def test_a_wrong_password_has_a_helpful_error_and_is_never_shown(tmp_path: Path)
     server = RedisServer(folder=tmp_path / "redis", options=("--requirepass", "right")).start()
     with rigged(server, tmp_path) as rig:
         for password in (None, "wr0ng-secret"):
-            with pytest.raises(InputError, match=r"redis\.password") as told:
+            with pytest.raises(InputError, match=r"redis\.password") as caught:
                 rig.store(password=password).enqueue(submission())
-            assert "wr0ng-secret" not in str(told.value)
-            assert told.value.__context__ is None or "wr0ng-secret" not in str(told.value.__context__)
+            assert "wr0ng-secret" not in str(caught.value)
+            assert caught.value.__context__ is None or "wr0ng-secret" not in str(caught.value.__context__)
         store = rig.store(password="right")
         assert store.enqueue(submission())
         assert "right" not in repr(store._context)
 
 
 def test_an_old_server_has_a_helpful_error(rig: Rig) -> None:
-    with old_server() as url, pytest.raises(InputError, match=r"Redis 6\.2\.14; farro needs Redis 7") as told:
+    with old_server() as url, pytest.raises(InputError, match=r"Redis 6\.2\.14; farro needs Redis 7") as caught:
         rig.store(url=url).enqueue(submission())
-    assert "Valkey" in str(told.value)
+    assert "Valkey" in str(caught.value)
 
 
 @contextlib.contextmanager
 def old_server(other: bytes = b"") -> Iterator[str]:
-    """Speaks enough of the protocol to be asked for its version; or says `other`."""
+    """Speak enough of the protocol to be asked for a version, or reply `other`."""
     listener = socket.create_server(("127.0.0.1", 0))
     text = b"# Server\r\nredis_version:6.2.14\r\n"
 
@@ -311,7 +311,7 @@ def test_another_server_than_redis_has_a_helpful_error(rig: Rig) -> None:
         rig.store(url="redis://127.0.0.1:6379/first").enqueue(submission())
 
 
-# --- other ways to it ---
+# --- other connections ---
 
 
 def test_a_unix_socket_and_another_database_work(tmp_path: Path, shm: Path) -> None:
