@@ -25,14 +25,14 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def fd(path: Path) -> Iterator[int]:
     found = os.open(path, os.O_RDWR)
-    assert fs.pass_the_cache(found, True), "a filesystem on which nothing passes the page cache"
+    assert fs.bypass_cache(found, True), "a filesystem on which nothing passes the page cache"
     yield found
     os.close(found)
 
 
 @pytest.fixture
 def writer() -> Iterator[AsyncWriter]:
-    found = async_write.made()
+    found = async_write.async_writer()
     assert found is not None, "no asynchronous writes here: a journal's records are written one by one"
     yield found
     found.close()
@@ -60,13 +60,13 @@ def test_a_write_whose_beginning_was_not_answered_is_over_before_the_next(
         fs.write_through(fd, str(path), block(b"b"), 0, writer)
         assert path.read_bytes() == block(b"b") + block(b"a", BLOCKS - 1)
     fs.begin_write(writer, fd, str(path), block(b"c", BLOCKS), 0)
-    writer.settle()
+    writer.finish()
     fs.write_through(fd, str(path), block(b"d"), 0)
     assert path.read_bytes() == block(b"d") + block(b"c", BLOCKS - 1)
 
 
 def test_what_is_under_way_is_over_when_it_is_closed(fd: int, path: Path) -> None:
-    writer = async_write.made()
+    writer = async_write.async_writer()
     assert writer is not None
     fs.begin_write(writer, fd, str(path), block(b"a", BLOCKS), 0)
     writer.close()
@@ -82,11 +82,11 @@ def test_what_cannot_be_begun_is_told_at_once(writer: AsyncWriter, path: Path) -
 
 
 def test_part_of_a_block_or_too_much_is_not_for_it(writer: AsyncWriter) -> None:
-    assert writer.takes(block(b"a", BLOCKS))
-    assert not writer.takes(b"a")
-    assert not writer.takes(block(b"a", BLOCKS + 1))
+    assert writer.accepts(block(b"a", BLOCKS))
+    assert not writer.accepts(b"a")
+    assert not writer.accepts(block(b"a", BLOCKS + 1))
 
 
 def test_on_an_unknown_machine_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_write, "_NUMBERS", {"pdp11": (1, 2, 3, 4)})
-    assert async_write.made() is None
+    assert async_write.async_writer() is None

@@ -1,12 +1,12 @@
-"""A write that is under way while its caller goes on: begun in one call, on the disk when another returns.
+"""Asynchronous writes: begun by one call, on the disk when another returns.
 
-Linux's own asynchronous writes (io_submit), of a file that passes the page cache: no thread, and a caller that does in
-the meantime what it has to do anyway finds the disk done, and never sleeps. A synchronous write puts it to sleep, and
-wakes it on a processor that has forgotten everything it was at. What is written so lives in the stores.
+Linux's own asynchronous I/O (io_submit) on a file that bypasses the page cache. It needs no thread, and a caller that
+has other work meanwhile finds the write done and never sleeps. A synchronous write puts the caller to sleep and wakes
+it on a processor whose caches are cold.
 
-- One write at a time; whoever begins another waits for the one before, also when its answer was lost.
+- One write at a time: beginning another waits for the one before, even if no one called `end` for it.
   [test_a_write_whose_beginning_was_not_answered_is_over_before_the_next]
-- Not to be had everywhere (another kernel, a container that forbids it): `made` says None, and callers write as before.
+- Where the kernel or the container does not permit it, `async_writer` returns None, and callers write synchronously.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from farro.host import syscalls
 # io_setup, io_destroy, io_getevents, io_submit; the layout of a request below is a little-endian machine's.
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2), "riscv64": (0, 1, 4, 2)}
 _PWRITE = 1
-_LARGEST = 64 << 10  # what is larger takes so long that nobody has as much to do meanwhile
+_LARGEST = 64 << 10  # a larger write takes longer than any work that could be done meanwhile
 
 
 class _Request(ctypes.Structure):
@@ -52,7 +52,8 @@ class _Answer(ctypes.Structure):
 
 
 class AsyncWriter:
-    """For one file, and one thread at a time. Not after a fork: a child has the memory, but not the context."""
+    """Writes to one file, from one thread at a time. Unusable after a fork: a child has the memory, not the kernel's
+    context."""
 
     def __init__(self, call: ctypes._NamedFuncPointer, numbers: tuple[int, int, int, int]) -> None:
         self._call = call
@@ -67,34 +68,34 @@ class AsyncWriter:
         self._answer = _Answer()
 
     @staticmethod
-    def takes(data: bytes) -> bool:
+    def accepts(data: bytes) -> bool:
         return len(data) <= _LARGEST and len(data) % syscalls.BLOCK == 0
 
     def begin(self, fd: int, path: str, data: bytes, offset: int) -> None:
-        """OSError: not begun."""
-        self.settle()
+        """Begin a write. OSError: it was not begun."""
+        self.finish()
         self._pages[: len(data)] = data
         self._request.fd, self._request.length, self._request.offset = fd, len(data), offset
         self._check(self._call(self._submit, self._context, 1, self._requests))
         self._under_way = True
 
     def end(self, fd: int, path: str, data: bytes, offset: int) -> None:
-        """Return when it is on the disk. OSError: nobody knows."""
+        """Return when the write is on the disk. After an OSError it is unknown whether it is."""
         written = self._ended()
         if written < 0:
             raise OSError(-written, os.strerror(-written), path)
         if written != len(data):
             syscalls.write_through(fd, path, data, offset)
 
-    def settle(self) -> None:
-        """Whatever was begun is over, however it ended."""
+    def finish(self) -> None:
+        """Wait until no write is under way, however the last one ended."""
         if self._under_way:
             self._ended()
 
     def close(self) -> None:
         context, self._context = self._context, ctypes.c_ulong(0)
         if context.value:
-            self._call(self._destroy, context)  # waits for what is under way
+            self._call(self._destroy, context)  # waits for a write that is under way
             self._under_way = False
 
     def __del__(self) -> None:
@@ -116,8 +117,8 @@ class AsyncWriter:
             raise OSError(code, os.strerror(code))
 
 
-def made() -> AsyncWriter | None:
-    """None: not on this machine, or not here."""
+def async_writer() -> AsyncWriter | None:
+    """Return a new writer; None where this machine has no asynchronous writes or does not permit them."""
     numbers = _NUMBERS.get(os.uname().machine) if sys.platform == "linux" and sys.byteorder == "little" else None
     if numbers is None:
         return None
@@ -127,5 +128,5 @@ def made() -> AsyncWriter | None:
         return AsyncWriter(call, numbers)
     except OSError as error:
         if error.errno == errno.EINTR:
-            return made()
+            return async_writer()
         return None

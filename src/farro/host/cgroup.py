@@ -1,11 +1,11 @@
-"""A worker's own cgroup (v2), where the machine permits one: what makes its descendants killable as a whole.
+"""A worker's own cgroup (v2), where the machine permits one: it makes all descendants of the worker killable at once.
 
-When a worker is SIGKILLed nobody is left to end its steps, and what has left its session and cleaned its environment is
-found by no walk. The kernel remembers membership of a cgroup through every fork and exec (RELIABILITY 23). Where there
-is no writable cgroup2 hierarchy (most containers, an ordinary user's shell) every function here quietly does nothing,
-and process_tree has to do.
+When a worker is SIGKILLed, no process is left to end its steps, and a step that left its session and cleared its
+environment cannot be found by a walk over the processes. The kernel tracks membership of a cgroup through every fork
+and exec (RELIABILITY 23). Without a writable cgroup2 hierarchy (most containers, an ordinary user's shell) every
+function here does nothing, and process_tree has to suffice.
 
-A cgroup is kernel state under a virtual filesystem, not stored data: its mkdir and rmdir do not pass system/fs.
+A cgroup is kernel state in a virtual filesystem, not stored data: its mkdir and rmdir do not go through fs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _BOUND_S = 10.0
 
 
 def own_cgroup() -> str | None:
-    """Make a child of this process's cgroup and move this process into it; its path, or None if that is not possible.
+    """Make a child of this process's cgroup and move this process into it; return its path, None if not possible.
 
-    Called once by a worker at its start, before it starts threads' worth of work: what it starts later is born inside.
+    A worker calls it once, before it starts any process: those it starts later are members from the beginning.
     """
     parent = _current()
     if parent is None:
@@ -45,9 +45,9 @@ def own_cgroup() -> str | None:
 
 
 def kill_cgroup(path: str) -> bool:
-    """SIGKILL everything in it and below; True when nothing lives there any more, also when it is gone.
+    """SIGKILL every process in the cgroup and below; return whether none is left, also when the cgroup is gone.
 
-    Only cgroups that `own_cgroup` made: a path from a damaged lease must not end a whole user session.
+    Only for cgroups made by `own_cgroup`: a path from a damaged lease must not end a whole user session.
     """
     if not _is_ours(path):
         return False
@@ -67,8 +67,8 @@ def kill_cgroup(path: str) -> bool:
 
 
 def has_member(path: str, start: object) -> bool:
-    """Whether a process that was started at that time (ProcessEntry.start: the same in every namespace) is in
-    it. One that cannot be seen from here may be that."""
+    """Return whether a member was started at `start` (ProcessEntry.start, the same in every namespace). A member that
+    is invisible from this namespace counts as one."""
     if not _is_ours(path):
         return False
     for pid in _members(path):
@@ -79,7 +79,7 @@ def has_member(path: str, start: object) -> bool:
 
 
 def remove_cgroup(path: str) -> bool:
-    """Take the empty cgroup away; whether it is gone. A process that removes its own first moves back to the parent."""
+    """Remove the empty cgroup; return whether it is gone. A process in it first moves back to the parent."""
     if not _is_ours(path):
         return False
     if _current() == path:
@@ -89,7 +89,7 @@ def remove_cgroup(path: str) -> bool:
 
 
 def _current() -> str | None:
-    """The folder of this process's cgroup in the v2 hierarchy."""
+    """Return the folder of this process's cgroup in the v2 hierarchy."""
     try:
         mount = next(
             fields[1].encode().decode("unicode_escape")  # a space in a mount point is written \040
@@ -99,7 +99,7 @@ def _current() -> str | None:
         inside = next(line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::"))
     except (OSError, StopIteration):
         return None
-    if inside.startswith("/.."):  # a cgroup namespace whose root is elsewhere: not to be reached from here
+    if inside.startswith("/.."):  # a cgroup namespace whose root is elsewhere: unreachable from here
         return None
     return mount + inside.rstrip("/")
 

@@ -1,10 +1,9 @@
-"""A cgroup around the processes of one job: how many there may be, how much memory, and an end for all of them at once.
+"""A cgroup around the processes of one job: limits their number and memory, and ends all of them at once.
 
-The worker's own cgroup, which makes it killable as a whole, is in cgroup. As there: kernel state under a virtual
-filesystem, not stored data, so mkdir and rmdir do not pass system/fs.
+A cgroup is kernel state in a virtual filesystem, not stored data: its mkdir and rmdir do not go through fs.
 
-Both hierarchies are served: version 2 where a folder of it was handed to us (systemd's Delegate), version 1 where we
-are root. Anywhere else `make` says None, and whoever asked has to watch for itself.
+Both hierarchies are supported: version 2 where a folder of it was delegated to this user (systemd's Delegate), version
+1 for root. Elsewhere `make` returns None, and the caller has to watch the processes itself.
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ _END_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitGroup:
-    """Made by `make`; closed by whoever made it."""
+    """A cgroup with limits; the caller of `make` closes it."""
 
-    folders: tuple[str, ...]  # one a controller in version 1, else one
+    folders: tuple[str, ...]  # version 1: one per controller; version 2: one
     by_thread: bool  # version 1: a thread can enter alone
 
     def enter(self) -> None:
-        """This thread, and what it starts, is inside from now on. Version 1 only."""
+        """Put this thread, and what it starts from now on, into the cgroup. Version 1 only."""
         for folder in self.folders:
             cgroup.write(f"{folder}/tasks", "0")
 
     def attach(self, pid: int) -> None:
-        """That process, and what it starts from now on. One that has ended is fine."""
+        """Put a process, and what it starts from now on, into the cgroup. One that has ended is no error."""
         with contextlib.suppress(ProcessLookupError):
             for folder in self.folders:
                 cgroup.write(f"{folder}/cgroup.procs", str(pid))
 
     def full(self) -> bool:
-        """Whether a process was refused because there were too many."""
+        """Return whether a fork was refused because there were too many processes."""
         return _number(_text(f"{self.folders[0]}/pids.events"), "max") > 0
 
     def out_of_memory(self) -> bool:
-        """Whether a process was killed because together they had too much memory."""
+        """Return whether a process was killed because all of them together used too much memory."""
         last = self.folders[-1]
         return _number(_text(f"{last}/memory.events") or _text(f"{last}/memory.oom_control"), "oom_kill") > 0
 
     def close(self) -> tuple[int, ...]:
-        """Kill what is left inside and take the cgroup away; the processes that could not be ended."""
+        """Kill the remaining processes and remove the cgroup; return the PIDs that could not be ended."""
         until = time.monotonic() + _END_S
         while (pids := self._members()) and time.monotonic() < until:
             for pid in pids:
@@ -63,13 +62,13 @@ class LimitGroup:
         return tuple(pids)
 
     def _members(self) -> list[int]:
-        """But for this process: a thread that entered to start another may still be on its way out."""
+        """Return the live members except this process: a thread that entered to start a step may not have ended yet."""
         pids = map(int, _text(f"{self.folders[0]}/cgroup.procs").split())
         return [pid for pid in pids if pid != os.getpid() and _alive(pid)]
 
 
 def make(*, processes: int | None, memory_bytes: int | None) -> LimitGroup | None:
-    """A new cgroup with these limits; None: this machine does not let us have one."""
+    """Return a new cgroup with these limits; None where this machine does not permit one."""
     name = f"farro-{os.getpid()}-{os.urandom(8).hex()}"
     return _version_2(name, processes, memory_bytes) or _version_1(name, processes, memory_bytes)
 
@@ -78,7 +77,7 @@ def _version_2(name: str, processes: int | None, memory_bytes: int | None) -> Li
     parent = _place("cgroup2", "", "0::")
     if parent is None:
         return None
-    if _NAME.fullmatch(os.path.basename(parent)):  # the worker's own, which may have no children that count
+    if _NAME.fullmatch(os.path.basename(parent)):  # the worker's own, which cannot enable controllers
         parent = os.path.dirname(parent)
     wanted = [*(["pids"] if processes is not None else []), *(["memory"] if memory_bytes is not None else [])]
     with contextlib.suppress(OSError):
@@ -113,7 +112,7 @@ def _version_1(name: str, processes: int | None, memory_bytes: int | None) -> Li
 
 
 def _made(parent: str, name: str, values: dict[str, int]) -> str | None:
-    """The folder, with the limits set; and what workers left that are dead is taken away."""
+    """Make the folder and set the limits; None if that fails. Also remove the cgroups that dead workers left."""
     with contextlib.suppress(OSError):
         for other in os.listdir(parent):
             match = _NAME.fullmatch(other)
@@ -131,7 +130,7 @@ def _made(parent: str, name: str, values: dict[str, int]) -> str | None:
 
 
 def _place(kind: str, controller: str, mark: str) -> str | None:
-    """The folder of this process's cgroup in a hierarchy."""
+    """Return the folder of this process's cgroup in a hierarchy."""
     try:
         mount = next(
             fields[1].encode().decode("unicode_escape")  # a space in a mount point is written \040

@@ -1,7 +1,4 @@
-"""Runs one command in this terminal: its output is ours, Ctrl-C reaches it, and its whole tree ends with it.
-
-Steps of a job run otherwise, from files into files and out of the terminal's reach (processes).
-"""
+"""Run one command in this terminal: it shares our output, receives Ctrl-C, and its whole process tree ends with it."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from farro.host import fs
 from farro.host.process_tree import GRACE_S, MARKER, end_marked
 
-TIMED_OUT = 124  # as timeout(1) says it
+TIMED_OUT = 124  # the exit code of timeout(1)
 
 
 def run(
@@ -26,9 +23,10 @@ def run(
     timeout_s: float,
     grace_s: float = GRACE_S,
 ) -> int:
-    """The exit code, as a shell says it; 124 when its time was over: SIGTERM to the whole tree, `grace_s`, SIGKILL.
-    `stdin` is a file, None: nothing to read; `stdout` another descriptor than ours. OSError when it cannot be
-    started."""
+    """Return the exit code as a shell reports it; 124 after a timeout: SIGTERM to the tree, `grace_s`, SIGKILL.
+
+    `stdin` is a file; None is empty input. `stdout` replaces our own. Raises OSError if the command cannot be started.
+    """
     marker = f"here-{os.getpid()}-{os.urandom(8).hex()}"
     source = subprocess.DEVNULL if stdin is None else fs.open_read(stdin)
     try:
@@ -44,7 +42,7 @@ def run(
         end_marked(marker, grace_s=grace_s)
         process.wait()
         return TIMED_OUT
-    except BaseException:  # Ctrl-C: it has had the signal too, and gets the rest of it here
+    except BaseException:  # Ctrl-C: the command received it too; end what is left of its tree
         end_marked(marker, grace_s=1.0)
         process.wait()
         raise

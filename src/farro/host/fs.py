@@ -1,10 +1,10 @@
-"""Durable files, once: the only module that creates, renames, syncs and unlinks.
+"""Durable files: the only module that creates, renames, syncs and unlinks.
 
-Nothing here knows what a job is. Callers name plain `str` paths from the root; no directory handle is kept (R4).
+Callers name plain `str` paths from the root; no directory handle is kept (R4).
 
-Every mutating call is one system call made through the seam (system.seam), and every look at the disk that a decision
-rests on announces itself there. Without a seam there is nothing between: the names that every job needs are bound to
-the system calls themselves (`_BARE`), for a Python function around a call costs a tenth of it.
+Every mutating call is one system call made through the seam, and every read that a decision rests on announces itself
+there. Without a seam there is nothing in between: the names that every job needs are bound to the system calls
+themselves (`_BARE`), because a Python function around a call costs a tenth of it.
 
 R5: temporary names are random, exclusive and start with `TEMPORARY`, which no scan pattern matches; a file is synced
 before it replaces another (`write_atomic(sync=True)`). Tests: tests/host/test_fs.py, tests/crash.
@@ -18,20 +18,15 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from farro.host import seam, syscalls
+from farro.errors import StorageTrouble
+from farro.host import syscalls
 from farro.host.async_write import AsyncWriter
 from farro.host.group_commit import GroupCommit
-from farro.host.seam import Seam as Seam
-from farro.host.seam import look as _look
-from farro.host.seam import perform as _perform
 from farro.host.syscalls import BLOCK as BLOCK
-from farro.host.syscalls import pass_the_cache as pass_the_cache
+from farro.host.syscalls import bypass_cache as bypass_cache
 from farro.host.thread_turns import RESTING
-from farro.host.transient_errors import PASSING as PASSING
-from farro.host.transient_errors import WRITE_TRIES as WRITE_TRIES
-from farro.host.transient_errors import retried as retried
 
 T = TypeVar("T")
 
@@ -43,30 +38,101 @@ _READ = os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | _NOFOLLOW
 
+# Errors that may pass: a full disk that is being cleaned, a flaky device, a burst of open files.
+TRANSIENT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
+if sys.platform == "win32":  # antivirus programs and indexers hold files for a moment
+    TRANSIENT |= {errno.EACCES, errno.EBUSY}
+WRITE_TRIES = 3
 
-def set_seam(placed: Seam | None) -> None:
-    """Put a seam in place for this process (tests only); None takes it away."""
-    seam.placed = placed
+
+# --- the seam ----------------------------------------------------------------------------------------------------
+
+
+class Seam(Protocol):
+    """What a test may put between farro and the filesystem, to kill, tear, delay and reorder.
+
+    A seam may raise instead of calling (a kill, an errno), call and then raise (an ambiguous error), write half (a torn
+    file), record, or let another actor run first. Alternatives that fail: patching `os` misses calls made through other
+    modules; a filesystem object passed to every function makes each of them take an argument that only tests vary.
+    """
+
+    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any: ...
+
+    def look(self, op: str, path: str) -> None: ...
+
+
+_seam: Seam | None = None
+
+
+def _perform(op: str, call: Callable[..., T], *args: Any) -> T:
+    """Make a mutating call, through the seam if there is one."""
+    if _seam is None:
+        return call(*args)
+    result: T = _seam.perform(op, call, args)
+    return result
+
+
+def _look(op: str, path: str) -> None:
+    """Announce a read that a decision rests on."""
+    if _seam is not None:
+        _seam.look(op, path)
+
+
+def set_seam(seam: Seam | None) -> None:
+    """Put a seam in place for this process (tests only); None removes it."""
+    global _seam
+    _seam = seam
     here = globals()
-    for name, (bare, seen) in _BARE.items():
-        if here[name] is (seen if placed is None else bare):  # else somebody has put something of his own there
-            here[name] = bare if placed is None else seen
+    for name, (bare, observed) in _BARE.items():
+        if here[name] is (observed if seam is None else bare):  # else a test has replaced the function itself
+            here[name] = bare if seam is None else observed
 
 
-# --- looking -----------------------------------------------------------------------------------------------------
+# --- transient errors --------------------------------------------------------------------------------------------
+
+
+def remedy(code: int | None) -> str:
+    """Say what helps against an error of the filesystem."""
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return "Free space or inodes (df -h, df -i; `farro prune` removes finished jobs)"
+    if code in (errno.EMFILE, errno.ENFILE):
+        return "Allow more open files (ulimit -n)"
+    return "Check the device (dmesg)"
+
+
+def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | None = None) -> T:
+    """Return what `call` returns; repeat it after a short pause while its error is transient, then raise
+    StorageTrouble."""
+    for attempt in range(1, WRITE_TRIES + 1):
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+            if attempt == WRITE_TRIES:
+                raise StorageTrouble(
+                    f"{path}: {error.strerror} after {WRITE_TRIES} tries; nothing was changed. "
+                    f"{remedy(error.errno)}, then try again"
+                ) from error
+            if pause is not None:
+                pause(0.05 * 4 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
 
 
 def read_bytes(path: str, limit: int | None = None) -> bytes:
-    """The bytes of a regular file, at most `limit` + 1 of them (so that the caller can tell "too long").
+    """Return the bytes of a regular file, at most `limit` + 1 of them (so that the caller can detect "too long").
 
-    Links are not followed and FIFOs and devices are refused: nobody can make farro read something else, or wait.
+    Links are not followed and FIFOs and devices are refused: they would make farro read another file, or wait.
     """
     return read_with_status(path, limit)[0]
 
 
 def read_with_status(path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
-    """As `read_bytes`, with what `lstat` says of that very file, whatever has replaced it meanwhile."""
-    if seam.placed is not None:
+    """Like `read_bytes`, with the status of the very file that was read, even if its name is another file's by now."""
+    if _seam is not None:
         _look("read", path)
     fd = os.open(path, _READ)
     try:
@@ -83,12 +149,12 @@ def read_with_status(path: str, limit: int | None = None) -> tuple[bytes, os.sta
 
 
 def read_regular(path: str, limit: int) -> bytes:
-    """As `read_bytes`, for a file that a person named: links are followed, FIFOs and devices are still refused."""
+    """Like `read_bytes`, for a file that a person named: links are followed, FIFOs and devices are still refused."""
     return read_bytes(os.path.realpath(path), limit)
 
 
 def open_read(path: str) -> int:
-    """A descriptor for reading a regular file (a step's stdin) or a folder (its lease). The caller closes it."""
+    """Open a regular file (a step's stdin) or a folder (its lease) for reading. The caller closes the descriptor."""
     _look("read", path)
     fd = os.open(path, _READ)
     mode = os.fstat(fd).st_mode
@@ -107,24 +173,24 @@ def _read_at(fd: int, count: int, offset: int) -> bytes:
         os.lseek(fd, before, os.SEEK_SET)
 
 
-# At most `count` bytes from `offset` on, without moving the descriptor's position. Bound to the system call itself.
+# read_at(fd, count, offset): read at most `count` bytes from `offset` on, without moving the descriptor's position.
 read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_at)
 
 
 def open_folder(path: str) -> int:
-    """A descriptor of a folder, and of nothing else. The caller closes it."""
+    """Open a folder; NotADirectoryError for anything else. The caller closes the descriptor."""
     _look("read", path)
     return os.open(path, _READ | getattr(os, "O_DIRECTORY", 0))
 
 
 def listdir(path: str) -> list[str]:
-    """The names in a directory, in the order of the filesystem."""
+    """Return the names in a directory, in the order of the filesystem."""
     _look("list", path)
     return os.listdir(path)
 
 
 def subdirectories(path: str) -> list[str]:
-    """The names of the directories in `path`, temporary and hidden ones left out; an absent `path` has none."""
+    """Return the names of the directories in `path` without temporary and hidden ones; [] if `path` is absent."""
     _look("list", path)
     try:
         with os.scandir(path) as entries:
@@ -138,9 +204,9 @@ def subdirectories(path: str) -> list[str]:
 
 
 def exists(path: str) -> bool:
-    """Whether the name is there, whatever it is. OSError when nobody can say: `os.path.lexists` calls that "no", and an
-    I/O error would pass for a fence."""
-    if seam.placed is not None:
+    """Return whether the name exists, whatever it is. Raises OSError when that cannot be determined: `os.path.lexists`
+    returns False then, and an I/O error would be taken for a fence."""
+    if _seam is not None:
         _look("stat", path)
     try:
         os.lstat(path)
@@ -155,7 +221,8 @@ def lstat(path: str) -> os.stat_result:
 
 
 def readlink(path: str) -> str | None:
-    """What a symbolic link says, or the first line of the file that stands for one; None when there is nothing."""
+    """Return the target of a symbolic link, or the content of the file that replaces one (see `symlink`); None when the
+    name is absent."""
     _look("readlink", path)
     try:
         return os.readlink(path)
@@ -175,17 +242,17 @@ def mkdir(path: str) -> None:
 
 
 def mkdir_private(path: str) -> None:
-    """A folder that nobody else can look into."""
+    """Make a folder that only this user can enter."""
     _perform("mkdir", os.mkdir, path, 0o700)
 
 
 def create_file(path: str, *, append: bool = False) -> int:
-    """A new, empty file, opened for writing; EEXIST when the name is taken, by a link also. The caller closes it."""
+    """Create an empty file, open for writing; EEXIST when the name is taken, also by a link. The caller closes it."""
     return _perform("create", os.open, path, _CREATE | (os.O_APPEND if append else 0), 0o666)
 
 
 def create_private(path: str, data: bytes) -> None:
-    """As `create`, and nobody else can read it, whatever folder it comes to lie in."""
+    """Like `create`, readable by this user only, whatever folder it is moved to."""
     fd = _perform("create", os.open, path, _CREATE, 0o600)
     try:
         write(fd, data)
@@ -194,13 +261,13 @@ def create_private(path: str, data: bytes) -> None:
 
 
 def open_append(path: str) -> int:
-    """A log file, made if it is not there, that is written at its end and can be read. The caller closes it."""
+    """Open a log file for appending and reading; it is created if absent. The caller closes it."""
     return _perform("create", os.open, path, _APPEND, 0o666)
 
 
 def open_lock(path: str) -> int:
-    """As `open_append`, a file that nobody but its owner and the owner's group can open: whoever can so much as read a
-    file can lock it. The caller closes it."""
+    """Like `open_append`, for a file that only its owner and the owner's group can open: a process that can read a file
+    can lock it. The caller closes it."""
     return _perform("create", os.open, path, _APPEND, 0o660)
 
 
@@ -214,36 +281,37 @@ def sync_descriptor(fd: int, path: str) -> None:
 
 
 def write_through(fd: int, path: str, data: bytes, offset: int, begun: AsyncWriter | None = None) -> None:
-    """`data` at `offset`, on the disk when this returns: a write and a sync in one call, or the end of what was begun.
-    OSError: nobody knows."""
+    """Write `data` at `offset`; it is on the disk when this returns. A write and a sync in one call, or the end of a
+    write that `begun` has under way. After an OSError it is unknown whether the data is on the disk."""
     _perform("write_sync", begun.end if begun else syscalls.write_through, fd, path, data, offset)
 
 
 def can_write_through() -> bool:
-    """Return whether this platform has `write_through`."""
+    """Return whether this platform supports `write_through`."""
     return hasattr(os, "RWF_DSYNC")
 
 
 def begin_write(ahead: AsyncWriter, fd: int, path: str, data: bytes, offset: int) -> None:
-    """As `write_through`, which returns when what is only begun here is on the disk. OSError: not begun."""
+    """Begin a write; `write_through(..., begun=ahead)` returns when it is on the disk. OSError: it was not begun."""
     _perform("write_begun", ahead.begin, fd, path, data, offset)
 
 
 def sync_filesystem(fd: int, path: str) -> None:
-    """Return when everything written to the filesystem of `fd`, which is `path`, before this call is on the disk.
-    OSError also for what failed since `fd` was opened, by whomever: the kernel tells each open file once."""
+    """Return when everything written to the filesystem of `fd` (opened from `path`) before this call is on the disk.
+    Raises OSError also for writes of other processes that failed since `fd` was opened: the kernel reports each failure
+    once per open file."""
     _perform("syncfs", syscalls.sync_filesystem, fd, path)
 
 
 def write(fd: int, data: bytes) -> None:
-    """All of `data`; one call unless the kernel takes less."""
+    """Write all of `data`; one call unless the kernel accepts less."""
     done = _perform("write", os.write, fd, data) if data else 0
     while done < len(data):
         done += _perform("write", os.write, fd, memoryview(data)[done:])
 
 
 def symlink(target: str, path: str) -> None:
-    """An exclusive link that is complete when it appears; where there are no links, an exclusive file of one line."""
+    """Create a link, complete when it appears; EEXIST when the name is taken. Windows: a file of one line."""
     if sys.platform == "win32":
         fd = create_file(path)
         try:
@@ -255,7 +323,7 @@ def symlink(target: str, path: str) -> None:
 
 
 def link(source: str, path: str) -> None:
-    """A second name of `source` itself, also where that is a symbolic link; EEXIST when `path` is taken."""
+    """Give `source` a second name, also if it is a symbolic link itself; EEXIST when `path` is taken."""
     _perform("link", _link, source, path)
 
 
@@ -268,22 +336,22 @@ def rmdir(path: str) -> None:
 
 
 def replace(source: str, path: str) -> None:
-    """Atomic replacement of a file. The source must be synced if the promise reaches to power cuts (R5)."""
+    """Replace a file atomically. The source must be synced first if power cuts must not lose it (R5)."""
     _perform("replace", os.replace, source, path)
 
 
 def move(source: str, path: str) -> None:
-    """Rename that never replaces (R1, RELIABILITY 17): EEXIST when the destination is there, an empty folder also."""
+    """Rename without replacing (R1, RELIABILITY 17): EEXIST when the destination exists, even as an empty folder."""
     _perform("move", syscalls.rename_noreplace, source, path)
 
 
 def exchange(source: str, path: str) -> None:
-    """Two files change places at once; EINVAL where the filesystem cannot."""
+    """Exchange two files atomically; EINVAL where the filesystem cannot."""
     _perform("exchange", syscalls.exchange, source, path)
 
 
 def touch(fd: int) -> None:
-    """Set the times of an open file to now: a heartbeat is a change of this time, never its value."""
+    """Set the times of an open file to now. A heartbeat is a change of this time, never its value."""
     _perform("utime", os.utime, fd)
 
 
@@ -303,12 +371,12 @@ def set_mode(path: str, mode: int) -> None:
 
 
 def temporary(folder: str) -> str:
-    """A new name in `folder` that nobody else can have chosen."""
+    """Return a new random name in `folder`."""
     return f"{folder}/{TEMPORARY}{os.urandom(8).hex()}"
 
 
 def create(path: str, data: bytes) -> None:
-    """A new file with `data`; EEXIST when the name is taken. A crash may leave it empty or half written."""
+    """Create a file with `data`; EEXIST when the name is taken. A crash may leave it empty or half written."""
     fd = create_file(path)
     try:
         write(fd, data)
@@ -317,7 +385,7 @@ def create(path: str, data: bytes) -> None:
 
 
 def write_atomic(path: str, data: bytes, *, sync: bool, pause: Callable[[float], None] | None = None) -> None:
-    """Replace `path` by `data`, whole or not at all. Retried on a new temporary file when the trouble may pass.
+    """Replace the content of `path` by `data`, whole or not at all. Retried after transient errors.
 
     With `sync` the bytes are on the disk before the name shows them: without that a power cut may keep the rename and
     lose the bytes. Raises StorageTrouble after `WRITE_TRIES`; what was there before is intact.
@@ -339,9 +407,9 @@ def _write_atomic(path: str, data: bytes, sync: bool) -> None:
 
 
 def swap_in(path: str, data: bytes, *, sync: bool) -> None:
-    """As `write_atomic`, once: the new file and the old one change places, then the old one goes.
+    """Like `write_atomic` without retries: exchange the new file with the old one, then remove the old one.
 
-    ext4 begins to write out a file that is renamed over another: 60 to 150 us of the 400 that a job costs there.
+    ext4 starts to write out a file that is renamed over another: 60 to 150 us of the 400 that a job costs there.
     """
     name = temporary(path.rsplit("/", 1)[0])
     try:
@@ -354,7 +422,7 @@ def swap_in(path: str, data: bytes, *, sync: bool) -> None:
             unlink(name)
         if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOENT):
             raise
-        _write_atomic(path, data, sync)  # there is no old one, or this filesystem cannot
+        _write_atomic(path, data, sync)  # there is no old file, or this filesystem cannot exchange
         return
     unlink(name)
 
@@ -366,7 +434,7 @@ _group = GroupCommit(lambda path: _sync_one(path))
 
 
 def sync_all(paths: Iterable[str]) -> None:
-    """Return when every named file and directory is on the disk, as it is now; SyncFailed when one is not."""
+    """Return when every named file and directory is on the disk as it is now; SyncFailed when one is not."""
     with RESTING:
         _group.sync(list(paths))
 
@@ -403,7 +471,7 @@ def _created(path: str, data: bytes) -> None:
         os.close(fd)
 
 
-# What each name is without a seam, and with one.
+# Name → the function without a seam, the function with one.
 _BARE: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "mkdir": (os.mkdir, mkdir),
     "create": (_created, create),

@@ -1,7 +1,4 @@
-"""Group commit: the syncs of concurrent threads are merged into one round.
-
-What a sync is lives in fs; when one is needed lives in the stores.
-"""
+"""Group commit: merge the syncs of concurrent threads into one round."""
 
 from __future__ import annotations
 
@@ -19,19 +16,18 @@ _own = _Own()
 
 
 def stay_apart() -> None:
-    """This thread syncs for itself from now on."""
+    """Let this thread sync on its own from now on."""
     _own.apart = True
 
 
 class GroupCommit:
-    """Group commit: while one thread syncs, others put their paths together; the next leader syncs them at once.
+    """While one thread syncs, the others collect their paths; the next leader syncs all of them in one round.
 
-    EIO tells every member of the group: after a failed sync nobody knows what reached the disk (R7). A path that is not
-    there is FileNotFoundError, and its own member's alone: a fenced slot must not stop the others, and must learn that
-    it was fenced.
+    A failed sync (EIO) fails every member of the group: it is unknown what reached the disk (R7). A missing path raises
+    FileNotFoundError for its own member only: a fenced slot must not stop the others, but must learn of its fence.
 
-    A thread that an exception may be raised in at any line (`apart`) neither leads nor joins: what ends it would be
-    told to the others, or the place of the leader would stay taken.
+    A thread in which an exception may be raised at any line (`stay_apart`) neither leads nor joins: its exception would
+    fail the others, or the place of the leader would stay taken.
     [test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync]
     """
 
@@ -61,7 +57,7 @@ class GroupCommit:
                     self.sync_one(path)
                 except FileNotFoundError as error:
                     gone[path] = error
-        except BaseException as error:  # noqa: BLE001 - every member of the group is told, whatever it was
+        except BaseException as error:  # noqa: BLE001 - raised in every member of the group
             failure = error
         with self.lock:
             self.leading = False

@@ -1,7 +1,7 @@
-"""Raw inotify by ctypes: the kernel tells of changes in a folder, in about 0.2 ms and without idle cost.
+"""inotify by ctypes: the kernel reports changes in a folder within about 0.2 ms and without idle cost.
 
-What a change means lives with whoever watches. Watching is advice: after an overflow, and on filesystems that other
-machines write, events are missing, so every watcher also looks by itself from time to time.
+Events are hints: after an overflow, and on filesystems that other machines write to, some are missing. So every watcher
+also scans its folder from time to time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DELETE = 0x0000_0200
 DELETE_SELF = 0x0000_0400
 MOVE_SELF = 0x0000_0800
 UNMOUNT = 0x0000_2000
-Q_OVERFLOW = 0x0000_4000  # the queue was full: events are missing, look for yourself
+Q_OVERFLOW = 0x0000_4000  # the queue was full: events are missing, scan the folder
 IGNORED = 0x0000_8000  # the watch is gone: unwatched, or the folder was removed
 ONLYDIR = 0x0100_0000
 DONT_FOLLOW = 0x0200_0000
@@ -37,7 +37,7 @@ _BUFFER = 64 * 1024  # hundreds of events a read; the least the kernel accepts i
 
 
 class InotifyEvent(NamedTuple):
-    """One change. `name` is that of the entry in the watched folder, empty when it is about the folder itself."""
+    """One change. `name` is the entry in the watched folder; empty when the change is of the folder itself."""
 
     wd: int  # -1 for an overflow
     mask: int
@@ -50,7 +50,7 @@ class InotifyEvent(NamedTuple):
 
 
 def available() -> bool:
-    """Whether this platform has inotify at all. A machine that has it may still be out of instances (OSError)."""
+    """Return whether this platform has inotify. Creating an instance may still fail (OSError: none left)."""
     return sys.platform.startswith("linux") and hasattr(os, "eventfd") and hasattr(_libc(), "inotify_init1")
 
 
@@ -81,7 +81,7 @@ class Inotify:
         self._closed = False
 
     def watch(self, path: str, mask: int) -> int:
-        """Tell of `mask` in `path` from now on. Watching a path twice replaces its mask and gives the same number."""
+        """Report the changes of `mask` in `path`; return the watch. Watching a path again replaces its mask."""
         with self._state:
             self._check_open()
             wd = int(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
@@ -92,17 +92,17 @@ class Inotify:
         return wd
 
     def unwatch(self, wd: int) -> None:
-        """Stop telling. A watch that is already gone, as after its folder was removed, is no error."""
+        """Stop watching. A watch that is gone, as after its folder was removed, is no error."""
         with self._state:
             self._check_open()
             self._libc.inotify_rm_watch(self._fd, wd)
 
     def read(self, timeout_s: float | None) -> list[InotifyEvent]:
-        """Wait for events and give all that are there; empty after the timeout (None: never), `wake` or `close`."""
+        """Wait for events and return those queued; [] after the timeout (None: no timeout), `wake` or `close`."""
         with self._reading:
             self._check_open()
             if timeout_s is not None and timeout_s <= 0:
-                return self._read_now()  # a worker asks at every claim: one call instead of three
+                return self._read_now()  # a worker reads at every claim: one system call instead of three
             poll = select.poll()
             poll.register(self._fd, select.POLLIN)
             poll.register(self._wake_fd, select.POLLIN)
@@ -119,7 +119,8 @@ class Inotify:
             return []
 
     def fileno(self) -> int:
-        """For a loop that waits for many things: readable when there are events. Not told of `wake`."""
+        """Return a descriptor that is readable when there are events, for loops that poll several. `wake` does not
+        make it readable."""
         return int(self._fd)
 
     def wake(self) -> None:
@@ -129,13 +130,13 @@ class Inotify:
                 os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
-        """Give everything back; a read that is blocked returns first. Closing twice is no error."""
+        """Release everything; a blocked `read` returns first. Closing twice is no error."""
         with self._state:
             if self._closed:
                 return
             self._closed = True
             os.eventfd_write(self._wake_fd, 1)
-        with self._reading:  # the reader must be out before its descriptors can become somebody else's
+        with self._reading:  # the reader must have returned before its descriptors can be reused
             os.close(self._fd)
             os.close(self._wake_fd)
 

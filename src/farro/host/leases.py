@@ -1,10 +1,8 @@
-"""Leases: liveness that the kernel keeps. A lease is an flock on a file; it drops when its holder dies.
-
-Who holds which lease, and what it means for a job, lives in the stores.
+"""Leases: liveness that the kernel keeps. A lease is an flock on a file; it is released when its holder dies.
 
 R3: PID, start time and boot id are written into the file for people and for killing a hung process; they never decide
-death. A lease is never inherited: descriptors are close-on-exec, and a bare fork (multiprocessing inside a Python tool)
-closes them in the child through `os.register_at_fork`: without that guard a forked child keeps a dead agent alive.
+whether a process is dead. A lease is never inherited: descriptors are close-on-exec, and in a child of a bare fork
+(multiprocessing inside a Python tool) a fork hook closes them. Without it a forked child keeps a dead agent alive.
 Tests: tests/host/test_leases.py.
 """
 
@@ -16,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from farro.host import fs
+from farro.host import fs, machine
 
 if sys.platform == "win32":
     import msvcrt
@@ -25,7 +23,7 @@ else:
 
 _PAUSE_S = 0.002
 _held: set[int] = set()  # descriptors of every lease of this process
-_opening: list[str] = []  # what is open, or about to be, and not yet in `_held`
+_opening: list[str] = []  # paths that are being opened and whose descriptors are not yet in `_held`
 
 
 def _forget_after_fork() -> None:
@@ -39,7 +37,7 @@ def _forget_after_fork() -> None:
 
 
 def _close_half_opened(paths: set[str]) -> None:
-    """Another thread forked while a lease was being opened: the child has a descriptor that nobody has noted yet."""
+    """Close, in a child forked while another thread opened a lease, the descriptor that is not in `_held` yet."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{fd}") in paths:
@@ -52,12 +50,11 @@ def _becoming_a_lease(path: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # gone in a forked child, where nothing becomes a lease any more
+        with contextlib.suppress(ValueError):  # already removed in a forked child
             _opening.remove(path)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+machine.run_after_fork(_forget_after_fork)
 
 
 class Lease:
@@ -70,22 +67,22 @@ class Lease:
         _held.add(fd)
 
     def beat(self) -> None:
-        """One heartbeat: the file's time changes. A watchdog watches for the change on its own clock."""
+        """Send a heartbeat: the file's time changes. A watchdog observes the change on its own clock."""
         fs.touch(self.fd)
 
     def stands(self) -> bool:
-        """Whether the file has a name yet: whoever declares its holder dead removes it."""
+        """Return whether the file still has a name: a process that declares the holder dead removes it."""
         return self.fd >= 0 and os.fstat(self.fd).st_nlink > 0
 
     def drop(self) -> None:
-        fd, self.fd = self.fd, -1  # forgotten first: dropped twice, it would close whoever has the number by then
+        fd, self.fd = self.fd, -1  # reset first: a second drop would close a descriptor that reused the number
         if fd in _held:
             _held.discard(fd)
             os.close(fd)
 
 
 def create(path: str, content: bytes) -> Lease:
-    """A new lease file with `content`, locked before anyone else can know its name (the caller built its folder)."""
+    """Create a lease file with `content`, locked before another process can know its name."""
     with _becoming_a_lease(path):
         fd = fs.create_file(path)
         try:
@@ -98,25 +95,25 @@ def create(path: str, content: bytes) -> Lease:
 
 
 def take(path: str) -> Lease | None:
-    """The lease at `path` if nobody alive holds it; None if somebody does. FileNotFoundError when it is gone."""
+    """Take the lease at `path`; None if a live process holds it. FileNotFoundError when it is gone."""
     with _becoming_a_lease(path):
         fd = fs.open_read(path)
         try:
             if not _locked(fd):
                 os.close(fd)
                 return None
-            # Whoever recovered the folder meanwhile has unlinked the file: then this is a lock on nothing.
+            # A process that recovered the folder meanwhile has unlinked the file: then this locks nothing.
             if fs.lstat(path).st_ino != os.fstat(fd).st_ino:
                 raise FileNotFoundError(path)
-        except BaseException:  # whatever it was: a descriptor left open would hold the lease for as long as we live
+        except BaseException:  # a descriptor left open would hold the lease as long as this process lives
             os.close(fd)
             raise
         return Lease(fd)
 
 
 def take_new(path: str) -> Lease | None:
-    """As `take`, of a folder that the caller has just made under a random name and goes on to fill: should it be gone,
-    that says so."""
+    """Like `take`, for a folder that the caller has just made under a random name. Whether it still exists is not
+    checked: filling it fails if it is gone."""
     with _becoming_a_lease(path):
         fd = fs.open_folder(path)
         if _locked(fd):
@@ -134,17 +131,17 @@ def _locked(fd: int) -> bool:
 
 
 def adopt(fd: int) -> Lease:
-    """A lease that this process was started with: its parent took it, and both hold it (one lock, two descriptors)."""
+    """Adopt a lease that this process inherited: its parent took it, and both hold it (one lock, two descriptors)."""
     os.set_inheritable(fd, False)
     return Lease(fd)
 
 
 @contextlib.contextmanager
 def exclusively(path: str, *, listening: bool = False) -> Iterator[None]:
-    """Wait for, and hold, the lock on a file that is made if it is not there: for moments, not for lifetimes.
-    Other users of the machine cannot open it: one that held it would keep everybody waiting.
+    """Wait for the lock on a file and hold it for a moment. The file is created if absent. Other users of the machine
+    cannot open it: one that held the lock would block every process.
 
-    `listening`: it is asked for again and again, because who waits inside the kernel hears no exception for its thread.
+    `listening`: poll for the lock, because a thread that waits in the kernel cannot be interrupted by an exception.
     """
     with _becoming_a_lease(path):
         lease = Lease(fs.open_lock(path))
@@ -159,7 +156,7 @@ def exclusively(path: str, *, listening: bool = False) -> Iterator[None]:
 
 
 def is_held(path: str) -> bool:
-    """Whether somebody alive holds the lease at `path`; an absent lease is held by nobody."""
+    """Return whether a live process holds the lease at `path`; False for an absent lease."""
     try:
         lease = take(path)
     except FileNotFoundError:
@@ -173,7 +170,7 @@ def is_held(path: str) -> bool:
 if sys.platform == "win32":
 
     def _lock(fd: int, *, wait: bool = False) -> None:
-        os.lseek(fd, 1 << 30, os.SEEK_SET)  # beyond the content, so that others may read it
+        os.lseek(fd, 1 << 30, os.SEEK_SET)  # beyond the content, so that other processes can read it
         msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
 
 else:
@@ -182,4 +179,4 @@ else:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
-FOLDERS = sys.platform != "win32"  # whether a folder itself can be leased
+FOLDERS = sys.platform != "win32"  # whether a folder can be leased

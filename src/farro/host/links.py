@@ -1,6 +1,6 @@
-"""The same file under a second name, or a copy of it where the filesystem has no such thing.
+"""Give a file a second name, or copy it where the filesystem has no hard links.
 
-What may be linked is the caller's to know: both names show every later write.
+Only for files that are never written again: with a hard link both names show every later write.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _CANNOT = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
 def again(source: str, path: str) -> None:
-    """The symbolic link `source` once more, complete when it appears; EEXIST when `path` is taken. The same one under a
-    second name, or where there is no such thing a new one that says the same."""
+    """Give the symbolic link `source` the second name `path`, or create an equal link where that is not possible.
+    Complete when it appears; EEXIST when `path` is taken."""
     try:
         fs.link(source, path)
     except OSError as error:
@@ -29,8 +29,8 @@ def again(source: str, path: str) -> None:
 
 
 def stand(source: str, path: str) -> bool:
-    """`path` is the same file as `source`, whatever stood there before; or a copy of it, where it can have no more
-    names (ext4: 65,000). Whether it is a copy, which is not synced. A crash may leave a temporary name."""
+    """Make `path` the same file as `source`, replacing what was there, or a copy if it can have no more names (ext4:
+    65,000). Return whether it is a copy; a copy is not synced. A crash may leave a temporary name."""
     try:
         fs.link(source, path)
         return False
@@ -47,7 +47,8 @@ def stand(source: str, path: str) -> bool:
 
 
 def place(source: str, path: str) -> bool:
-    """`path`, which must not exist, has what `source` has. Whether it is a copy; a crash may leave one half made."""
+    """Link or copy `source` to `path`, which must not exist. Return whether it is a copy; a crash may leave it half
+    written."""
     try:
         fs.link(source, path)
     except OSError as error:

@@ -1,7 +1,4 @@
-"""What a path lies on: the kind of filesystem, its source and options, and whether ext4 has its journal. Only looks.
-
-What that means for a queue lives in system.disk_checks.
-"""
+"""Inspect the filesystem of a path: kind, source, options, free space, and whether ext4 has a journal. Reads only."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _MAGIC = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mount:
     point: str
-    kind: str  # as the kernel calls it: ext4, nfs4, fuse.sshfs; "" when nobody knows
+    kind: str  # as the kernel calls it: ext4, nfs4, fuse.sshfs; "" when unknown
     source: str = ""
     options: frozenset[str] = frozenset()  # of the mount and of the filesystem
     device: str = ""  # major:minor
@@ -46,7 +43,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiskSpace:
-    """What is left on the filesystem of a path, for this user."""
+    """What is free on the filesystem of a path, for this user."""
 
     free_bytes: int
     files: int  # inodes; 0: the filesystem does not count them
@@ -55,7 +52,7 @@ class DiskSpace:
 
 
 def disk_space(path: str) -> DiskSpace:
-    """Return what is left where `path` lies. Raises OSError when the path is not there."""
+    """Return what is free on the filesystem of `path`. Raises OSError when the path is absent."""
     if not hasattr(os, "statvfs"):  # Windows
         import shutil  # noqa: TID251 - `disk_usage` reads, it changes nothing
 
@@ -70,8 +67,8 @@ def disk_space(path: str) -> DiskSpace:
 
 
 def mount_of(path: str) -> Mount:
-    """Where that path lies: the mount with the longest name above it; of several on one name the last, which covers the
-    others. Where /proc does not tell, what statfs says."""
+    """Return the mount of a path: the longest mount point above it; of several mounts at one point the last, which
+    covers the others. Without /proc, only the kind, from statfs."""
     real = os.path.realpath(path)
     found: Mount | None = None
     try:
@@ -90,7 +87,7 @@ def mount_of(path: str) -> Mount:
 
 
 def points_below(path: str) -> list[str]:
-    """Where something is mounted inside that folder."""
+    """Return the mount points inside a folder."""
     real = os.path.realpath(path)
     try:
         with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
@@ -101,8 +98,8 @@ def points_below(path: str) -> list[str]:
 
 
 def in_lower_layer(mount: Mount, root: str, folders: Collection[str]) -> list[str]:
-    """What lies in those folders of the root, the innermost of them, and only a lower layer of an overlay has: the
-    kernel renames no such folder. Empty also where the upper layer cannot be seen, as from inside a container."""
+    """Return the entries of the innermost `folders` of the root that only a lower layer of an overlay has: the kernel
+    cannot rename such a folder. [] also where the upper layer is not visible, as from inside a container."""
     upper = next((option.removeprefix("upperdir=") for option in mount.options if option.startswith("upperdir=")), "")
     real = os.path.realpath(root)
     home = os.path.normpath(f"{_plain(upper)}/{os.path.relpath(real, mount.point)}")
@@ -122,7 +119,7 @@ def _holds(point: str, path: str) -> bool:
 
 
 def parse(line: str) -> Mount | None:
-    """A line of mountinfo: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`."""
+    """Parse a line of mountinfo: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`."""
     words = line.rstrip("\n").split(" ")
     try:
         dash = words.index("-", 6)
@@ -139,12 +136,12 @@ def parse(line: str) -> Mount | None:
 
 
 def _plain(text: str) -> str:
-    """Blanks and the like are written as \\040."""
+    """Decode the octal escapes of mountinfo, such as \\040 for a blank."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
 
 
 def has_journal(mount: Mount) -> bool | None:
-    """Whether an ext3 or ext4 filesystem has its journal; None: the kernel does not say."""
+    """Return whether an ext3 or ext4 filesystem has a journal; None when the kernel does not say."""
     block = f"/sys/dev/block/{mount.device}"
     if not os.path.exists(block):
         return None
@@ -157,7 +154,7 @@ def has_journal(mount: Mount) -> bool | None:
 
 
 def _magic(path: str) -> int:
-    """The first word of struct statfs. 0: no such call here."""
+    """Return the first word of struct statfs; 0 where there is no such call."""
     if sys.platform != "linux":
         return 0
     buffer = ctypes.create_string_buffer(512)

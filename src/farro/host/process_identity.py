@@ -1,7 +1,7 @@
-"""Names a process so that it can be recognised later, by another process, and killed without ever hitting a stranger.
+"""Identify a process so that another process can recognise it later and kill it without ever hitting an unrelated one.
 
-Not for deciding whether an agent is alive: that is the lease's (R3, RELIABILITY 8 and 9). A PID is reused, and means
-something else in another PID namespace; so a name is host, boot, namespace, PID and start time together.
+Not for deciding whether an agent is alive: its lease decides that (R3, RELIABILITY 8 and 9). A PID is reused, and means
+something else in another PID namespace; so an identity is host, boot, namespace, PID and start time together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from farro.host import process_table
 
 
 class Identity(TypedDict):
-    """What is written into a lease, as JSON."""
+    """The identity of a process, as JSON in a lease."""
 
     host: str
     boot_id: str
@@ -27,12 +27,12 @@ class Identity(TypedDict):
 
 
 def identity() -> Identity:
-    """This process."""
+    """Return the identity of this process."""
     return identity_of(os.getpid())
 
 
 def identity_of(pid: int) -> Identity:
-    """A process that the caller knows to live: its own child, or itself."""
+    """Return the identity of a process that is certainly alive: the caller's child, or the caller."""
     entry = process_table.entry(pid)
     return Identity(
         host=platform.node(),
@@ -44,8 +44,8 @@ def identity_of(pid: int) -> Identity:
 
 
 def started_at_s(pid: int) -> float | None:
-    """When the process that has this number now was started, in Unix time; None: there is none."""
-    import psutil  # here: only whoever meets another program's PID file asks
+    """Return when the process with this PID was started, in Unix time; None if there is none."""
+    import psutil  # here: only needed for PID files of other programs
 
     try:
         return float(psutil.Process(pid).create_time())
@@ -54,7 +54,7 @@ def started_at_s(pid: int) -> float | None:
 
 
 def matches(claimed: Mapping[str, object]) -> bool:
-    """Whether exactly that process lives here and now. A name that is incomplete or malformed matches nobody."""
+    """Return whether exactly that process is alive on this machine; False for a malformed identity."""
     pid, start = claimed.get("pid"), claimed.get("start")
     if not isinstance(pid, int) or not isinstance(start, int) or isinstance(pid, bool) or pid <= 0 or start <= 0:
         return False
@@ -84,16 +84,16 @@ def terminate_identified(claimed: Mapping[str, object]) -> bool:
 
 
 def kill_identified(claimed: Mapping[str, object]) -> bool:
-    """SIGKILL to exactly that process; whether it was sent. Never hits a process that merely has the PID now.
+    """Send SIGKILL to exactly that process; return whether it was sent. Never hits a process that reused the PID.
 
-    Pinned first, then compared, then signalled through the pin: if the PID changes hands in between, the pin refers to
-    the dead process and the signal goes nowhere.
+    The process is pinned (pidfd), compared, then signalled through the pin: if the PID is reused in between, the pin
+    refers to the dead process and the signal has no effect.
     """
     if not matches(claimed):
         return False
     pid = claimed["pid"]
     assert isinstance(pid, int)
-    if not hasattr(os, "pidfd_open"):  # not Linux: compared just now is the best there is
+    if not hasattr(os, "pidfd_open"):  # not Linux: the comparison above is the best there is
         try:
             os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         except OSError:

@@ -1,10 +1,8 @@
-"""Sets what a process may use: memory, CPU, file size, number of processes.
-
-Wall time is not here (whoever waits for a process keeps its time), nor is the sandbox (guard).
+"""Limit what a process may use: memory, CPU, file size, number of processes.
 
 Limits are set by prlimit(2) right after the spawn. For its first microseconds, about the time the kernel takes to map
-it, a program runs without them, and what it managed to fork by then keeps none. The alternatives are worse: preexec_fn
-can deadlock (see processes), and a helper program in between is one exec more for each step.
+it, a program runs without them, and a process that it forks in that time keeps none. The alternatives are worse:
+preexec_fn can deadlock (see processes), and a helper program in between is one more exec for each step.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_CPU_GRACE_S = 5  # between SIGXCPU, which a program may catch to say goodbye, and SIGKILL
+_CPU_GRACE_S = 5  # between SIGXCPU, which a program may catch to clean up, and SIGKILL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +32,12 @@ class ProcessLimits:
 
 
 def available() -> bool:
-    """Whether this platform can limit another process (Linux)."""
+    """Return whether this platform can limit another process (Linux)."""
     return hasattr(resource, "prlimit")
 
 
 def apply(pid: int, limits: ProcessLimits) -> None:
-    """Limit a process. One that has ended already is fine; OSError or ValueError when a limit is not permitted."""
+    """Limit a process. One that has ended is no error; OSError or ValueError when a limit is not permitted."""
     hard_cpu_s = None if limits.cpu_s is None else limits.cpu_s + _CPU_GRACE_S
     wanted = (
         (resource.RLIMIT_AS, limits.address_space, limits.address_space),
@@ -54,7 +52,7 @@ def apply(pid: int, limits: ProcessLimits) -> None:
 
 
 def limit_self(limits: ProcessLimits) -> None:
-    """Limit this process, and what it will start. Of the file size only the soft limit is set: see `lift_file_size`."""
+    """Limit this process and what it will start. Only the soft limit of the file size is set: see `lift_file_size`."""
     apply(os.getpid(), replace(limits, file_size=None))
     if limits.file_size is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -73,6 +71,6 @@ def allow_open_files(count: int) -> None:
 
 
 def lift_file_size() -> None:
-    """The work is over: what this process itself writes now is not its job's output."""
+    """Lift the limit of the file size at the end of the work: what this process writes now is not its job's output."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

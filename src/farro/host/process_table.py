@@ -1,7 +1,7 @@
-"""What the system says of its processes: parents, groups, sessions, start times, environments.
+"""Read the system's table of processes: parents, groups, sessions, start times, environments.
 
-Reading only: signals are sent by process_tree and process_identity. Everything here is a snapshot that may be out of
-date when it returns; whoever acts on it pins the process first (pidfd) and looks again.
+Everything is a snapshot that may be out of date when it is returned. Before it acts on an entry, a caller pins the
+process (pidfd) and reads its entry again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from farro.lazy_dataclass import dataclass
 LINUX = sys.platform.startswith("linux")
 
 _PF_KTHREAD = 0x0020_0000
-_BECOMING_S = 0.25  # to become another program takes microseconds, or a read from the disk
+_BECOMING_S = 0.25  # an exec takes microseconds, or a read from the disk
 _PAUSE_S = 0.0005
-_LOOKS = 3  # at a program that has arguments, no environment, and sleeps: it has become whatever it is
+_LOOKS = 3  # at a program that has arguments, no environment, and sleeps: its exec is over
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """One process. (pid, start) names it for as long as the machine is up; pid alone does not."""
+    """One process. (pid, start) identifies it until the next boot; pid alone does not."""
 
     pid: int
     ppid: int
@@ -32,16 +32,16 @@ class ProcessEntry:
     start: int  # Linux: clock ticks since boot; elsewhere milliseconds since the epoch
     state: str  # R S D T Z X …
     threads: int
-    kernel: bool = False  # a thread of the kernel's own
+    kernel: bool = False  # a kernel thread
 
     @property
     def alive(self) -> bool:
-        """A zombie is over, unless only its first thread ended: then the others still run."""
+        """False for a zombie, unless only its first thread has ended and others still run."""
         return self.state not in "ZX" or self.threads > 1
 
 
 def entries() -> Iterator[ProcessEntry]:
-    """Every process that can be seen from here."""
+    """Yield every process that is visible from this namespace."""
     if not LINUX:
         yield from _entries_by_psutil()
         return
@@ -51,11 +51,11 @@ def entries() -> Iterator[ProcessEntry]:
 
 
 def entry(pid: int) -> ProcessEntry | None:
-    """One process; None when there is none of that number (any more)."""
+    """Return one process; None when no process has that PID."""
     if not LINUX:
         return next((found for found in _entries_by_psutil() if found.pid == pid), None)
     stat = _read(f"/proc/{pid}/stat")
-    # The name in parentheses may itself hold spaces and parentheses: the fields start after the last one.
+    # The name in parentheses may itself contain spaces and parentheses: the fields start after the last one.
     fields = stat[stat.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
@@ -72,15 +72,15 @@ def entry(pid: int) -> ProcessEntry | None:
 
 
 def carries(pid: int, variable: str) -> bool:
-    """Whether a process was started with `NAME=value` in its environment. Other users' processes cannot be asked."""
+    """Return whether a process was started with `NAME=value` in its environment. False for other users' processes."""
     if not LINUX:
         return _carries_by_psutil(pid, variable)
     return b"\0" + os.fsencode(variable) + b"\0" in b"\0" + _environment(pid) + b"\0"
 
 
 def _environment(pid: int) -> bytes:
-    """What it was started with. A process that is just becoming another program has none for an instant, nor any
-    arguments: to take that for an answer would spare what a job left.
+    """Return the environment that a process was started with. During an exec it is empty for an instant, and so are the
+    arguments: taking that for the answer would miss leftover processes of a job.
     [test_a_process_is_known_while_it_becomes_another]"""
     told = _readable(f"/proc/{pid}/environ")
     if told or told is None:
@@ -90,7 +90,7 @@ def _environment(pid: int) -> bytes:
         found = entry(pid)
         if found is None or not found.alive or found.kernel:
             return b""
-        # The kernel gives it its arguments first: one that had to wait for a core in between has those alone.
+        # The kernel sets the arguments first: a process that waits for a core in between has only those.
         looks += found.state == "S" and bool(_read(f"/proc/{pid}/cmdline"))
         time.sleep(_PAUSE_S)
         told = _readable(f"/proc/{pid}/environ")
@@ -98,7 +98,7 @@ def _environment(pid: int) -> bytes:
 
 
 def children_of_main_thread() -> list[int] | None:
-    """The children of this process's first thread, zombies included; None where the kernel does not list them."""
+    """Return the children of this process's first thread, zombies included; None if the kernel lists none."""
     pid = os.getpid()
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb", buffering=0) as file:
@@ -108,12 +108,12 @@ def children_of_main_thread() -> list[int] | None:
 
 
 def boot_id() -> str:
-    """Names this boot of this machine; empty where the system does not say."""
+    """Return the id of this boot of the machine; empty where the system has none."""
     return _read("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def pid_namespace() -> int:
-    """The inode of this process's PID namespace: a PID means something only inside it. 0 where there are none."""
+    """Return the inode of this process's PID namespace: PIDs are valid only inside it. 0 where there are none."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -125,7 +125,7 @@ def _read(path: str) -> bytes:
 
 
 def _readable(path: str) -> bytes | None:
-    # Gone (ENOENT, ESRCH) or not ours to see (EACCES, EPERM): either way it has nothing to say.
+    # Gone (ENOENT, ESRCH) or not readable by us (EACCES, EPERM).
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()

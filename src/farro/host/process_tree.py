@@ -1,18 +1,16 @@
-"""Ends process trees: everything that a step started, however it tried to get away.
+"""End process trees: everything that a step started, however it tried to escape.
 
-How a process is started lives in processes; whole workers are ended through their cgroup (system/cgroup.py).
+A tree is found in three ways at once, because each alone misses some processes:
+- the process group and session of its leader: misses processes that called setsid;
+- descendants by parent: misses double-forked processes (their parent died, so they are children of init);
+- the marker `FARRO_CLAIM=<value>` in the environment, inherited by every fork and exec: misses processes that cleared
+  or overwrote their environment *and* left the session. A worker that adopts orphans finds those among its children,
+  but not which attempt they belong to: they are ended when no attempt runs here any more (`end_adopted`). If the worker
+  is killed before that, only its cgroup can find them (`cgroup.own_cgroup`).
 
-A tree is found three ways at once, because each alone has a hole:
-- the process group and session of its leader: misses what called setsid;
-- descendants by parent: misses what was double-forked (its parent died, so it hangs under init);
-- the marker `FARRO_CLAIM=<value>` in the environment, inherited by every fork and exec: misses what cleaned or
-  overwrote its environment *and* left the session. A worker that adopts orphans finds it among its children, though not
-  whose it was: it ends when no attempt is left here that it may belong to (`end_adopted`). Should the worker be killed
-  before that, only a cgroup is left to tell (`cgroup.own_cgroup`).
-
-Signals go through pidfds: a process is pinned, looked at again, then signalled. A PID that was reused in between
-belongs to another process, and the pinned one answers ESRCH. Zombies count as dead: only their parent can take them
-away. Tests: tests/host/test_processes.py.
+Signals go through pidfds: a process is pinned, its entry read again, then signalled. If the PID was reused in between,
+the pinned process is dead and the signal fails with ESRCH. Zombies count as dead: only their parent can reap them.
+Tests: tests/host/test_processes.py.
 """
 
 from __future__ import annotations
@@ -33,18 +31,20 @@ MARKER = "FARRO_CLAIM"
 GRACE_S = 10.0
 
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-_LOOK_AGAIN_S = 0.5  # while the grace lasts: who was forked since, and who ended without a pidfd to tell
-_KILL_BOUND_S = 10.0  # a killed process may sit in the kernel (state D: a dead network mount); then it is reported
-_CHILD_ENDS_MS = 50  # then it is looked at again
-_PINNED_AT_ONCE = 200  # descriptors: a fork bomb must not cost the worker its last one
+_LOOK_AGAIN_S = 0.5  # during the grace: find new forks, and ends that no pidfd reported
+_KILL_BOUND_S = (
+    10.0  # a killed process may hang in the kernel (state D: a dead network mount); then its PID is returned
+)
+_CHILD_ENDS_MS = 50  # then its state is read again
+_PINNED_AT_ONCE = 200  # descriptors: a fork bomb must not use up the worker's
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 _started: set[int] = set()  # unreaped processes of `processes.start`; set operations are atomic under the GIL
-_starting: set[object] = set()  # whoever is between a fork and `started`
-_spared: set[int] = set()  # of those: shells that end by themselves, and take what is in them along when they are ended
+_starting: set[object] = set()  # a token for each thread between a fork and `started`
+_spared: set[int] = set()  # of those: monitors of sandboxes; ending one kills the processes inside it
 _adopting = False
-_inherited: frozenset[tuple[int, int]] = frozenset()  # children of whoever this process was before it became farro
+_inherited: frozenset[tuple[int, int]] = frozenset()  # children that this process had before it became farro (exec)
 
 
 def end_tree(
@@ -55,11 +55,12 @@ def end_tree(
     while_waiting: Callable[[], None] | None = None,
     every_s: float = 1.0,
 ) -> tuple[int, ...]:
-    """SIGTERM to the whole tree, `grace_s`, SIGKILL; return when no process of it lives, with the PIDs that still do.
+    """Send SIGTERM to the whole tree, wait `grace_s`, send SIGKILL, and wait until it is dead. Return the PIDs that are
+    still alive: processes stuck in the kernel, or of other users.
 
-    `leader` must not have been reaped (its number would be free for strangers); None for a leader that is gone. With
-    `grace_s` 0 it is SIGKILL at once. The answer is empty except for processes stuck in the kernel, or of other users.
-    `while_waiting` is called at least every `every_s`; if it raises, the rest is killed at once, then it goes on.
+    `leader` must not have been reaped (its PID could be reused); None for a leader that is gone. With `grace_s` 0
+    SIGKILL is sent at once. `while_waiting` is called at least every `every_s`; if it raises, the tree is killed at
+    once and the exception propagates.
     """
     patience = _Patience(grace_s, while_waiting, every_s)
     termed: set[tuple[int, int]] = set()
@@ -70,7 +71,7 @@ def end_tree(
             _signal_and_wait(found, leader, marker, patience, termed)
         return ()
     except BaseException:
-        if patience.hurry():  # once: a second exception, as a second Ctrl-C, leaves
+        if patience.hurry():  # once: a second exception, such as a second Ctrl-C, propagates at once
             while (found := _members(leader, marker)) and not patience.exhausted():
                 _signal_and_wait(found, leader, marker, patience, termed)
         raise
@@ -85,17 +86,17 @@ def end_marked(
     while_waiting: Callable[[], None] | None = None,
     every_s: float = 1.0,
 ) -> tuple[int, ...]:
-    """`end_tree` from anywhere: a watchdog ends what a dead worker's attempt left. This process itself is spared.
+    """End every process that carries a marker: a watchdog ends what a dead worker's attempt left. Spares this process.
 
-    `marker` is an attempt's, or `NAME=value` for what carries another variable (`FARRO_AGENT`: everything of one slot).
+    `marker` is an attempt's value, or `NAME=value` of another variable (`FARRO_AGENT`: everything of one slot).
     """
     return end_tree(None, marker, grace_s=grace_s, while_waiting=while_waiting, every_s=every_s)
 
 
 def adopt_orphans() -> bool:
-    """Make orphaned descendants of this process its children, not init's (PR_SET_CHILD_SUBREAPER). Once, by a worker.
+    """Make orphaned descendants of this process its children, not init's (PR_SET_CHILD_SUBREAPER). A worker calls it once.
 
-    It makes `any_left` cheap: without it every plan would have to end with a walk over all processes of the machine.
+    It makes `any_left` cheap: without it every plan would end with a walk over all processes of the machine.
     """
     global _adopting, _inherited
     children = process_table.children_of_main_thread() if process_table.LINUX else None
@@ -110,10 +111,10 @@ def adopt_orphans() -> bool:
 
 
 def any_left() -> bool:
-    """Whether processes of ended steps may still live: exact and 20 µs after `adopt_orphans`, else "perhaps".
+    """Return whether processes of ended steps may still live: exact and 20 µs after `adopt_orphans`, else always True.
 
-    A survivor's line of parents ends at an orphan, and the kernel hands orphans to the first thread of a subreaper
-    before their dying parent can be waited for. So: no unknown child of the first thread, no survivor.
+    The line of parents of a survivor ends at an orphan, and the kernel gives orphans to the first thread of a subreaper
+    before their dying parent can be waited for. So without an unknown child of the first thread there is no survivor.
     """
     if not _adopting:
         return True
@@ -121,10 +122,10 @@ def any_left() -> bool:
 
 
 def childless() -> bool:
-    """Whether nothing that was started here can be alive: one call, exact after `adopt_orphans`, else False.
+    """Return whether this process has no child at all, so that nothing it started can be alive: one system call, exact
+    after `adopt_orphans`, else always False.
 
-    Every survivor is then a descendant of a child of this process, whatever it did to get away; and there is none. It
-    is told of by all threads: a Python tool may have started something from its own.
+    Counts the children of all threads: a Python tool may have started a process from its own thread.
     """
     if not _adopting:
         return False
@@ -136,9 +137,9 @@ def childless() -> bool:
 
 
 def adopts_only_its_own() -> bool:
-    """Whether every orphan that comes to this process was started here. Not where it inherited children (a script that
-    started a daemon and became a worker with `exec`), for theirs come to it too; nor where it is the first process of a
-    container, to which everybody's come."""
+    """Return whether every orphan that this process adopts was started by it. Not if it inherited children (a script that
+    started a daemon and became a worker by `exec`), whose orphans it adopts too; nor as the first process of a
+    container, which adopts all orphans."""
     if os.getpid() == 1:
         return False
     left = [process_table.entry(pid) for pid, _ in _inherited]
@@ -150,31 +151,31 @@ def _is_inherited(entry: ProcessEntry) -> bool:
 
 
 def reap_adopted() -> list[int]:
-    """Take away adopted orphans that have ended; the PIDs of the adopted that still run, without the inherited."""
+    """Reap adopted orphans that have ended; return the PIDs of those that still run, without inherited children."""
     if not _adopting:
         return []
     running = []
     session = os.getsid(0)
     children = process_table.children_of_main_thread() or ()
-    starting = bool(_starting)  # after the look at the children: who was forked before it is in one of the two sets
+    starting = bool(_starting)  # after listing the children: a process forked before is in one of the two sets
     for pid in children:
         if pid in _started:
             continue
         entry = process_table.entry(pid)
-        # Every step has a session of its own, so what shares ours was started here by other means (a Python tool's
-        # subprocess): taking its exit status away would break whoever waits for it.
+        # Every step has a session of its own, so a process in ours was started by other means (a Python tool's
+        # subprocess): reaping it would take its exit status from the code that waits for it.
         if entry is None or entry.session == session or _is_inherited(entry):
             continue
         if entry.alive:
             running.append(pid)
-        elif not starting:  # else it may be one that ended as it was started: whoever started it waits for it
+        elif not starting:  # else it may be a step that ended at once: the thread that started it reaps it
             with contextlib.suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
     return running
 
 
 def end_adopted(which: Callable[[int], bool] = lambda pid: True) -> tuple[int, ...]:
-    """Kill adopted orphans, and what they leave to us by that; the PIDs of those that do not end."""
+    """Kill adopted orphans, and those that become orphans by that; return the PIDs that do not end."""
     until_s = time.monotonic() + _KILL_BOUND_S
     while found := [pid for pid in reap_adopted() if which(pid)]:
         if time.monotonic() >= until_s:
@@ -185,7 +186,7 @@ def end_adopted(which: Callable[[int], bool] = lambda pid: True) -> tuple[int, .
 
 
 def _kill_child(pid: int) -> None:
-    """It is our child, and only we wait for it: its number is its own until then."""
+    """Kill a child that only this process reaps: its PID cannot be reused before."""
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
@@ -207,7 +208,7 @@ def exit_code_of(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """Around a fork and `started`, by whoever will wait for the process."""
+    """Enclose a fork and `started`, so that `reap_adopted` reaps no process in between."""
     token = object()
     _starting.add(token)
     try:
@@ -217,23 +218,23 @@ def starting() -> Iterator[None]:
 
 
 def started(pid: int) -> None:
-    """`processes` tells of a process that it will wait for itself."""
+    """Register a process that its starter will reap."""
     _started.add(pid)
 
 
 def reaped(pid: int) -> None:
-    """`processes` has waited for it."""
+    """Unregister a process that its starter has reaped."""
     _started.discard(pid)
     _spared.discard(pid)
 
 
 def spare(pid: int) -> None:
-    """Send it no SIGTERM: a sandbox's monitor would end at once, and its death kills those inside it, without grace."""
+    """Never send SIGTERM to this process: a sandbox's monitor would end at once and kill the processes inside it."""
     _spared.add(pid)
 
 
 class _Patience:
-    """When to terminate, when to kill, when to give up; and the caller's turn in between."""
+    """Decide when to terminate, kill and give up, and call `while_waiting` in between."""
 
     def __init__(self, grace_s: float, while_waiting: Callable[[], None] | None, every_s: float) -> None:
         now = time.monotonic()
@@ -258,7 +259,7 @@ class _Patience:
         return first
 
     def slice_s(self) -> float:
-        """How long to wait before somebody has to act: the caller's turn, or the end of the grace."""
+        """Return how long to wait until the next action: `while_waiting`, or the end of the grace."""
         now = time.monotonic()
         until = [now + _LOOK_AGAIN_S, self.kill_at if now < self.kill_at else self.leave_at]
         if self._while_waiting is not None:
@@ -272,7 +273,7 @@ class _Patience:
 
 
 def _members(leader: int | None, marker: str | None) -> list[ProcessEntry]:
-    """Every living process of the tree but this one."""
+    """Return every live process of the tree except this one."""
     own = os.getpid()
     seen = (entry for entry in process_table.entries() if entry.alive and not entry.kernel)
     living = {entry.pid: entry for entry in seen if entry.pid != own}
@@ -280,7 +281,9 @@ def _members(leader: int | None, marker: str | None) -> list[ProcessEntry]:
     children: dict[int, list[int]] = {}
     for entry in living.values():
         children.setdefault(entry.ppid, []).append(entry.pid)
-    queue = list(found) if leader is None else [*found, leader]  # a zombie leader's children hang elsewhere already
+    queue = (
+        list(found) if leader is None else [*found, leader]
+    )  # the children of a zombie leader have another parent already
     while queue:
         for child in children.get(queue.pop(), ()):
             if child not in found:
@@ -300,21 +303,21 @@ def _belongs(entry: ProcessEntry, leader: int | None, marker: str | None) -> boo
 def _signal_and_wait(
     found: list[ProcessEntry], leader: int | None, marker: str | None, patience: _Patience, termed: set[tuple[int, int]]
 ) -> None:
-    """One round: signal all that were found, then wait until they are gone or the round is over."""
+    """Signal all found processes, then wait until they are gone or the round is over."""
     pinned: list[int] = []
     try:
         for entry in found:
             fd = _pin(entry) if len(pinned) < _PINNED_AT_ONCE else None
             if fd is not None:
                 pinned.append(fd)
-            elif not _still(entry):  # too many for descriptors, or no pidfds here: the shortest possible window
+            elif not _still(entry):  # too many to pin, or no pidfds here: check right before the signal
                 continue
             if patience.killing():
                 _send(entry.pid, fd, _KILL)
             elif entry.pid not in _spared and (entry.pid, entry.start) not in termed:
                 termed.add((entry.pid, entry.start))
                 _send(entry.pid, fd, signal.SIGTERM)
-                # A stopped process would sleep through its SIGTERM until the SIGKILL.
+                # A stopped process would not handle its SIGTERM before the SIGKILL.
                 _send(entry.pid, fd, getattr(signal, "SIGCONT", signal.SIGTERM))
         _wait_for_all(pinned, patience)
     finally:
@@ -323,7 +326,7 @@ def _signal_and_wait(
 
 
 def _pin(entry: ProcessEntry) -> int | None:
-    """A pidfd that refers to exactly this process, or None."""
+    """Return a pidfd of exactly this process, or None."""
     try:
         fd = os.pidfd_open(entry.pid)
     except (AttributeError, OSError):  # not this platform; or gone, or no descriptors left
@@ -335,13 +338,13 @@ def _pin(entry: ProcessEntry) -> int | None:
 
 
 def _still(entry: ProcessEntry) -> bool:
-    """Whether that number is still that process: a PID may be reused, a PID with its start time is not."""
+    """Return whether the PID still belongs to this process: a PID may be reused, a PID with its start time is not."""
     now = process_table.entry(entry.pid)
     return now is not None and now.start == entry.start and now.alive
 
 
 def _send(pid: int, fd: int | None, number: int) -> None:
-    # Gone already, or another user's (a setuid program): the next look tells.
+    # Gone already, or another user's (a setuid program): the next round shows it.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if fd is not None:
             signal.pidfd_send_signal(fd, number)
@@ -351,7 +354,7 @@ def _send(pid: int, fd: int | None, number: int) -> None:
 
 def _wait_for_all(pinned: Iterable[int], patience: _Patience) -> None:
     waiting = set(pinned)
-    if not waiting:  # nobody to wait on by descriptor: a short pause, so that the loop of looks is not a busy one
+    if not waiting:  # nothing to poll: a short pause, so that the caller does not spin
         with RESTING:
             time.sleep(min(0.02, patience.slice_s()))
         patience.turn()

@@ -1,7 +1,4 @@
-"""System calls that Python does not have, as plain functions: nothing here is seen by the seam.
-
-fs makes them through the seam; nobody else calls them.
-"""
+"""System calls that Python lacks, as plain functions. Only fs calls them, through its seam."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors(
 
 
 class _Scratch(threading.local):
-    """Memory that begins with a page: what goes past the page cache must."""
+    """Memory aligned to a page, as writes that bypass the page cache require."""
 
     pages: mmap.mmap | None = None
 
@@ -32,7 +29,7 @@ _scratch = _Scratch()
 
 
 def _aligned(data: bytes) -> memoryview:
-    """`data`, until the next call of this thread."""
+    """Return an aligned copy of `data`, valid until the next call of this thread."""
     pages = _scratch.pages
     if pages is None or len(pages) < len(data):
         pages = _scratch.pages = mmap.mmap(-1, max(len(data), 16 * BLOCK))
@@ -40,21 +37,21 @@ def _aligned(data: bytes) -> memoryview:
     return memoryview(pages)[: len(data)]
 
 
-def pass_the_cache(fd: int, whether: bool) -> bool:
-    """Whether writes to `fd` go to the disk without a stop in the page cache from now on. They must be whole blocks."""
+def bypass_cache(fd: int, whether: bool) -> bool:
+    """Let writes to `fd` bypass the page cache (or use it again); return whether they do. They must be whole blocks."""
     flag = getattr(os, "O_DIRECT", 0)
     if not flag:
         return False
     try:
         flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~flag
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | (flag if whether else 0))
-    except OSError:  # a filesystem that has nothing but the cache
+    except OSError:  # a filesystem without direct I/O
         return False
     return whether
 
 
 def write_through(fd: int, path: str, data: bytes, offset: int) -> None:
-    """A write that returns when its bytes are on the disk."""
+    """Write `data` at `offset` and return when it is on the disk."""
     view = _aligned(data) if len(data) % BLOCK == 0 else memoryview(data)
     while view:
         done = os.pwritev(fd, [view], offset, os.RWF_DSYNC)
@@ -70,18 +67,18 @@ if sys.platform == "linux":
         _rename(source, path, _NOREPLACE)
 
     def exchange(source: str, path: str) -> None:
-        """Two names change places, at once."""
+        """Exchange two names atomically."""
         _rename(source, path, _EXCHANGE)
 
     def _rename(source: str, path: str, flags: int) -> None:
-        # As os.fsencode, which takes as long again to find out that these are strings.
+        # What os.fsencode does, which takes twice as long because it checks the types.
         one, other = source.encode(_ENCODING, _ERRORS), path.encode(_ENCODING, _ERRORS)
         if _renameat2(_AT_FDCWD, one, _AT_FDCWD, other, flags) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), source, None, path)
 
     def sync_filesystem(fd: int, path: str) -> None:
-        """Return when everything that was written to the filesystem of `fd` before is on the disk."""
+        """Return when everything written to the filesystem of `fd` before is on the disk."""
         if _libc.syncfs(fd) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), path)
@@ -89,7 +86,7 @@ if sys.platform == "linux":
 else:
 
     def rename_noreplace(source: str, path: str) -> None:
-        # Windows' rename never replaces. Elsewhere there is a window here; farro is promised on Linux (DESIGN §13).
+        # Windows' rename never replaces. Elsewhere this leaves a race; farro is promised on Linux only (DESIGN §13).
         if sys.platform != "win32" and os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), source, None, path)
         os.rename(source, path)  # noqa: TID251 - part of fs

@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from farro.errors import FarroError, SyncFailed
-from farro.host import async_write as ahead
-from farro.host import fs, leases
+from farro.host import async_write, fs, leases
 from farro.host.async_write import AsyncWriter
 from farro.lazy_dataclass import dataclass
 from farro.store.files.journal_records import FAILED, FOLDER, START, head, names, sealed
@@ -40,7 +39,7 @@ class JournalFile:
         Writes whole blocks: no filesystem writes less, and only whole blocks can bypass the page cache.
         """
         if self.ahead is not None:
-            self.ahead.settle()  # a write that was started and abandoned
+            self.ahead.finish()  # a write that was started and abandoned
         whole = self._begun + data
         self._through(_blocks(whole), self.position - len(self._begun))
         self._begun = whole[len(whole) - len(whole) % fs.BLOCK :]
@@ -51,7 +50,7 @@ class JournalFile:
         except OSError as error:
             if error.errno != errno.EINVAL or not self.direct:
                 raise
-            self.direct = fs.pass_the_cache(self.lease.fd, False)  # the device needs larger blocks than ours
+            self.direct = fs.bypass_cache(self.lease.fd, False)  # the device needs larger blocks than ours
             self._no_more_ahead()
             fs.write_through(self.lease.fd, self.path, blocks, offset)
 
@@ -63,7 +62,7 @@ class JournalFile:
     def begin(self, data: bytes) -> bool:
         """Start a write and return at once; `end` returns when the data is on the disk. False: not started."""
         whole = _blocks(self._begun + data)
-        if self.ahead is None or not self.ahead.takes(whole):
+        if self.ahead is None or not self.ahead.accepts(whole):
             return False
         try:
             fs.begin_write(self.ahead, self.lease.fd, self.path, whole, self.position - len(self._begun))
@@ -116,8 +115,8 @@ def make(root: str, boot_id: str, name: str, size: int) -> JournalFile:
             fs.sync_all([os.path.dirname(folder)])
         lease = leases.create(path, head(1) + bytes(size - len(head(1))))
         fs.sync_all([path, folder])
-        direct = fs.pass_the_cache(lease.fd, True)
-        return JournalFile(path=path, lease=lease, direct=direct, ahead=ahead.made() if direct else None)
+        direct = fs.bypass_cache(lease.fd, True)
+        return JournalFile(path=path, lease=lease, direct=direct, ahead=async_write.async_writer() if direct else None)
     except BaseException as error:
         if lease is not None:
             lease.drop()

@@ -202,7 +202,7 @@ def read(path: str) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno in fs.PASSING:
+        if error.errno in fs.TRANSIENT:
             raise
         raise Damaged(f"{path}: {error.strerror}") from error
     if len(data) > _LIMIT:

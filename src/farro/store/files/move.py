@@ -35,7 +35,7 @@ def try_move(source: str, path: str) -> MoveResult:
             # met a job on its way back was declared dead.
             continue
         except OSError as error:
-            if error.errno in fs.PASSING and not fs.exists(source) and fs.exists(path):
+            if error.errno in fs.TRANSIENT and not fs.exists(source) and fs.exists(path):
                 return MoveResult.DONE  # the rename took effect, but its result was lost
             raise
         return MoveResult.DONE
