@@ -94,7 +94,7 @@ def end_marked(
 
 
 def adopt_orphans() -> bool:
-    """Make orphaned descendants of this process its children, not init's (PR_SET_CHILD_SUBREAPER). A worker calls it once.
+    """Make orphaned descendants of this process its children, not init's (PR_SET_CHILD_SUBREAPER).
 
     It makes `any_left` cheap: without it every plan would end with a walk over all processes of the machine.
     """
@@ -137,8 +137,8 @@ def childless() -> bool:
 
 
 def adopts_only_its_own() -> bool:
-    """Return whether every orphan that this process adopts was started by it. Not if it inherited children (a script that
-    started a daemon and became a worker by `exec`), whose orphans it adopts too; nor as the first process of a
+    """Return whether every orphan that this process adopts was started by it. Not if it inherited children (a script
+    that started a daemon and became a worker by `exec`), whose orphans it adopts too; nor as the first process of a
     container, which adopts all orphans."""
     if os.getpid() == 1:
         return False
