@@ -1,6 +1,6 @@
 """The whole exception tree of farro, split by what the caller can do about it.
 
-What does not live here: expected results of work (`kernel.outcome`); a failed step is an outcome, not an exception.
+A failed step is an outcome (`jobs.outcomes`), not an exception.
 
     FarroError
     ├── InputError            fix the input                       exit 2
@@ -18,23 +18,23 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     │   ├── CapacityReached   a queue is full
     │   ├── NotPermitted      the config does not permit it to this user
     │   ├── BudgetExceeded    a call would cost more than its budget has left
-    │   └── AlreadyRunning    a component of that name lives
-    ├── ProviderTrouble       a provider gave no answer (ports.provider): tried again, elsewhere, or told
+    │   └── AlreadyRunning    a component of that name runs
+    ├── ProviderTrouble       a provider gave no answer (agents.providers.port): tried again, elsewhere, or reported
     ├── TryAgain              nothing changed; the same call may succeed later
-    │   ├── StorageTrouble    the filesystem said no (full, I/O error, too many files)
+    │   ├── StorageTrouble    the filesystem failed (full, I/O error, too many files)
     │   │   └── NoFolder      … to the folder of an attempt that has not begun: this machine's fault, not the job's
-    │   └── BusTrouble        the broker is away, or said no
-    ├── NotReplicated         done on the master of a Redis store, but not on as many replicas as was asked for
-    ├── Lost                  somebody else owns it now: stop, write nothing
+    │   └── BusTrouble        the broker does not answer, or refused
+    ├── NotReplicated         done on the master of a Redis store, but not on as many replicas as configured
+    ├── Lost                  another process owns it now: stop, write nothing
     │   ├── ClaimLost         the job was taken from this agent
     │   └── AgentLost         the agent itself was declared dead
-    ├── JobFailed             whoever asks for the result of a job that failed or was killed (Python API)
+    ├── JobFailed             raised for the result of a job that failed or was killed (Python API)
     ├── StillRunning          the job had not ended when the caller's time was over; a TimeoutError too
     ├── Interrupted           a plan was stopped on request (execution.stop): its job is released
     └── Damaged               what is stored contradicts itself; shown, never guessed over
         ├── UnknownSchema     written by another version of farro
-        ├── Unreadable        something else stands where a job's file belongs
-        └── SyncFailed        the disk did not confirm; nobody in that group is acknowledged
+        ├── Unreadable        something else is where a job's file belongs
+        └── SyncFailed        the disk did not confirm; no write of that group is acknowledged
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from farro.lazy_dataclass import dataclass
 
 
 class FarroError(Exception):
-    """Something that farro can explain. The message says what, which id, and what next."""
+    """An error that farro can explain. The message says what, which id, and what to do next."""
 
     exit_code = 1
 
@@ -56,7 +56,7 @@ class InputError(FarroError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """One thing that is wrong in a document, and where: `source:line:column: path: message`."""
+    """A problem in a document, and where it is: `source:line:column: path: message`."""
 
     path: str  # "steps[2].input_from_step"; empty for the document itself
     message: str  # what is wrong and what would be right
@@ -106,13 +106,13 @@ class IdConflict(InputError):
 
 
 class NameTaken(InputError):
-    """A name means another job, or another than the caller thought. Nothing was queued."""
+    """A name belongs to another job than the caller thought, or to none. Nothing was queued."""
 
     def __init__(self, name: str, job_id: str | None) -> None:
         self.name = name
-        self.job_id = job_id  # None: nobody has it
+        self.job_id = job_id  # None: no job has it
         super().__init__(
-            f"the name {name} is nobody's; `farro job list` lists the names"
+            f"no job has the name {name}; `farro job list` lists the names"
             if job_id is None
             else f"the name {name} is taken, by {job_id}; see it with `farro status --job {name}`, run it again with "
             f"`farro reset --job {name}`, or choose another name"
@@ -126,7 +126,7 @@ class Refused(FarroError):
 
 
 class IllegalTransition(Refused):
-    """The transition is not in the table of `kernel.states`. Nothing changed."""
+    """The job's state does not permit the transition (`jobs.transitions`). Nothing changed."""
 
 
 class CapacityReached(Refused):
@@ -142,11 +142,11 @@ class BudgetExceeded(Refused):
 
 
 class AlreadyRunning(Refused):
-    """A component of that name lives. Nothing was started."""
+    """A component of that name runs already. Nothing was started."""
 
 
 class TryAgain(FarroError):
-    """A passing trouble; nothing changed, the same call may succeed later."""
+    """A temporary failure: nothing changed, and the same call may succeed later."""
 
 
 class StorageTrouble(TryAgain):
@@ -154,19 +154,19 @@ class StorageTrouble(TryAgain):
 
 
 class NotReplicated(FarroError):
-    """Done, but on fewer replicas than the settings ask for: it stands, as long as the master does."""
+    """Done, but on fewer replicas than configured: it is lost if the master is."""
 
 
 class NoFolder(StorageTrouble):
-    """This machine cannot make a folder for an attempt. Nothing of it has begun, and another machine may do it."""
+    """This machine cannot make a folder for an attempt. The attempt has not begun, and another machine may run it."""
 
 
 class BusTrouble(TryAgain):
-    """What carries a swarm's messages did not answer, or refused. Nobody knows whether a message was sent."""
+    """The message bus of a swarm did not answer, or refused. The message may or may not have been sent."""
 
 
 class Lost(FarroError):
-    """Somebody else owns it now. The holder of this exception stops and writes nothing."""
+    """Another process owns it now. The receiver of this exception stops and writes nothing."""
 
 
 class ClaimLost(Lost):
@@ -178,7 +178,7 @@ class AgentLost(Lost):
 
 
 class JobFailed(FarroError):
-    """The job whose result was asked for failed, or was killed."""
+    """The job failed or was killed, so it has no result."""
 
     def __init__(
         self,
@@ -193,11 +193,11 @@ class JobFailed(FarroError):
     ) -> None:
         self.job_id = job_id
         self.status = status  # failed or killed
-        self.message = message  # of the exception that the task raised, else what the job says
+        self.message = message  # of the exception that the task raised, else of the job's error
         self.category = category  # step_failed, timeout, missing_tool, …
         self.error_type = error_type  # "ValueError", "shop.errors.SoldOut": where a task raised it
         self.step = step
-        self.last_words = last_words  # the end of what the step said
+        self.last_words = last_words  # the end of the step's output
         kind = "" if error_type is None else f"{error_type}: "
         super().__init__(f"{job_id} {status}: {kind}{message} (`farro logs {job_id}` has what it said)")
 
@@ -205,12 +205,12 @@ class JobFailed(FarroError):
         return _job_failed, (self.job_id, {name: value for name, value in vars(self).items() if name != "job_id"})
 
 
-def _job_failed(job_id: str, told: dict[str, str]) -> JobFailed:
-    return JobFailed(job_id, **told)  # keyword arguments, which exceptions cannot be copied or sent on with
+def _job_failed(job_id: str, fields: dict[str, str]) -> JobFailed:
+    return JobFailed(job_id, **fields)  # an exception's own __reduce__ cannot pass keyword arguments
 
 
 class StillRunning(FarroError, TimeoutError):
-    """The caller's time is over and the job has not ended. It goes on."""
+    """The job has not ended within the caller's timeout. It goes on."""
 
 
 class Damaged(FarroError):
@@ -222,8 +222,9 @@ class UnknownSchema(Damaged):
 
 
 class Unreadable(Damaged):
-    """Where a job's file belongs stands a folder, a link or a pipe, or a file that nobody here may read."""
+    """In place of a job's file is a folder, a link or a pipe, or a file that this user may not read."""
 
 
 class SyncFailed(Damaged):
-    """A sync failed, so nobody knows what reached the disk: no acknowledgement, the worker stops, recovery decides."""
+    """A sync failed, so it is unknown what reached the disk: nothing is acknowledged, the worker stops, recovery
+    decides."""

@@ -258,5 +258,5 @@ def test_an_unknown_job_is_said_to_be_unknown(farro: Program, verb: str) -> None
     assert farro.call(verb, "nope", code=2).err == (
         f"farro: no job nope in {farro.path}; `farro ls` lists what there is\n"
     )
-    missing = {"kill": "name the jobs that shall end", "requeue": "Missing argument 'JOB...'."}
+    missing = {"kill": "name the jobs to kill", "requeue": "Missing argument 'JOB...'."}
     assert missing.get(verb, "Missing argument 'JOB'.") in farro.call(verb, code=2).err

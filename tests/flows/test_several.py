@@ -22,14 +22,14 @@ def test_all_of_a_status_and_role_are_ended_when_that_is_meant(farro: Program) -
         farro.enqueue(steps(("true",)), "--id", name)
     farro.enqueue(steps(("true",)), "--id", "other", "--role", "DocWriter")
     asked = ("kill", "--status", "queued", "--role", "Runner")
-    assert "would end 2 jobs, and nobody is at a terminal" in farro.call(*asked, code=2).err
+    assert "would kill 2 jobs, and there is no terminal" in farro.call(*asked, code=2).err
     assert farro.status("one") == "queued"
     farro.call(*asked, "--yes", "--note", "not needed", code=0)
     assert [farro.status(name) for name in ("one", "two", "other")] == ["killed", "killed", "queued"]
     assert farro.job("one")["hops"][-1]["note"] == "not needed"
     assert farro.call(*asked, code=0).out == "no jobs like that\n"
-    assert "name the jobs that shall end, or say which" in farro.call("kill", code=2).err
-    assert "name the jobs that shall end, or say which" in farro.call("kill", "one", "--role", "Runner", code=2).err
+    assert "name the jobs to kill, or choose them" in farro.call("kill", code=2).err
+    assert "name the jobs to kill, or choose them" in farro.call("kill", "one", "--role", "Runner", code=2).err
 
 
 def test_several_jobs_are_requeued(farro: Program) -> None:

@@ -101,7 +101,7 @@ def _characters(at: str, value: Any) -> Iterator[str]:
     if isinstance(value, str):
         hidden = next((char for char in value if not char.isprintable() and char not in "\n\t"), None)
         if hidden is not None:
-            yield f"{at}: has the character {ascii(hidden)[1:-1]}, which nobody could see; write it another way"
+            yield f"{at}: has the character {ascii(hidden)[1:-1]}, which is invisible; write it another way"
     elif isinstance(value, dict):
         for name, member in value.items():
             yield from _characters(at, name)

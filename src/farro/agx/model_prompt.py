@@ -1,8 +1,4 @@
-"""What a planning model is told, and what its answer must look like. Text only: asking lives in proposing.
-
-Nothing of the environment, of files or of the person is in it: the tools that steps may use, the kind of system, the
-draft so far, and the words that were typed.
-"""
+"""The texts that are sent to a planning model: its instructions, the request, the review and the repair."""
 
 from __future__ import annotations
 

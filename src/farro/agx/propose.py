@@ -295,8 +295,8 @@ def asked(settings: Settings) -> tuple[FallbackSettings, ...]:
         return (FallbackSettings(provider=own.provider, model=own.model),)
     if not settings.providers:
         raise InputError(
-            "nobody can turn words into steps: the config has no `providers`. `farro init --agents claude` (or codex, "
-            "or gemini) adds one, and `agx: {provider: NAME}` chooses among several. Commands need none: "
+            "no model can turn words into steps: the config has no `providers`. `farro init --agents claude` (or "
+            "codex, or gemini) adds one, and `agx: {provider: NAME}` chooses among several. Commands need none: "
             "agx add -- sort -u names.txt"
         )
     if settings.roles.get(DESIGNER, RoleSettings()).provider is not None:

@@ -13,9 +13,9 @@ import click
 from farro.air import named_jobs
 from farro.air import status as statuses
 from farro.air.status import JobState, JobStatus, LiveProcesses, TaskState
-from farro.cli.enqueue import read_plan
 from farro.cli.groups import Hinting
 from farro.cli.options import application, common, gate, open_root, operator_name
+from farro.cli.plan_files import read_plan
 from farro.cli.tables import bar, show_table, span
 from farro.cli.terminal import answer, flush, note, say
 from farro.config.reader import ConfigError

@@ -138,7 +138,7 @@ def _config_checks(root: str) -> list[Check]:
             reader.load(root, warn=ignored.append)
         except reader.ConfigError as error:
             lines = str(error).splitlines()
-            cause = "no command works with it; each mistake is told with its place"
+            cause = "no command works with it; each mistake is listed with its place"
             return failed(
                 f"{len(lines)} wrong in {os.path.basename(path)}", cause, edit(path), details=tuple(lines[:9])
             )
@@ -150,7 +150,7 @@ def _config_checks(root: str) -> list[Check]:
     def strict() -> Finding:
         if _settings(root).strict:
             return ok("unknown fields are refused")
-        cause = "a key that is written wrong is ignored, and nobody notices; remove `strict: false`"
+        cause = "a misspelt key is ignored without a word; remove `strict: false`"
         return warning("unknown fields are ignored", cause, edit(path))
 
     def agents() -> Finding:

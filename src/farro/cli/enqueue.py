@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from farro import documents
 from farro.cli.options import common, gate, open_root, option_group
+from farro.cli.plan_files import name_of, read_many, read_plan
 from farro.cli.submit_options import COMMAND, JobOptions, StartOptions, WithCommand, job_options, start_options
 from farro.cli.terminal import answer, note, say
 from farro.documents import Document
 from farro.errors import InputError
-from farro.host import fs
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
@@ -29,10 +26,6 @@ from farro.store.port import JobView, Store
 
 if TYPE_CHECKING:
     from farro.config.settings import Settings
-
-MANY_LIMIT = 256 << 20
-# How YAML begins, after comments: with a key or an item. JSON begins with a brace or a bracket.
-_YAML = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\r?\n|---[^\n]*\n)*[ \t]*(?:[A-Za-z_][\w-]*[ \t]*:(?=\s|$)|-[ \t])")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +130,7 @@ def enqueue(
         made = submitter.command(command)
     else:
         many = sources.many
-        found = _read_many(many) if many is not None else [read_plan(name) for name in sources.names]
+        found = read_many(many) if many is not None else [read_plan(name) for name in sources.names]
         before = None if len(found) > 1 else _before(store, job_id or _own_id(found[0]))
         made = submitter.documents(sources, found, attachments)
     if as_json:
@@ -247,39 +240,3 @@ def _resolved(store: Store, options: SubmitOptions, own: str | None) -> SubmitOp
             raise type(error)(f"{option}: {error}") from error
 
     return replace(options, after=whole("--after", options.after), after_any=whole("--after-any", options.after_any))
-
-
-def read_plan(path: str) -> Document:
-    text = contents(path, documents.DEFAULT.size)
-    if path == "-" and _YAML.match(text):  # stdin has no file name that tells YAML from JSON
-        return documents.parse_yaml(text, source=name_of(path))
-    return documents.parse(text, name_of(path))
-
-
-def _read_many(path: str) -> list[Document]:
-    found = documents.parse_ndjson(contents(path, MANY_LIMIT), name_of(path))
-    if not found:
-        raise InputError(f"{name_of(path)}: no plan in it; --many wants one JSON plan a line")
-    return found
-
-
-def name_of(path: str) -> str:
-    return "<stdin>" if path == "-" else path
-
-
-def contents(path: str, limit: int) -> bytes:
-    """Read a whole file or standard input; refuse one that is larger than the limit, without reading it whole."""
-    try:
-        data = _stdin(limit) if path == "-" else fs.read_regular(path, limit)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{name_of(path)}: cannot be read: {why}") from error
-    if len(data) > limit:
-        raise InputError(f"{name_of(path)}: is larger than {limit} bytes, and no more than that is read")
-    return data
-
-
-def _stdin(limit: int) -> bytes:
-    if sys.stdin is None:
-        raise InputError("<stdin>: is closed; name a file, or pipe a plan in")
-    return sys.stdin.buffer.read(limit + 1)

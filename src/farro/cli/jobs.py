@@ -100,7 +100,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, settings = open_root(root)
-    from farro.agents.cli.costs import cost_text, spent_data
+    from farro.agents.cli.costs import spent_data
     from farro.agents.costs import cost_of_job
 
     ledger = application().ledger(store.root, durable=False, clock=SystemClock())
@@ -116,11 +116,17 @@ def show(job: str, root: str | None, as_json: bool) -> None:
         extras["cost"] = None if details.cost is None else spent_data(details.cost)
         answer({**_view(details.view), **extras})
         return
+    where = "" if settings.store == "files" else f" of {settings.redis.name} in {settings.store}"
+    _print_details(details, where)
+
+
+def _print_details(details: jobs.JobDetails, where: str) -> None:
+    from farro.agents.cli.costs import cost_text
+
     life = details.view.lifecycle
     say(f"{life.job_id}  {life.status}  ({life.role}, attempt {life.attempt})")
     if details.name is not None:
         say(f"  name      {details.name}")
-    where = "" if settings.store == "files" else f" of {settings.redis.name} in {settings.store}"
     say(f"  lies in   {details.view.place}/{life.job_id}{where}")
     for name, value in (
         ("created", life.created_at),
@@ -129,7 +135,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
         ("finished", life.finalized_at),
         ("agent", f"{life.agent} is dead; {RECOVERS}" if details.orphaned else life.agent),
         ("retry of", life.retry_of),
-        ("cost", details.cost and f"{cost_text(details.cost)} (`farro costs {job_id}`)"),
+        ("cost", details.cost and f"{cost_text(details.cost)} (`farro costs {life.job_id}`)"),
     ):
         if value:
             say(f"  {name:<9} {value}")
@@ -235,7 +241,7 @@ def _agreed(job_ids: list[str], statuses: tuple[str, ...], roles: tuple[str, ...
     which = " ".join([*(f"--status {status}" for status in statuses), *(f"--role {role}" for role in roles)])
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError(
-            f"{which} would end {_count(job_ids)}, and nobody is at a terminal to be asked; say so with --yes"
+            f"{which} would kill {_count(job_ids)}, and there is no terminal to ask at; confirm with --yes"
         )
     if click.confirm(f"End {_count(job_ids)} ({which})?", err=True):
         return True

@@ -22,7 +22,7 @@ def policy() -> None:
 def lock(check: bool, root: str | None, as_json: bool) -> int:
     """Write policy.lock.json: the pinned parameters, the version and hash of every policy, the hashes of the schemas.
 
-    Deterministic: keep it in git, and a change of policy is a change that somebody reviews.
+    Deterministic: keep it in git, and a change of policy shows up in review.
     """
     path, settings = read_root(root)
     now = application().policy_lock(path, settings)

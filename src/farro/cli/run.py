@@ -89,7 +89,7 @@ def run(
 def _planned(
     store: Store, settings: Settings, plan_file: str, *, role: str | None, job_id: str | None, options: SubmitOptions
 ) -> Submission:
-    from farro.cli.enqueue import name_of, read_plan
+    from farro.cli.plan_files import name_of, read_plan
 
     return submit.submissions(
         store,

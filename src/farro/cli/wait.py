@@ -65,7 +65,7 @@ def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | 
 def _line(end: EndedJob) -> str:
     life = end.lifecycle
     if life is None:
-        return f"{end.job_id} is gone: somebody removed it"
+        return f"{end.job_id} is gone: it was removed"
     error = "" if life.error is None else f": {life.error.get('message')}".replace("\n", " ")[:100]
     return f"{end.job_id} {life.status} after {span(_took(life))}{error}"
 

@@ -1,7 +1,6 @@
-"""`farro watch`: how everything stands, drawn anew as it changes; or a line for each change.
+"""`farro watch`: show all queues or one job live, or print a line for each change.
 
-Looking lives in operations.watching.
-The screen is the terminal's second one, so that leaving gives back what was there before.
+The screen is the terminal's alternate one, so that leaving restores what was there before.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import click
 
 from farro.agents import inbox as inbox_service
 from farro.agents.inbox import InboxItem
-from farro.cli.enqueue import contents
 from farro.cli.options import common, open_root, operator_name
+from farro.cli.plan_files import contents
 from farro.cli.terminal import answer, at_terminal, say
 from farro.host.clock import SystemClock
 from farro.jobs.diagnosis import in_words

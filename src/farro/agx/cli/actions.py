@@ -10,8 +10,8 @@ import click
 from farro import documents
 from farro.agx.cli.context import AgxSession, common
 from farro.agx.cli.submit import PlanSubmitOptions, plan_submission, rehearsed, submit_options
-from farro.cli.enqueue import contents, name_of
 from farro.cli.groups import Hinting
+from farro.cli.plan_files import contents, name_of
 from farro.cli.submit_options import JobOptions
 from farro.cli.tables import table
 from farro.cli.terminal import answer, say

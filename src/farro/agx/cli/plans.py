@@ -1,7 +1,4 @@
-"""`agx preview`, `validate`, `edit`, `save`, `list`, `get`, `delete`: looking at plans and keeping them.
-
-Editing happens in the person's own editor; what may be kept lives in operations.library.
-"""
+"""`agx preview`, `validate`, `edit`, `save`, `list`, `get`, `delete`: plans before and after they are saved."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from farro.agx import drafting
 from farro.agx.cli import show
 from farro.agx.cli.context import AgxSession, common, state_folder
 from farro.agx.draft_files import LIMIT, make_folder, write_private
-from farro.cli.enqueue import contents, name_of
 from farro.cli.options import application
+from farro.cli.plan_files import contents, name_of
 from farro.cli.tables import table
 from farro.cli.terminal import answer, at_terminal, complain, say
 from farro.documents import DEFAULT

@@ -13,8 +13,8 @@ from farro.agx.cli import show
 from farro.agx.cli.context import AgxSession, common
 from farro.agx.cli.plans import chosen
 from farro.agx.client import PlanSubmission
-from farro.cli.enqueue import contents
 from farro.cli.options import application, option_group
+from farro.cli.plan_files import contents
 from farro.cli.submit_options import JobOptions, job_options, piped_input
 from farro.cli.terminal import answer, note, say
 from farro.lazy_dataclass import dataclass
