@@ -907,7 +907,7 @@ def test_an_unreadable_pause_still_pauses(files: Files) -> None:
     os.mkdir(f"{files.root}/agents/Runner/.paused")
     files.store.enqueue(submission(job_id="a"))
     assert files.store.claim(files.store.join("worker", role="Runner")) is None
-    assert files.store.paused() == {"Runner": QueuePause(by="somebody", at="")}
+    assert files.store.paused() == {"Runner": QueuePause(by="an unknown user", at="")}
 
 
 def test_a_disk_error_is_no_due_time(files: Files) -> None:

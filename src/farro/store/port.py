@@ -216,7 +216,7 @@ class QueuePause:
             data = json.loads(text)
             return cls(by=str(data["by"]), at=str(data["at"]), why=None if data["why"] is None else str(data["why"]))
         except (ValueError, KeyError, TypeError):
-            return cls(by="somebody", at="", why=None)
+            return cls(by="an unknown user", at="", why=None)
 
 
 class WorkerStore(Protocol):
