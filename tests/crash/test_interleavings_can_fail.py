@@ -132,7 +132,7 @@ def shared_id(patch: pytest.MonkeyPatch) -> None:
 
 def children_of_the_undecided(patch: pytest.MonkeyPatch) -> None:
     """A sealed list is delivered whoever decided."""
-    patch.setattr(dispatch, "_OWING", frozenset(Reason))
+    patch.setattr(dispatch, "_DELIVERING", frozenset(Reason))
 
 
 def staging_without_a_lock(patch: pytest.MonkeyPatch) -> None:
