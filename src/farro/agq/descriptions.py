@@ -44,13 +44,13 @@ def _stream(store: Store, view: JobView, stream: str) -> bytes | None:
     output = logs.output(store, store.root, view.job_id, LogQuery(streams=(stream,)))
     if output.attempt is None:
         return None
-    said = bytearray()
+    output_bytes = bytearray()
     for source in output.sources:
-        for block in logs.read(source.path, 0, STREAM_BYTES - len(said)):
-            said += block
-        if len(said) >= STREAM_BYTES:
+        for block in logs.read(source.path, 0, STREAM_BYTES - len(output_bytes)):
+            output_bytes += block
+        if len(output_bytes) >= STREAM_BYTES:
             break
-    return bytes(said)
+    return bytes(output_bytes)
 
 
 def fields(store: Store, job_id: str) -> dict[str, str] | None:

@@ -330,9 +330,9 @@ def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], in
     """Build the result of a step. Its output is written where farro's own workers write it, so that `farro logs` shows
     it. An empty stream has no file."""
     home = f"steps/{name}"
-    said = _SILENT
+    streams = _SILENT
     if step.stdout or step.stderr:
-        said = dict(said)
+        streams = dict(streams)
         for stream in STREAMS:
             text = getattr(step, stream)
             if text:
@@ -341,17 +341,17 @@ def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], in
                         fs.mkdir(f"{folder}/{path}")
                 path = f"{home}/{stream}"
                 fs.write_atomic(f"{folder}/{path}", text.encode("utf-8", "replace"), sync=False)
-                said[stream] = inline.said(folder, path)
+                streams[stream] = inline.said(folder, path)
     why = extra.get("error")
     return StepResult(
         step_number=step.step_number,
         id=name,
-        stdout=said["stdout"].text,
-        stderr=said["stderr"].text,
-        stdout_truncated=said["stdout"].truncated,
-        stderr_truncated=said["stderr"].truncated,
-        stdout_path=said["stdout"].path,
-        stderr_path=said["stderr"].path,
+        stdout=streams["stdout"].text,
+        stderr=streams["stderr"].text,
+        stdout_truncated=streams["stdout"].truncated,
+        stderr_truncated=streams["stderr"].truncated,
+        stdout_path=streams["stdout"].path,
+        stderr_path=streams["stderr"].path,
         exit_code=step.exit_code,
         success=step.success,
         timed_out=extra.get("timed_out") is True,

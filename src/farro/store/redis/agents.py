@@ -7,8 +7,8 @@
 A leader is the one process of all machines that holds a named lease, such as the manager:
 
     seat:<name>    hash  holder  the process that holds the lease, or held it last
-                          until   when the lease ends, in ms of the server's clock; 0: the holder left
-                          beat    when the holder last renewed it
+                         until   when the lease ends, in ms of the server's clock; 0: the holder left
+                         beat    when the holder last renewed it
 """
 
 from __future__ import annotations

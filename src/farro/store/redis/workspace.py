@@ -1,10 +1,10 @@
 """Implement the Workspace port on a local disk, under `<root>/jobs/.work`.
 
     jobs/.work/<agent>/.lease                  flock'd while the process lives; the folder appears with it
-     jobs/.work/<agent>/<job>/…                 laid out like a job of the file store (DESIGN §3.5)
-     jobs/.work/<agent>/.spare/attempts/NNNN/   the empty folders of its last job, for the next one
-     jobs/.work/look.<pid>.<random>/.lease      the same for copies that are only read
-     jobs/.work/look.<pid>.<random>/<job>.<version>/…
+    jobs/.work/<agent>/<job>/…                 laid out like a job of the file store (DESIGN §3.5)
+    jobs/.work/<agent>/.spare/attempts/NNNN/   the empty folders of its last job, for the next one
+    jobs/.work/look.<pid>.<random>/.lease      the same for copies that are only read
+    jobs/.work/look.<pid>.<random>/<job>.<version>/…
 
 Nothing here is needed after a crash: `sweep` ends the processes of a dead process and removes its folders. So only
 files in the shared directory are synced. A small job costs two files and two renames: a folder is reused, because
