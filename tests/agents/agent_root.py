@@ -18,7 +18,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.transitions import waits_for_person
 from farro.store.ledger import CallRecord
 from farro.store.port import Submission
-from farro.worker.leader import Seat
+from farro.worker.leader import FileLeadership
 from farro.worker.slot import Slot, Turn
 
 PROMPT: dict[str, Any] = {
@@ -143,7 +143,7 @@ class AgentRoot:
             store=store,
             log=self._noted,
             snapshots=App().snapshots(self.root, self.settings),
-            seat=Seat(root=self.root, clock=self.clock),
+            seat=FileLeadership(root=self.root, clock=self.clock),
             **more,
         )
 

@@ -19,7 +19,7 @@ from farro.execution.runner import Work
 from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.execution.work import Plans, perform_work
+from farro.execution.work import PlanCache, perform_work
 from farro.host import fs
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
@@ -407,7 +407,7 @@ def test_a_recorded_answer_is_not_asked_again_and_its_diff_is_kept(
     shutil.copytree(f"{first}/.snapshot", next_one / ".snapshot")
     again = perform_work(
         replace(seen[0], folder=str(next_one), attempt=2, earlier=(first,)),
-        plans=Plans(),
+        plans=PlanCache(),
         tools=Tools(),
         clock=agent_root.clock,
         tick=lambda: None,

@@ -22,7 +22,7 @@ from farro.execution.runners import hand_off, runner_slots
 from farro.execution.runners import process as process_runner
 from farro.execution.runners.inline import InlineRunner
 from farro.execution.runners.process import ProcessRunner
-from farro.execution.runners.runner_slots import Places
+from farro.execution.runners.runner_slots import RunnerSlots
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.host import process_table
@@ -100,7 +100,7 @@ class Bench:
         return ProcessRunner(
             tools=tools,
             environ=os.environ,
-            places=Places(str(self.root), limit),
+            places=RunnerSlots(str(self.root), limit),
             limits=ProcessLimits(**limits),
             clock=self.clock,
             tick_every_s=0.05,
@@ -302,7 +302,8 @@ def test_a_runner_that_is_killed_after_it_left_its_outcome_has_done_its_work(
     process: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot = (
-        "import os,sys;sys.path[:]={path!r};from farro.execution.runners import job;job.main();os.kill(os.getpid(),9)"
+        "import os,sys;sys.path[:]={path!r};from farro.execution.runners import run_job;"
+        "run_job.main();os.kill(os.getpid(),9)"
     )
     monkeypatch.setattr(process_runner, "_BOOT", boot)
     assert isinstance(process.run(shell("echo once >> ran")), Succeeded)
@@ -384,7 +385,7 @@ def test_the_limit_that_was_hit_is_named(
 
 
 def test_a_worker_that_is_stopped_while_it_waits_for_a_place_releases_the_work(process: Bench) -> None:
-    held = Places(str(process.root), 1).take(tick=lambda: None, every_s=1.0, stop=process.stop)
+    held = RunnerSlots(str(process.root), 1).take(tick=lambda: None, every_s=1.0, stop=process.stop)
     assert held is not None
     process.on_tick = lambda: process.stop.request(5.0)
     came = process.run(shell("touch ran"), runner=process.runner(limit=1))
@@ -397,7 +398,7 @@ def test_a_job_that_is_taken_away_while_it_waits_for_a_place_is_not_run(process:
     def taken() -> None:
         raise ClaimLost("taken")
 
-    held = Places(str(process.root), 1).take(tick=lambda: None, every_s=1.0, stop=process.stop)
+    held = RunnerSlots(str(process.root), 1).take(tick=lambda: None, every_s=1.0, stop=process.stop)
     assert held is not None
     process.on_tick = taken
     with pytest.raises(ClaimLost):

@@ -19,7 +19,7 @@ from farro.host import cgroup_limits, fs, process_table
 from farro.host.clock import SystemClock
 from farro.worker import process_runtime
 from farro.worker.process_runtime import MARK, ProcessRuntime
-from farro.worker.runtime import Limits, ProcessSpec, Runtime
+from farro.worker.runtime import ComponentLimits, ProcessSpec, Runtime
 from support import eventually
 
 
@@ -175,7 +175,7 @@ def test_memory_is_limited(bench: Bench, group: bool, monkeypatch: pytest.Monkey
     """By a cgroup where this machine gives one, else by each process's address space."""
     if not group:
         monkeypatch.setattr(cgroup_limits, "make", lambda **limits: None)
-    limits = Limits(memory_bytes=200 << 20)
+    limits = ComponentLimits(memory_bytes=200 << 20)
     bench.runtime.launch(bench.component(argv=(sys.executable, "-c", HOG), limits=limits))
     eventually(lambda: not _alive(bench), "it does not end")
     bench.runtime.look("one")
@@ -188,7 +188,7 @@ def test_memory_is_limited(bench: Bench, group: bool, monkeypatch: pytest.Monkey
 
 
 def test_processor_time_is_limited(bench: Bench) -> None:
-    bench.runtime.launch(bench.component(argv=(sys.executable, "-c", BUSY), limits=Limits(cpu_s=1)))
+    bench.runtime.launch(bench.component(argv=(sys.executable, "-c", BUSY), limits=ComponentLimits(cpu_s=1)))
     bench.saying("up")
     eventually(lambda: not _alive(bench), "it does not end")
     seen = bench.runtime.look("one")

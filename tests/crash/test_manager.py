@@ -29,7 +29,7 @@ from farro.jobs.transitions import waits_for_person
 from farro.queue.admission import Gate
 from farro.store.files import FilesStore
 from farro.store.port import Submission
-from farro.worker.leader import Seat
+from farro.worker.leader import FileLeadership
 from farro.worker.snapshot import Snapshots
 from stage import Crash
 from support import torture
@@ -98,7 +98,7 @@ def manage(root: str, seed: int, seam: Seam) -> None:
     plans = AutoPlan(
         store=store, root=root, settings=Settings(), gate=gate, clock=clock, log=lambda *told: None, _looked_s=1e9
     )
-    seat = Seat(root=root, clock=clock)
+    seat = FileLeadership(root=root, clock=clock)
     boss = Manager(
         store=store,
         log=lambda *told: None,

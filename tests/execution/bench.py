@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farro.execution import PlanResult, Stop, Tools, run_plan
+from farro.execution import PlanResult, PlanRun, Stop, Tools, run_plan
 from farro.host import process_table
 from farro.host.clock import SystemClock
 from farro.plans.loading import load_data
@@ -42,8 +42,7 @@ class Bench:
 
     def run(self, *steps: dict[str, Any], tools: Tools | None = None, **options: Any) -> PlanResult:
         plan = {name: options.pop(name) for name in ("timeout", "parallel", "input") if name in options}
-        return run_plan(
-            load_data({"plan_id": "p1", "steps": list(steps), **plan}, "test"),
+        run = PlanRun(
             attempt_dir=str(self.attempt),
             job_id="job-1",
             base_env={"PATH": os.environ["PATH"], "FIFO": str(self.fifo), "STUBBORN": STUBBORN},
@@ -56,6 +55,7 @@ class Bench:
             root="/the/root",
             **{"tick_every_s": 60.0, "term_grace_s": 0.05, **options},
         )
+        return run_plan(load_data({"plan_id": "p1", "steps": list(steps), **plan}, "test"), run)
 
     def bytes_of(self, step: int | str, stream: str = "stdout") -> bytes:
         return (self.attempt / "steps" / str(step) / stream).read_bytes()

@@ -296,7 +296,7 @@ def test_a_task_that_arrived_in_the_sealed_folder_is_taken_back_or_was_taken(ben
     assert os.listdir(sealed) == []
     (sealed / "taken.json").write_text("{}")
     task_file._make_sure(str(folder), "taken")
-    with pytest.raises(FarroError, match="whether it was taken cannot be told"):
+    with pytest.raises(FarroError, match="it is unknown whether the task was taken"):
         task_file._make_sure(str(folder), "of a job that was moved away")
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from farro.execution.function_batch import run_row
+from farro.execution.function_batch import run_batch
 from farro.execution.functions import FunctionRun
 from farro.execution.runner import Work
-from farro.execution.step import Begun
+from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, StepFailure, Tools
-from farro.execution.work import Plans, perform_work
+from farro.execution.work import PlanCache, perform_work
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Failed, Outcome, Succeeded
 
@@ -68,12 +68,14 @@ def work(folder: Path, name: str, tool: str, **step: Any) -> Work:
     )
 
 
-def alone(one: Work, tools: Tools, begun: Begun | None = None) -> Outcome:
-    return perform_work(one, plans=Plans(), tools=tools, clock=CLOCK, tick=lambda: None, stop=Stop(CLOCK), begun=begun)
+def alone(one: Work, tools: Tools, begun: BegunCall | None = None) -> Outcome:
+    return perform_work(
+        one, plans=PlanCache(), tools=tools, clock=CLOCK, tick=lambda: None, stop=Stop(CLOCK), begun=begun
+    )
 
 
-def row(works: list[Work], tools: Tools) -> list[Outcome | Begun]:
-    return run_row(works, plans=Plans(), tools=tools, clock=CLOCK)
+def row(works: list[Work], tools: Tools) -> list[Outcome | BegunCall]:
+    return run_batch(works, plans=PlanCache(), tools=tools, clock=CLOCK)
 
 
 def without_times(outcome: Outcome) -> Any:
@@ -93,16 +95,16 @@ def test_a_function_in_a_row_is_told_as_any_other(shm: Path, tool: str) -> None:
     expected = alone(work(shm / "alone", "job", tool), tools)
     mine = work(shm / "row", "job", tool)
     (came,) = row([mine], tools)
-    outcome = alone(mine, tools, came) if isinstance(came, Begun) else came
+    outcome = alone(mine, tools, came) if isinstance(came, BegunCall) else came
     assert without_times(outcome) == without_times(expected)
-    assert isinstance(came, Begun) is (tool != "nothing")
+    assert isinstance(came, BegunCall) is (tool != "nothing")
 
 
 def test_what_a_function_in_a_row_adds_is_run(shm: Path) -> None:
     tools = Tools({"adds": adds})
     mine = work(shm, "job", "adds")
     (came,) = row([mine], tools)
-    assert isinstance(came, Begun)
+    assert isinstance(came, BegunCall)
     told = alone(mine, tools, came)
     assert isinstance(told, Succeeded)
     assert told.report.result["steps_total"] == 2
@@ -113,7 +115,7 @@ def test_a_row_goes_on_behind_a_function_that_failed(shm: Path) -> None:
     works = [work(shm, f"j{n}", tool) for n, tool in enumerate(("nothing", "breaks", "nothing"))]
     first, second, third = row(works, tools)
     assert isinstance(first, Succeeded)
-    assert isinstance(second, Begun)
+    assert isinstance(second, BegunCall)
     assert isinstance(third, Succeeded)
     told = alone(works[1], tools, second)
     assert isinstance(told, Failed)
@@ -130,7 +132,7 @@ def test_a_failed_try_in_a_row_is_tried_again(shm: Path) -> None:
     tools = Tools({"t": second_time})
     mine = work(shm, "job", "t", retries=2)
     (came,) = row([mine], tools)
-    assert isinstance(came, Begun)
+    assert isinstance(came, BegunCall)
     assert isinstance(alone(mine, tools, came), Succeeded)
     assert len(tries) == 2
 
@@ -148,7 +150,7 @@ def test_behind_a_function_that_takes_long_none_is_begun(shm: Path) -> None:
     works = [work(shm, "a", "quick"), work(shm, "b", "long"), work(shm, "c", "quick")]
     first, second = row(works, tools)
     assert isinstance(first, Succeeded)
-    assert isinstance(second, Begun)
+    assert isinstance(second, BegunCall)
     assert second.run.exit is None
     go.set()
     assert isinstance(alone(works[1], tools, second), Succeeded)
@@ -174,10 +176,10 @@ def test_one_that_was_begun_in_a_row_can_be_ended(shm: Path) -> None:
     mine = work(shm, "job", "t")
     tools = Tools({"t": for_ever})
     (came,) = row([mine], tools)
-    assert isinstance(came, Begun)
+    assert isinstance(came, BegunCall)
     stop = Stop(CLOCK)
     stop.request(0.0)
-    perform_work(mine, plans=Plans(), tools=tools, clock=CLOCK, tick=lambda: None, stop=stop, begun=came)
+    perform_work(mine, plans=PlanCache(), tools=tools, clock=CLOCK, tick=lambda: None, stop=stop, begun=came)
     assert isinstance(came.run, FunctionRun)
     assert came.run.exit is not None
     assert came.run.exit.code == 143

@@ -16,7 +16,7 @@ from farro.execution import Interrupted
 from farro.execution.functions import FunctionRun
 from farro.execution.process_watch import REST_GRACE_S
 from farro.execution.records import Records
-from farro.execution.step import Running, Tried, Tries
+from farro.execution.step import RunningTry, Tries, TryResult
 from farro.execution.tools import Call, Tools
 from farro.host import process_tree
 from farro.host.clock import SystemClock
@@ -353,7 +353,7 @@ def test_a_failed_try_after_which_the_plans_time_is_over_keeps_its_output(
     clock = Jumping()
     judge = Tries.judge
 
-    def judged(self: Tries, running: Running, **more: float) -> Tried:
+    def judged(self: Tries, running: RunningTry, **more: float) -> TryResult:
         tried = judge(self, running, **more)
         clock.ahead_s = 1000.0
         return tried

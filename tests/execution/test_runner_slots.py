@@ -1,4 +1,4 @@
-"""Places for runners: as many as there may be, freed by the kernel, waited for without polling; and their records."""
+"""Slots for runners: as many as there may be, freed by the kernel, waited for without polling; and their records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from farro.execution.runners import runner_slots
-from farro.execution.runners.runner_slots import Place, Places
+from farro.execution.runners.runner_slots import RunnerSlot, RunnerSlots
 from farro.execution.stop import Stop
 from farro.host import process_identity
 from farro.host.clock import SystemClock
@@ -23,10 +23,10 @@ from support import eventually
 HOLDER = """
 import sys, time
 from farro.execution.stop import Stop
-from farro.execution.runners.runner_slots import Places
+from farro.execution.runners.runner_slots import RunnerSlots
 from farro.host import process_identity
 from farro.host.clock import SystemClock
-place = Places(sys.argv[1], 1).take(tick=lambda: None, every_s=1.0, stop=Stop(SystemClock()))
+place = RunnerSlots(sys.argv[1], 1).take(tick=lambda: None, every_s=1.0, stop=Stop(SystemClock()))
 place.note({"job_id": "held", **process_identity.identity()})
 print("held", flush=True)
 time.sleep(1000)
@@ -46,11 +46,11 @@ def stop() -> Iterator[Stop]:
     made.close()
 
 
-def take(root: str, stop: Stop, limit: int = 2) -> Place | None:
-    return Places(root, limit).take(tick=lambda: None, every_s=0.05, stop=stop)
+def take(root: str, stop: Stop, limit: int = 2) -> RunnerSlot | None:
+    return RunnerSlots(root, limit).take(tick=lambda: None, every_s=0.05, stop=stop)
 
 
-def taken(root: str, stop: Stop, limit: int = 2) -> Place:
+def taken(root: str, stop: Stop, limit: int = 2) -> RunnerSlot:
     place = take(root, stop, limit)
     assert place is not None
     return place
@@ -70,8 +70,8 @@ def test_there_are_as_many_places_as_the_limit_says(root: str, stop: Stop) -> No
 
 def test_whoever_waits_is_told_of_a_free_place(root: str, stop: Stop) -> None:
     held = taken(root, stop, 1)
-    came: list[Place | None] = []
-    patient = Places(root, 1)
+    came: list[RunnerSlot | None] = []
+    patient = RunnerSlots(root, 1)
     # A tick every ten minutes: only the bell can wake it in time.
     thread = threading.Thread(target=lambda: came.append(patient.take(tick=lambda: None, every_s=600.0, stop=stop)))
     thread.start()
@@ -83,7 +83,7 @@ def test_whoever_waits_is_told_of_a_free_place(root: str, stop: Stop) -> None:
 
 
 def test_many_threads_that_wait_have_one_place_after_the_other(root: str, stop: Stop) -> None:
-    shared = Places(root, 1)
+    shared = RunnerSlots(root, 1)
     held = taken(root, stop, 1)
     at_once: list[int] = []
     inside = threading.Lock()

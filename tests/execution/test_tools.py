@@ -17,8 +17,7 @@ import pytest
 from execution.bench import Bench, step
 from farro.errors import ClaimLost
 from farro.execution import Call, Interrupted, Tools
-from farro.execution.function_streams import CallFiles
-from farro.execution.functions import FunctionRun
+from farro.execution.functions import CallFiles, FunctionRun
 from farro.execution.tools import Program, Python, ToolTrouble
 from farro.host import fs
 from support import eventually

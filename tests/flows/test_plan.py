@@ -73,7 +73,7 @@ def test_a_file_of_many_plans_is_checked_line_by_line(farro: Program) -> None:
 
 WARNED = {
     "missing program": ({"command": "no-such"}, {}, "steps[0].command: no-such was not found on the PATH"),
-    "words in the command": ({"command": "ls -l"}, {}, "a command is one program: put its words into args"),
+    "words in the command": ({"command": "ls -l"}, {}, "a command is one program: put its arguments into args"),
     "missing tool": ({"tool": "unx", "command": "x"}, {}, "steps[0].tool: tool unx is neither registered nor a program "
                      "on the PATH; did you mean unix? `farro tools` lists what there is"),
     "shell": ({"command": "ls", "args": ["|", "wc"]}, {}, 'steps[0].args[0]: "|" is handed over as text'),
@@ -113,7 +113,7 @@ def test_a_line_is_no_program_that_an_earlier_step_could_make(farro: Program, co
     steps = [{"id": "a", "command": "true"}, {"id": "b", "command": command}]
     told = farro.call("plan", "lint", "-", stdin=json.dumps({"steps": steps}), code=0).out
     assert f"warning: steps[1].command: {command} was not found" in told
-    assert "put its words into args" in told
+    assert "put its arguments into args" in told
 
 
 def test_lint_answers_as_json(farro: Program) -> None:

@@ -17,7 +17,7 @@ from farro.doctor.root import init
 from farro.host.clock import ManualClock, SystemClock
 from farro.store.fleet import Fleet
 from farro.store.port import Store
-from farro.worker.leader import AWAY_S, BEAT_S, FleetSeat
+from farro.worker.leader import AWAY_S, BEAT_S, FleetLeadership
 from flows.program import Program, shell
 from servers import RedisServer
 from support import eventually
@@ -130,7 +130,7 @@ def store(tmp_path: Path, redis_server: RedisServer) -> Iterator[Store]:
 def test_one_manager_acts_across_machines(store: Store) -> None:
     assert isinstance(store, Fleet)
     clock = SystemClock()
-    one, two = (FleetSeat(fleet=store, clock=clock, me=name) for name in ("one", "two"))
+    one, two = (FleetLeadership(fleet=store, clock=clock, me=name) for name in ("one", "two"))
     assert one.silent_s() is None
     assert one.take()
     assert not two.take()
@@ -149,7 +149,7 @@ def test_who_slept_through_its_time_has_no_seat(store: Store) -> None:
     """Whether anybody else has taken it or not: it stops before it is asked."""
     assert isinstance(store, Fleet)
     clock = ManualClock()
-    seat = FleetSeat(fleet=store, clock=clock, me="one", lease_s=AWAY_S)
+    seat = FleetLeadership(fleet=store, clock=clock, me="one", lease_s=AWAY_S)
     assert seat.take()
     clock.advance(BEAT_S)
     assert seat.stands()

@@ -21,7 +21,7 @@ from farro.execution import process_watch
 from farro.execution.runner import Guarding, Work
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.execution.work import Plans, perform_work
+from farro.execution.work import PlanCache, perform_work
 from farro.host import process_tree
 from farro.host.clock import SystemClock
 from farro.host.process_limits import ProcessLimits
@@ -109,7 +109,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     )
     clock = SystemClock()
     stop = Stop(clock)
-    came = perform_work(work, plans=Plans(), tools=Tools(), clock=clock, tick=lambda: None, stop=stop)
+    came = perform_work(work, plans=PlanCache(), tools=Tools(), clock=clock, tick=lambda: None, stop=stop)
     assert isinstance(came, Succeeded | Failed)
     error = came.error if isinstance(came, Failed) else None
     return {

@@ -16,7 +16,7 @@ from farro.errors import ClaimLost
 from farro.execution.runner import Guarding, Work
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
-from farro.execution.work import Plans, perform_work
+from farro.execution.work import PlanCache, perform_work
 from farro.host import process_table
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Failed, Outcome, Succeeded
@@ -54,7 +54,9 @@ class Desk:
         clock = SystemClock()
         stop = Stop(clock)
         try:
-            return perform_work(work, plans=Plans(), tools=tools, clock=clock, tick=tick, stop=stop, tick_every_s=0.05)
+            return perform_work(
+                work, plans=PlanCache(), tools=tools, clock=clock, tick=tick, stop=stop, tick_every_s=0.05
+            )
         finally:
             stop.close()
 
@@ -189,7 +191,7 @@ def test_a_function_inside_the_worker_cannot_be_confined_and_is_refused(desk: De
     step = {"id": "a", "tool": "write", "command": "x"}
     category, message = error_of(desk.perform(step, tools=Tools({"write": write})))
     assert category == "missing_tool"
-    assert "cannot be held to allowed_paths" in message
+    assert "cannot be confined to allowed_paths" in message
     assert not (desk.root / "nope").exists()
 
 

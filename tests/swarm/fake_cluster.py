@@ -30,7 +30,7 @@ from farro.swarm.requests import CommandReceipt, CommandRequest
 from farro.swarm.views import CommandView
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Signal, matches
-from farro.worker.runtime import ProcessSpec, Seen, Stopped
+from farro.worker.runtime import ProcessSpec, ProcessView, Stopped
 
 SWARM = "demo"
 PLAN = {"id": SWARM, "bees": [{"role": "generator", "command": ["true"], "work": {"out": "raw"}}]}
@@ -127,7 +127,7 @@ class FakeControllers:
         self.launches = 1
         self._up: list[str] = []
 
-    def launch(self, component: ProcessSpec) -> Seen:
+    def launch(self, component: ProcessSpec) -> ProcessView:
         if self.refuse is not None:
             raise InputError(self.refuse)
         if self.alive.get(component.name):
@@ -137,10 +137,10 @@ class FakeControllers:
         self._up.append(component.name)
         return self._seen(component.name)
 
-    def look(self, name: str) -> Seen | None:
+    def look(self, name: str) -> ProcessView | None:
         return self._seen(name) if name in self.alive else None
 
-    def list(self) -> Sequence[Seen]:
+    def list(self) -> Sequence[ProcessView]:
         return [self._seen(name) for name in sorted(self.alive)]
 
     def stop(self, names: Sequence[str], grace_s: float = 10.0) -> Sequence[Stopped]:
@@ -152,9 +152,11 @@ class FakeControllers:
 
     def tidy(self) -> None: ...
 
-    def _seen(self, name: str) -> Seen:
+    def _seen(self, name: str) -> ProcessView:
         at, alive = "2026-11-16T12:00:00Z", self.alive[name]
-        return Seen(name=name, alive=alive, pid=1, argv=(), log="/dev/null", launched_at=at, launches=self.launches)
+        return ProcessView(
+            name=name, alive=alive, pid=1, argv=(), log="/dev/null", launched_at=at, launches=self.launches
+        )
 
     async def speak(self) -> bool:
         """Send what the living controllers have to send. Return whether there was anything."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from contracts.adapters import Adapter
 from farro.errors import FarroError
-from farro.execution.step import Begun
+from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Report, Succeeded
 from farro.store.port import Claim, JobView, Submission
@@ -57,10 +57,10 @@ class Scripted:
     seen: list[str] = field(default_factory=list)
     tick: Callable[[], None] = lambda: None
 
-    def row(self, claims: Iterable[Claim]) -> list[Outcome | Begun]:
+    def run_batch(self, claims: Iterable[Claim]) -> list[Outcome | BegunCall]:
         return []
 
-    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: Begun | None = None) -> Outcome:
+    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: BegunCall | None = None) -> Outcome:
         self.seen.append(claim.job_id)
         self.tick = tick
         return self.does(claim)

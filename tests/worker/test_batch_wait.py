@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farro.worker.batch_wait import LEAST_S, LONGEST_S, STREAM, STREAM_S, Gathering
+from farro.worker.batch_wait import LEAST_S, LONGEST_S, STREAM, STREAM_S, BatchWait
 
 TRIPS = [pytest.param(True, id="server"), pytest.param(False, id="files")]
 
@@ -13,7 +13,7 @@ class Turns:
     """A slot's turns, on a clock of its own. `waits`: how long each of them waited for more; None: not at all."""
 
     def __init__(self, *, trips: bool) -> None:
-        self.gathering = Gathering(trips=trips)
+        self.gathering = BatchWait(trips=trips)
         self.now_s = 100.0
         self.waits: list[float | None] = []
 

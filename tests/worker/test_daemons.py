@@ -10,7 +10,7 @@ import pytest
 from farro.agents.manager.manager import Manager
 from farro.errors import Damaged, StorageTrouble
 from farro.jobs.states import Status
-from farro.worker.daemon import Keeper
+from farro.worker.daemon import Daemon
 from farro.worker.watchdog import Watchdog
 from worker.bench import JOIN_S, LONG_S, Bench
 
@@ -94,7 +94,7 @@ def test_a_keeper_that_was_declared_dead_joins_again(bench: Bench, make: Any) ->
     assert keeper.agent().id != first.id
 
 
-class Counting(Keeper):
+class Counting(Daemon):
     """A keeper that says when it turned, and does what it is told to."""
 
     def __init__(self, bench: Bench, *does: Exception | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from farro.worker.idle_wait import Lookout
+from farro.worker.idle_wait import IdleWait
 
 WAIT_S = 60.0
 
@@ -22,7 +22,7 @@ class Watch:
         return "seen"
 
 
-def resting(lookout: Lookout, count: int, answers: list[str | None], never: Watch) -> list[threading.Thread]:
+def resting(lookout: IdleWait, count: int, answers: list[str | None], never: Watch) -> list[threading.Thread]:
     def rest() -> None:
         answers.append(lookout.wait(never.look, WAIT_S))
 
@@ -36,7 +36,7 @@ def resting(lookout: Lookout, count: int, answers: list[str | None], never: Watc
 
 
 def test_one_looks_and_the_others_are_called_one_by_one() -> None:
-    lookout, first, never = Lookout(), Watch(), Watch()
+    lookout, first, never = IdleWait(), Watch(), Watch()
     seen: list[str | None] = []
     looking = threading.Thread(target=lambda: seen.append(lookout.wait(first.look, WAIT_S)))
     looking.start()
@@ -58,14 +58,14 @@ def test_one_looks_and_the_others_are_called_one_by_one() -> None:
 
 
 def test_whoever_comes_when_nobody_looks_looks() -> None:
-    lookout = Lookout()
+    lookout = IdleWait()
     lookout.relieve()  # nobody rests: nothing is left of it
     assert lookout.wait(lambda: "first", WAIT_S) == "first"
     assert lookout.wait(lambda: "second", WAIT_S) == "second"
 
 
 def test_one_that_nobody_calls_looks_by_itself_when_its_patience_is_over() -> None:
-    lookout, watch = Lookout(), Watch()
+    lookout, watch = IdleWait(), Watch()
     looking = threading.Thread(target=lambda: lookout.wait(watch.look, WAIT_S))
     looking.start()
     assert watch.begun.wait(WAIT_S)
@@ -75,7 +75,7 @@ def test_one_that_nobody_calls_looks_by_itself_when_its_patience_is_over() -> No
 
 
 def test_a_look_that_fails_leaves_the_place_to_the_next() -> None:
-    lookout = Lookout()
+    lookout = IdleWait()
     with contextlib.suppress(ZeroDivisionError):
         lookout.wait(lambda: 1 // 0, WAIT_S)
     assert lookout.wait(lambda: "next", WAIT_S) == "next"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from farro.errors import BadName, StorageTrouble, SyncFailed, UnknownRole
-from farro.execution.step import Begun
+from farro.execution.step import BegunCall
 from farro.jobs.outcomes import Outcome, Released
 from farro.jobs.states import Status
 from farro.store.port import Claim
@@ -36,7 +36,7 @@ def test_what_is_over_in_a_moment_is_told_at_once_and_what_is_not_before_it_begi
     heard: list[list[str]] = []
 
     class AtOnce(Scripted):
-        def row(self, claims: Iterable[Claim]) -> list[Outcome | Begun]:
+        def run_batch(self, claims: Iterable[Claim]) -> list[Outcome | BegunCall]:
             first = next(iter(claims))
             heard.append(bench.log.messages("info"))
             bench.clock.sleep(2.0)

@@ -25,7 +25,7 @@ from farro.execution.progress import read_result
 from farro.execution.runner import Guarding, Work
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.execution.work import Plans, perform_work
+from farro.execution.work import PlanCache, perform_work
 from farro.host import fs, links, trees
 from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
@@ -148,7 +148,7 @@ class _Replay:
         stop = Stop(self.clock)
         try:
             return perform_work(
-                work, plans=Plans(), tools=Tools(), clock=self.clock, tick=lambda: None, stop=stop, agents=agents
+                work, plans=PlanCache(), tools=Tools(), clock=self.clock, tick=lambda: None, stop=stop, agents=agents
             )
         finally:
             stop.close()

@@ -17,8 +17,8 @@ from farro.documents.encoding import encoder
 from farro.errors import BadDocument, ClaimLost, FarroError, IdConflict, InputError, Problem
 from farro.execution import results
 from farro.execution.progress import read_prompt, read_result
-from farro.execution.results import NOTHING, Inline, PlanResult, StepResult
-from farro.execution.work import Plans
+from farro.execution.results import NO_TEXT, Inline, PlanResult, StepResult
+from farro.execution.work import PlanCache
 from farro.host import fs
 from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
@@ -365,7 +365,7 @@ def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], in
     )
 
 
-_SILENT = dict.fromkeys(STREAMS, NOTHING)
+_SILENT = dict.fromkeys(STREAMS, NO_TEXT)
 
 
 def _error(document: Mapping[str, Any], steps: Sequence[StepResult]) -> ErrorInfo:
@@ -393,7 +393,7 @@ def _plan(claim: Claim) -> Plan:
     return _plans.of(prompt)
 
 
-_plans = Plans()  # used when a job is given out, and again when its result comes
+_plans = PlanCache()  # used when a job is given out, and again when its result comes
 
 
 def _step_ids(plan: Plan) -> Mapping[int, str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farro.execution.tool_catalog import Tool
+from farro.execution.tool_catalog import ToolInfo
 from farro.host import machine
 
 _TOLD = 4000  # characters of one tool's description
@@ -39,7 +39,7 @@ There is no shell: no pipes, redirections, globs, variables or && in arguments.
 """
 
 
-def system(text: str, tools: Sequence[Tool]) -> str:
+def system(text: str, tools: Sequence[ToolInfo]) -> str:
     """The rules, with the tools that there are."""
     return f"{text}\nTools:\n{_tools(tools)}\n"
 
@@ -66,7 +66,7 @@ def _situation(draft: Mapping[str, Any]) -> list[str]:
     return [f"# The system\n\n{machine.description()}", f"# The draft so far\n\n{so_far}"]
 
 
-def _tools(tools: Sequence[Tool]) -> str:
+def _tools(tools: Sequence[ToolInfo]) -> str:
     lines = []
     for tool in tools:
         if not tool.usable:

@@ -30,7 +30,7 @@ from farro.documents import Document
 from farro.errors import BudgetExceeded, FarroError, InputError
 from farro.execution.commands import AGENT, UNIX
 from farro.execution.runner import Guarding
-from farro.execution.tool_catalog import Tool
+from farro.execution.tool_catalog import ToolInfo
 from farro.host.clock import Clock
 from farro.host.processes import MARKER
 from farro.jobs.retry import Uniform
@@ -77,7 +77,7 @@ class Planner:
     folder: str  # empty, for the files of providers that are programs; they may write nowhere else
     settings: Settings
     context: PlanContext
-    tools: Sequence[Tool]
+    tools: Sequence[ToolInfo]
     provider: Callable[[str, ProviderSettings], Provider]
     ledger: Ledger
     prices: Prices

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from farro.store.library import Library
     from farro.store.port import Store, StorePolicy
     from farro.web.application import Web
-    from farro.worker.hand_off import Handover
+    from farro.worker.hand_off import HandOff
     from farro.worker.perform import Performer
     from farro.worker.runtime import Runtime
     from farro.worker.snapshot import Snapshots
@@ -193,10 +193,12 @@ class App:
     def announce_tools(self, root: str, settings: Settings) -> tuple[str, ...]:
         """Publish which tools the steps of this worker process may use, for `farro workers`. Call once, before its
         slots join."""
-        from farro.execution.tool_catalog import Place, names
+        from farro.execution.tool_catalog import ProgramSearch, names
         from farro.host import worker_processes
 
-        found = tuple(names(self.tools(settings, root), Place(env=settings.runners.allowed(os.environ), cwd=root)))
+        found = tuple(
+            names(self.tools(settings, root), ProgramSearch(env=settings.runners.allowed(os.environ), cwd=root))
+        )
         worker_processes.announce(found)
         return found
 
@@ -210,14 +212,14 @@ class App:
 
             return InlineRunner(tools=self.tools(settings, root), clock=clock)
         from farro.execution.runners.process import ProcessRunner
-        from farro.execution.runners.runner_slots import Places
+        from farro.execution.runners.runner_slots import RunnerSlots
         from farro.host.process_limits import ProcessLimits
 
         section = settings.runners
         return ProcessRunner(
             tools=self.tools(settings, root).declared,
             environ=os.environ,
-            places=Places(root, section.max_concurrent_runners),
+            places=RunnerSlots(root, section.max_concurrent_runners),
             limits=ProcessLimits(address_space=section.memory_bytes, cpu_s=section.cpu_s, file_size=section.file_bytes),
             clock=clock,
         )
@@ -250,14 +252,12 @@ class App:
 
         return InlineRunner(tools=self.tools(settings), clock=clock, agents=self.agents(root, settings, clock))
 
-    def hand_off(
-        self, root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool
-    ) -> Handover:
+    def hand_off(self, root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool) -> HandOff:
         """Make what hands a worker's finished job on to the next role. `bypass`: also while no manager runs."""
         from farro.app import servers
-        from farro.worker.hand_off import Handover
+        from farro.worker.hand_off import HandOff
 
-        return Handover(
+        return HandOff(
             store=store,
             root=root,
             clock=clock,

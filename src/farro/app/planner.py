@@ -35,7 +35,7 @@ def planner(
         context=context,
         tools=tool_catalog.listed(
             context.tools,
-            tool_catalog.Place(env=os.environ, cwd=context.cwd),
+            tool_catalog.ProgramSearch(env=os.environ, cwd=context.cwd),
             configured=tuple(settings.tools),
             on_path=True,
         ),

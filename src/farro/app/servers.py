@@ -18,7 +18,7 @@ from farro.log.structured import Log
 from farro.store.fleet import Fleet
 from farro.store.library import Library
 from farro.store.port import Store, StorePolicy
-from farro.worker.leader_port import Seat
+from farro.worker.leader import Leadership
 
 if TYPE_CHECKING:
     from farro.agq.client import AgqStore
@@ -144,14 +144,13 @@ def _reap_agent(agent_id: str) -> None:
     process_tree.end_marked(f"FARRO_AGENT={agent_id}")
 
 
-def leader(store: Store, clock: Clock, settings: Settings) -> Seat:
+def leader(store: Store, clock: Clock, settings: Settings) -> Leadership:
     """Make the election of the manager: among the processes of this root, or of all machines that share its store."""
-    from farro.worker.leader import AWAY_S, FleetSeat
-    from farro.worker.leader import Seat as FileSeat
+    from farro.worker.leader import AWAY_S, FileLeadership, FleetLeadership
 
     if not isinstance(store, Fleet):
-        return FileSeat(root=store.root, clock=clock)
+        return FileLeadership(root=store.root, clock=clock)
     here = process_identity.identity()
     me = f"pid {here['pid']} on {here['host']} ({random.SystemRandom().getrandbits(32):08x})"
     # Longer than an agent's lease: a machine that slept through this one has no agent left to act with.
-    return FleetSeat(fleet=store, clock=clock, me=me, lease_s=max(AWAY_S, settings.redis.lease_s))
+    return FleetLeadership(fleet=store, clock=clock, me=me, lease_s=max(AWAY_S, settings.redis.lease_s))

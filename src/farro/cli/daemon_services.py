@@ -19,10 +19,10 @@ from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
 from farro.queue.scheduler import Timetable
 from farro.store.port import Store, WorkerStore
-from farro.worker.daemon import Keeper
+from farro.worker.daemon import Daemon
 from farro.worker.drain import Drained, Emptied
-from farro.worker.hand_off import Handover
-from farro.worker.idle_wait import Lookout
+from farro.worker.hand_off import HandOff
+from farro.worker.idle_wait import IdleWait
 from farro.worker.slot import IDLE_S, Slot, Until
 from farro.worker.worker import Worker
 
@@ -48,7 +48,7 @@ def worker(
     """Build a worker that is not started yet; close its store at the end. `tools`: those that its steps may use."""
     clock, role = SystemClock(), options.role
     store: WorkerStore
-    handover: Handover | None = None
+    handover: HandOff | None = None
     until: Until | None = None
     if settings.store.startswith(AGQ):
         store, until = _over_agq(app, path, settings, options, tools)
@@ -58,7 +58,7 @@ def worker(
         handover = app.hand_off(path, settings, whole, clock, log, bypass=options.bypass)
         until = Drained(store=whole, role=role, clock=clock, log=log) if options.drain else None
     performer = app.performer(path, settings, app.runner(path, settings, kind=options.runner, clock=clock), clock)
-    turns, lookout = Turns(), Lookout()
+    turns, lookout = Turns(), IdleWait()
 
     def slot(number: int, stop: Stop) -> Slot:
         return Slot(
@@ -96,13 +96,13 @@ def _host() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", machine.node_name())[:32].strip("-_") or "worker"
 
 
-def watchdog(app: App, store: Store, settings: Settings, log: Log) -> Keeper:
+def watchdog(app: App, store: Store, settings: Settings, log: Log) -> Daemon:
     from farro.worker.watchdog import Watchdog
 
     return Watchdog(store=store, log=log, sweep=lambda: app.sweep_runners(store.root))
 
 
-def manager(app: App, store: Store, settings: Settings, log: Log, *, auto_plan: bool | None = None) -> Keeper:
+def manager(app: App, store: Store, settings: Settings, log: Log, *, auto_plan: bool | None = None) -> Daemon:
     """Build the manager. `auto_plan`: None takes the config's value."""
     plans = settings.manager.auto_plan if auto_plan is None else auto_plan
     return app.manager(

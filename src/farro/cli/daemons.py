@@ -20,7 +20,7 @@ from farro.jobs.places import WAITING
 from farro.jobs.states import Reason, Status
 from farro.log.structured import GRAVE, Log, grave_only
 from farro.store.port import Store
-from farro.worker.daemon import Keeper
+from farro.worker.daemon import Daemon
 
 if TYPE_CHECKING:
     pass
@@ -163,7 +163,7 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
             return {"job_id": item.job_id, "status": item.status, "role": item.role}, f"{item.job_id} {where}"
         return {"job_id": item.job_id, "status": item.status}, f"{item.job_id} is {item.status}"
 
-    def make(app: App, store: Store, settings: Settings, log: Log) -> Keeper:
+    def make(app: App, store: Store, settings: Settings, log: Log) -> Daemon:
         wanted = None if auto_plan is None else auto_plan == "on"
         return daemon_services.manager(app, store, settings, log, auto_plan=wanted)
 
@@ -178,7 +178,7 @@ def scheduler(once: bool, root: str | None, as_json: bool) -> int:
     from farro.cli import daemon_services
     from farro.queue.scheduler import Scheduler
 
-    def make(app: App, store: Store, settings: Settings, log: Log) -> Keeper:
+    def make(app: App, store: Store, settings: Settings, log: Log) -> Daemon:
         return Scheduler(store=store, log=log, timetable=daemon_services.timetable(store, settings, log))
 
     return _keep(make, "scheduler", "scheduled", _told_run, "no schedule is due", once=once, root=root, as_json=as_json)
@@ -190,7 +190,7 @@ def _told_run(run: Any) -> tuple[Mapping[str, Any], str]:
 
 
 def _keep(
-    make: Callable[[App, Store, Settings, Log], Keeper],
+    make: Callable[[App, Store, Settings, Log], Daemon],
     name: str,
     key: str,
     told: Callable[[Any], tuple[Mapping[str, Any], str]],

@@ -13,7 +13,7 @@ from farro.cli.terminal import answer, say
 from farro.host import systemd
 from farro.queue import find_job
 from farro.worker import service_units
-from farro.worker.service_units import Done
+from farro.worker.service_units import ServiceChanges
 
 LINGER = "They end when you log out, unless you once run: loginctl enable-linger"
 
@@ -99,11 +99,11 @@ def status(root: str | None, as_json: bool) -> None:
             say(f"{row['unit']:<{width}}  {row['enabled']:<8}  {row['active']}")
 
 
-def _told(done: Done) -> dict[str, object]:
+def _told(done: ServiceChanges) -> dict[str, object]:
     return {"written": done.written, "removed": done.removed, "todo": done.todo, "why": done.why}
 
 
-def _say_rest(done: Done, good: str) -> None:
+def _say_rest(done: ServiceChanges, good: str) -> None:
     if not done.todo:
         say(good)
         return

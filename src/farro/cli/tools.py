@@ -13,7 +13,7 @@ from farro.cli.terminal import answer, say
 from farro.config.settings import Settings
 from farro.errors import NotARoot
 from farro.execution import tool_catalog as operations
-from farro.execution.tool_catalog import Place, Tool
+from farro.execution.tool_catalog import ProgramSearch, ToolInfo
 
 _WIDEST = 60
 
@@ -33,7 +33,7 @@ def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> N
         if root or os.environ.get("FARRO_ROOT"):
             raise
         cwd, settings = os.getcwd(), Settings()
-    known, place = application().tools(settings, cwd), Place(env=os.environ, cwd=cwd)
+    known, place = application().tools(settings, cwd), ProgramSearch(env=os.environ, cwd=cwd)
     if tool is not None:
         found = operations.one(known, place, tool, configured=list(settings.tools))
         if as_json:
@@ -50,7 +50,7 @@ def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> N
     show_table(rows)
 
 
-def _remark(tool: Tool) -> str:
+def _remark(tool: ToolInfo) -> str:
     if not tool.usable:
         return f"cannot be used: {_short(tool.trouble or '')}"
     if tool.trouble is not None:
@@ -64,7 +64,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
-def _say_whole(tool: Tool) -> None:
+def _say_whole(tool: ToolInfo) -> None:
     version = f" {tool.said.version}" if tool.said.version else ""
     say(f"{tool.name}{version}  ({tool.kind}, from {tool.comes_from})")
     if tool.where:

@@ -1,24 +1,23 @@
-"""Runs a plan: steps, pipes, timeouts, results.
+"""Run a plan: steps, pipes, timeouts, results.
 
-What a plan is lives in plans; how a process is started lives in system.
-
-Nothing is imported here before it is asked for: a tool in a process of its own, and every module of tasks, needs one or
-two of these modules and would wait for all.
+Nothing is imported here before it is used: a tool in a child process, and every module of tasks, needs one or two of
+these modules and would have to import all.
 """
 
-TYPE_CHECKING = False  # as typing has it, which is slow to import
+TYPE_CHECKING = False  # like typing's, which is slow to import
 if TYPE_CHECKING:
-    from farro.execution.executor import run_plan
+    from farro.execution.executor import PlanRun, run_plan
     from farro.execution.results import PlanResult, StepResult
     from farro.execution.stop import Interrupted, Stop
     from farro.execution.tools import Call, Tools
 
-__all__ = ["Call", "Interrupted", "PlanResult", "StepResult", "Stop", "Tools", "run_plan"]
+__all__ = ["Call", "Interrupted", "PlanResult", "PlanRun", "StepResult", "Stop", "Tools", "run_plan"]
 
 _HOMES = {
     "Call": "tools",
     "Interrupted": "stop",
     "PlanResult": "results",
+    "PlanRun": "executor",
     "StepResult": "results",
     "Stop": "stop",
     "Tools": "tools",

@@ -1,9 +1,9 @@
-"""The tasks that steps of one attempt add while it runs: their folder, taking what came, and sealing it at the end.
+"""Take the tasks that steps of one attempt add while it runs, and seal their folder at the end.
 
-The folder is `tasks` in the attempt's own, so that an attempt never runs what an earlier one added. It is made when the
-first process that may add is started: a plan of Python functions that add nothing costs no call. A seal after which
-more had come begins a new one, `tasks-2`, for the steps that came: whatever an ended step left behind stays shut out.
-Decided in docs/decisions/added-tasks-belong-to-their-attempt.md.
+The folder is `tasks` inside the attempt's own, so that an attempt never runs what an earlier one added. It is made when
+the first process that may add a task is started: a plan of Python functions that add nothing costs no call. If tasks
+arrived with the seal, a new folder (`tasks-2`) is used for the steps that follow: processes that ended steps unrecorded
+behind stay shut out. Decided in docs/decisions/added-tasks-belong-to-their-attempt.md.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from farro.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """One task as it was taken. `data` is not checked yet; `fault`: it could not even be read."""
+class AddedTask:
+    """One task as it was taken. `data` is not checked yet; `fault`: it could not be read."""
 
     added_by: str
-    file: str = ""  # its name in the attempt, whatever has become of the folder since
+    file: str = ""  # its name relative to the attempt's folder, before any seal
     data: Any = None
     fault: str | None = None
 
 
 class TaskFolder:
-    """One for each run of a plan. `open` is also called from the threads of Python tools."""
+    """The folder of added tasks; one for each run of a plan. `open` is also called from the threads of Python tools."""
 
     def __init__(
         self, attempt_dir: str, pause: Callable[[float], None], make: Callable[[], None] | None = None
     ) -> None:
         self._attempt_dir = attempt_dir
-        self.make = make or already  # the attempt's own folder, where it is made late
+        self.make = make or already  # makes the attempt's own folder, if that is done late
         self._pause = pause
         self._name = "tasks"
         self._generation = 1
         self._made = False
         self._sealed = False
         self._lock = threading.Lock()
-        self._taken: list[str] = []  # of this generation
-        self.files: list[str] = []  # what was taken, where it lies since its seal, relative to the attempt's folder
+        self._taken: list[str] = []  # from the present folder
+        self.files: list[str] = []  # what was taken, relative to the attempt's folder after the seal
 
     @property
     def made(self) -> bool:
-        """Whether anyone may have added something."""
+        """Return whether any process may have added a task."""
         return self._made
 
     @property
     def path(self) -> str:
-        """What a step sees as FARRO_TASKS."""
+        """Return what a step sees as FARRO_TASKS."""
         return f"{self._attempt_dir}/{self._name}"
 
     def open(self) -> None:
-        """Make it, before the first who may add looks for it. Not after the seal: a tool that could not be ended may
-        still ask."""
+        """Make the folder before the first process that may add a task. Not after the seal: a tool that could not be
+        ended may still ask."""
         with self._lock:
             if not self._made and not self._sealed:
                 self.make()
@@ -71,20 +71,20 @@ class TaskFolder:
                     fs.retried(lambda: fs.mkdir(self.path), self.path, self._pause)
                 self._made = True
 
-    def take(self, adders: Collection[str]) -> list[Task]:
-        """What these steps added since the last look, in the order of adding: the others may still fail."""
+    def take(self, adders: Collection[str]) -> list[AddedTask]:
+        """Take what these steps added since the last call, in order. Steps that have not succeeded may still fail."""
         return self._take(self.path, adders) if self._made else []
 
     def drop(self, step_id: str) -> None:
-        """Forget what a try of that step added which has failed: the next try adds its own."""
+        """Delete what a failed try of that step added: the next try adds its own."""
         if self._made:
             for name in self._new(self.path):
                 if _added_by(name) == step_id:
                     with contextlib.suppress(FileNotFoundError):
                         fs.unlink(f"{self.path}/{name}")
 
-    def seal(self) -> list[Task]:
-        """From now on every add is refused; what came before, if anything did that was not taken yet."""
+    def seal(self) -> list[AddedTask]:
+        """Refuse every add from now on; return tasks that arrived before and were not taken."""
         with self._lock:
             self._sealed = True
         if not self._made:
@@ -93,7 +93,7 @@ class TaskFolder:
             fs.rmdir(self.path)
             return []
         except (FileNotFoundError, NotADirectoryError):
-            return []  # a step removed it, or has put a file there
+            return []  # a step removed it, or replaced it by a file
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
@@ -104,28 +104,28 @@ class TaskFolder:
         return late
 
     def begin_again(self) -> None:
-        """A new folder, for steps that came with the seal."""
+        """Use a new folder, for steps that arrived with the seal."""
         with self._lock:
             self._generation += 1
             self._name = f"tasks-{self._generation}"
             self._made = self._sealed = False
             self._taken = []
 
-    def _take(self, folder: str, adders: Collection[str] | None = None) -> list[Task]:
+    def _take(self, folder: str, adders: Collection[str] | None = None) -> list[AddedTask]:
         tasks = []
         for name in self._new(folder):
             if adders is not None and _added_by(name) not in adders:
                 continue
             stem = name.removesuffix(NEW)
-            with contextlib.suppress(FileNotFoundError):  # whoever added it has taken it back: it came too late
+            with contextlib.suppress(FileNotFoundError):  # the adder withdrew it: it was too late
                 fs.move(f"{folder}/{name}", f"{folder}/{stem}{TAKEN}")
                 self._taken.append(stem)
                 tasks.append(_read(f"{folder}/{stem}{TAKEN}", f"{self._name}/{stem}"))
         return tasks
 
     def _new(self, folder: str) -> list[str]:
-        """What was handed over, in the order of adding. Listing is not one moment: it may show a task and miss an
-        earlier one that it needs. So it is repeated until nothing older appears."""
+        """Return what was handed over, in order. A listing is not atomic: it may show a task and miss an earlier one
+        that it needs, so it is repeated until nothing older appears."""
         found = _listed(folder)
         while found and (again := [name for name in _listed(folder) if name <= found[-1]]) != found:
             found = again
@@ -133,8 +133,8 @@ class TaskFolder:
 
 
 class Environment(Mapping[str, str]):
-    """A step's environment for a Python tool inside the worker: the folder is made when somebody asks for it, or copies
-    all of it for a process. Most never look."""
+    """A step's environment for a Python tool inside the worker. The folder is made when the tool asks for it, or
+    copies the environment for a process; most never do."""
 
     def __init__(self, make: Callable[[], Mapping[str, str]], folder: TaskFolder) -> None:
         self._make = make
@@ -164,7 +164,7 @@ def _listed(folder: str) -> list[str]:
     try:
         return sorted(name for name in fs.listdir(folder) if name.endswith(NEW))
     except (FileNotFoundError, NotADirectoryError):
-        return []  # a step removed it, or has put a file there
+        return []  # a step removed it, or replaced it by a file
 
 
 def _is_file(path: str) -> bool:
@@ -179,25 +179,25 @@ def _added_by(name: str) -> str:
     return parts[2] if len(parts) == 3 else ""
 
 
-def _read(path: str, file: str) -> Task:
+def _read(path: str, file: str) -> AddedTask:
     name = path.rsplit("/", 1)[1]
     added_by = _added_by(file)
     try:
         text = fs.read_bytes(path, LIMIT)
         if len(text) > LIMIT:
-            return Task(added_by=added_by, file=file, fault=f"{name} is larger than {LIMIT} bytes")
-        return Task(added_by=added_by, file=file, data=parse_json(text, source=name).data)
+            return AddedTask(added_by=added_by, file=file, fault=f"{name} is larger than {LIMIT} bytes")
+        return AddedTask(added_by=added_by, file=file, data=parse_json(text, source=name).data)
     except BadDocument as error:
-        return Task(added_by=added_by, file=file, fault=str(error))
+        return AddedTask(added_by=added_by, file=file, fault=str(error))
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ELOOP, errno.EISDIR):
             raise
-        return Task(added_by=added_by, file=file, fault=f"{show(name)} is not a file")
+        return AddedTask(added_by=added_by, file=file, fault=f"{show(name)} is not a file")
 
 
-def left(attempt_dir: str, *, known: Collection[str], adders: Collection[str]) -> list[Task]:
-    """What these steps handed over in an attempt that is over, and that nobody wrote down: a process that they left
-    running added it, and then the worker died. `known` are the files of what was."""
+def unrecorded(attempt_dir: str, *, known: Collection[str], adders: Collection[str]) -> list[AddedTask]:
+    """Return tasks that these steps handed over in a finished attempt without a record: a process that they left
+    running added them, and then the worker died. `known`: the files of recorded tasks."""
     tasks = []
     for folder in sorted(name for name in fs.listdir(attempt_dir) if name.split("-")[0].split(".")[0] == "tasks"):
         generation = folder.removesuffix(SEALED)

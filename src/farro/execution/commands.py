@@ -1,10 +1,7 @@
-"""Finds what each step of a plan will execute, before the first one runs.
+"""Find what each step of a plan will execute, before the first one runs.
 
-Finding only: starting is in run.py, what a registered tool is in tools.py.
-
-A missing command is told before anything was done, except where an earlier step may still make it: a command given as a
-path (`./configure`), or looked for on a PATH that the step sets itself (`.venv/bin`), is first looked for when its
-turn comes.
+A missing command is reported before anything was done, unless an earlier step may still create it: a command given as a
+path (`./configure`), or searched on a PATH that the step sets itself (`.venv/bin`), is looked up when the step starts.
 """
 
 from __future__ import annotations
@@ -12,8 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from farro.execution import child
-from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble
+from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble, child_command_line
 from farro.lazy_dataclass import dataclass
 from farro.plans.model import Step
 
@@ -24,7 +20,7 @@ _SEE = "`farro tools` lists what there is"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Executable:
-    """A program to start. `file` None: to be looked for when its turn comes."""
+    """A program to start. `file` None: look it up when the step starts."""
 
     argv: tuple[str, ...]
     file: str | None
@@ -38,28 +34,28 @@ class InWorker:
 
 
 Command = Executable | InWorker
-Known = dict[tuple[str, str | None, str], str]  # name, PATH, cwd → the file: most steps of a plan start the same few
+Known = dict[tuple[str, str | None, str], str]  # name, PATH, cwd → file: most steps start the same few
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Where a name is looked for, and what was found so far."""
+class CommandSearch:
+    """Where to search for programs, and what was found so far."""
 
     path: str | None
     cwd: str
     known: Known
 
     def file(self, name: str) -> str | None:
-        asked = (name, self.path, self.cwd)
-        found = self.known.get(asked) or which(*asked)
+        key = (name, self.path, self.cwd)
+        found = self.known.get(key) or which(*key)
         if found is not None:
-            self.known[asked] = found
+            self.known[key] = found
         return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """Nothing to execute; why, and what would help."""
+    """There is nothing to execute; the message says why, and what would help."""
 
     message: str
 
@@ -75,9 +71,12 @@ def find(
     confined: bool = False,
     known: Known | None = None,
 ) -> Command | Missing:
-    """What `step` executes with this environment and cwd. `may_appear`: an earlier step may still make it. `confined`:
-    in a process of its own, for a thread of the worker cannot be held to allowed_paths. `known` is asked first."""
-    look = Look(env.get("PATH"), cwd, {} if known is None else known)
+    """Return what `step` executes with this environment and cwd.
+
+    `may_appear`: an earlier step may still create it. `confined`: in a process of its own, because a thread of the
+    worker cannot be confined to allowed_paths. `known`: a cache of found programs.
+    """
+    look = CommandSearch(env.get("PATH"), cwd, {} if known is None else known)
     if step.tool == UNIX:
         return _program((step.command, *step.args), step, look, may_appear)
     try:
@@ -85,20 +84,20 @@ def find(
     except ToolTrouble as trouble:
         return Missing(message=f"tool {step.tool} is registered but cannot be used: {trouble}; {_SEE}")
     if isinstance(tool, Program):
-        # Where the config says that it is, no step will put it: only a PATH of the step's own may still grow.
+        # No step creates a program at a path that the config names; only the step's own PATH may change.
         grows = may_appear and os.sep not in tool.argv[0]
         found = _program((*tool.argv, step.command, *step.args), step, look, grows)
         if isinstance(found, Missing):
             return Missing(message=f"tool {step.tool}: {found.message}; the config's `tools` names it")
         return found
     if isinstance(tool, Python):
-        if tool.reference is None and confined and step.tool != AGENT:  # whose calls are confined each by itself
+        if tool.reference is None and confined and step.tool != AGENT:  # each call of an agent is confined by itself
             return Missing(
-                message=f"tool {step.tool} is a function inside the worker, which cannot be held to allowed_paths; "
-                'register it by reference ("package.module:function"), or take allowed_paths out'
+                message=f"tool {step.tool} is a function inside the worker, which cannot be confined to allowed_paths; "
+                'register it by reference ("package.module:function"), or remove allowed_paths'
             )
-        if tool.reference is not None and (confined or step.timeout is not None):  # asked for, not the default
-            argv = child.command_line(tool.reference, step.command, step.args, attempt_dir)
+        if tool.reference is not None and (confined or step.timeout is not None):  # explicitly set, not the default
+            argv = child_command_line(tool.reference, step.command, step.args, attempt_dir)
             return Executable(argv=tuple(argv), file=argv[0])
         return InWorker(function=tool.function)
     if step.tool == AGENT:
@@ -110,8 +109,7 @@ def find(
 
 
 def function_of(step: Step, tools: Tools) -> Function | None:
-    """What `find` would tell of a step that is not confined, where that is a function inside the worker. None: it is
-    something else, or nothing."""
+    """Return the function inside the worker that an unconfined step calls; None if it is anything else."""
     if step.tool in (UNIX, AGENT):
         return None
     try:
@@ -123,25 +121,26 @@ def function_of(step: Step, tools: Tools) -> Function | None:
 
 
 def _no_tool(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches  # here: most plans name what there is
+    from difflib import get_close_matches  # here: only needed for a wrong name
 
     near = get_close_matches(name, [UNIX, *known], n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"tool {name} is neither registered nor a program on the PATH; {hint}{_SEE}"
 
 
-def _program(argv: tuple[str, ...], step: Step, look: Look, may_appear: bool) -> Executable | Missing:
+def _program(argv: tuple[str, ...], step: Step, look: CommandSearch, may_appear: bool) -> Executable | Missing:
     name = argv[0]
     file = look.file(name)
     if file is None and not (may_appear and (os.sep in name or "PATH" in step.env)):
         where = "was not found" if os.sep in name else "was not found on the PATH"
-        hint = "; a command is one program: put its words into args" if " " in name.strip() else ""
+        hint = "; a command is one program: put its arguments into args" if " " in name.strip() else ""
         return Missing(message=f"{name} {where}, or is not executable{hint}")
     return Executable(argv=argv, file=file)
 
 
 def which(name: str, path: str | None, cwd: str) -> str | None:
-    """The file that `name` executes, as execvp finds it: a path as it is, a bare name along `path`, both from `cwd`."""
+    """Return the file that `name` executes, as execvp finds it: a path as it is, a bare name along `path`, both from
+    `cwd`."""
     if os.sep in name:
         places = [name]
     else:

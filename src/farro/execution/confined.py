@@ -1,7 +1,5 @@
-"""What has allowed_paths runs in the sandbox, and is judged when it is over: the steps of a plan, an agent's program.
-
-How the sandbox is kept and what is a violation lives in guard; when steps run, in run.py.
-"""
+"""Run processes with allowed_paths in the sandbox, and check afterwards what they touched: steps, and an agent's
+program."""
 
 from __future__ import annotations
 
@@ -23,11 +21,11 @@ from farro.sandbox.paths import PathRefused, WritablePaths
 from farro.sandbox.violations import Snapshot
 
 NO_SANDBOX = "sandbox_missing"
-TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, gone when the plan is over
+TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, removed when the plan ends
 
 
 class CannotConfine(Exception):
-    """It is not run, because it could not be confined as it asks to be."""
+    """It is not run, because it cannot be confined as requested."""
 
     def __init__(self, category: str, message: str) -> None:
         self.category = category
@@ -35,7 +33,7 @@ class CannotConfine(Exception):
 
 
 class Confined:
-    """One for each run of a plan, and for each call of an agent's program."""
+    """The confinement of one run of a plan, or of one call of an agent's program."""
 
     def __init__(
         self,
@@ -80,8 +78,11 @@ class Confined:
         wanted: tuple[str, ...],
         readable: Sequence[str] = (),
     ) -> Confined:
-        """`wanted` is what it may write, relative to the root; `folder` gets its TMPDIR; `readable` is seen though it
-        lies under /tmp. CannotConfine: it is not run."""
+        """Build the confinement. CannotConfine: do not run it.
+
+        `wanted`: what it may write, relative to the root. `folder` gets its TMPDIR. `readable`: visible although under
+        /tmp.
+        """
         level = guarding.sandbox
         sandbox = Sandbox.available(level)
         if sandbox.level == "none" and (guarding.required or level in ("A", "B")):
@@ -114,8 +115,8 @@ class Confined:
         tasks: str | None = None,
         network: bool | None = None,
     ) -> Process | NotStarted:
-        """As processes.start. `tasks` is the folder in which the step may add others; `network` None: as the config has
-        it for all."""
+        """Start a process as processes.start does. `tasks`: the folder in which the step may add tasks; `network`
+        None: as configured."""
         guarding = self._guarding
         own = () if tasks is None else (os.path.realpath(tasks),)
         online = guarding.network if network is None else network
@@ -142,7 +143,8 @@ class Confined:
         )
 
     def violation(self, stderr: str | None, said: bytes = b"") -> str | None:
-        """What a step that is over did, or tried and failed of. `stderr`: of one that failed, or the end of it."""
+        """Return what a finished step did, or failed to do, outside allowed_paths. `stderr`: file of a failed step;
+        `said`: the end of it."""
         if self._sandbox.compares:
             before, self._before = self._before, self._look()
             changed = violations.changed(before, self._before, only_attributes=self._sandbox.level == "B")
@@ -154,24 +156,24 @@ class Confined:
         return None if refused is None else f"it was refused access outside allowed_paths: {refused}"
 
     def trouble(self, process: Process) -> ErrorInfo | None:
-        """Why a running step has to be ended."""
+        """Return why a running step must be ended."""
         return self._bounds.exceeded(process.pid)
 
     def hit(self) -> str | None:
-        """Which bound a failed step may have failed of."""
+        """Return which limit a failed step may have hit."""
         return self._bounds.hit()
 
-    def end_strays(self) -> None:
-        """Processes that left their step's session and environment behind."""
+    def end_leftovers(self) -> None:
+        """End processes that left their step's session and environment."""
         if self._sandbox.level == "B":
             leftovers.end(self._marker)
-            leftovers.opened(self._marker)  # steps that were added may follow
+            leftovers.opened(self._marker)  # added steps may follow
 
     def close(self) -> None:
-        """The plan is over: what was made for it goes."""
+        """Remove what was made for the plan."""
         leftovers.end(self._marker)
         self._bounds.close()
-        with contextlib.suppress(OSError):  # a folder that the job closed against its own user stays
+        with contextlib.suppress(OSError):  # a folder that the job made inaccessible stays
             trees.remove_tree(self.tmp)
         for path, was in self._made.items():
             with contextlib.suppress(OSError):
@@ -180,23 +182,25 @@ class Confined:
                     fs.unlink(path)
 
     def _locks(self) -> tuple[str, ...]:
-        """Of level A. To hide a file Landlock must be told of everything beside it, and what comes later is closed."""
+        """Return the lock files to hide on level A. To hide a file, Landlock needs a rule for everything beside it,
+        and files created later are inaccessible."""
         if self._sandbox.level != "A":
             return ()
         places = (f"{root}/{name}" for root in (self._root, *self._readable) for name in paths.LOCKS)
         return tuple(path for path in places if os.path.isfile(path))
 
     def _keys(self, online: bool) -> tuple[str, ...]:
-        """The keys of the HTTP front, and what swarms are steered by. On level B only from a step that could use them:
-        see `_locks`."""
+        """Return the keys of the HTTP API and the control files of swarms. On level B only if the step has network
+        access and could use them; see `_locks`."""
         if self._sandbox.level == "none" or (self._sandbox.level == "B" and not online):
             return ()
         places = (f"{root}/{name}" for root in (self._root, *self._readable) for name in paths.KEYS)
         return tuple(path for path in places if os.path.isdir(path))
 
     def _make_hidden(self) -> None:
-        """What is not there cannot be hidden: a step that runs when the first `farro web` starts would see its key."""
-        with contextlib.suppress(FileExistsError, FileNotFoundError):  # no jobs/: nobody serves this
+        """Make the folder of keys: a folder that does not exist cannot be hidden, and a running step would see the
+        key of the first `farro web`."""
+        with contextlib.suppress(FileExistsError, FileNotFoundError):  # no jobs/: nothing serves this root
             fs.mkdir_private(f"{self._root}/{paths.WEB}")
 
     def _look(self) -> Snapshot:
@@ -206,6 +210,6 @@ class Confined:
 
 
 def _python() -> tuple[str, ...]:
-    """Where this Python lies: functions run in it."""
+    """Return where this Python is installed: functions run in it."""
     here = (sys.prefix, sys.base_prefix, *sys.path)
     return tuple(dict.fromkeys(os.path.realpath(path) for path in here if path and os.path.isabs(path)))

@@ -1,11 +1,9 @@
-"""Several jobs in a row, each of which is one Python function: one thread calls them one after the other.
+"""Run a batch of jobs that are one Python function each: one thread calls them one after the other.
 
-What is not such a job, or does not end well within a moment, is run.py's; what jobs are in a row is up to the worker.
-
-A no-op function takes a microsecond; to watch it as one watches a plan (a frontier of steps, deadlines, processes that
-were left behind) takes a hundred times as long, and to wake a thread for it and be woken by it as long again. So it is
-begun first, and watched when it turns out to take longer than a moment: `run_plan` then goes on with what was begun.
-Nothing is different for the function, or for whoever ends it. [test_a_function_in_a_row_is_told_as_any_other]
+A no-op function takes a microsecond. To watch it like a plan (a frontier of steps, deadlines, leftover processes) takes
+a hundred times as long, and to wake a thread for it and be woken as long again. So it is called first, and watched only
+when it takes longer than a moment: `run_plan` then continues with the call that was begun. The function, and a caller
+that ends it, see no difference. [test_a_function_in_a_row_is_told_as_any_other]
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from farro.errors import BadDocument
 from farro.execution import commands
 from farro.execution.added_steps import TaskFolder
 from farro.execution.commands import InWorker
-from farro.execution.functions import Calls, FunctionRun
+from farro.execution.functions import FunctionCalls, FunctionRun
 from farro.execution.runner import Work
-from farro.execution.step import Begun, Tries
+from farro.execution.step import BegunCall, Tries
 from farro.execution.tools import Tools
-from farro.execution.work import Plans
+from farro.execution.work import PlanCache
 from farro.host import processes
 from farro.host.clock import Clock
 from farro.jobs.outcomes import Outcome, Report, Succeeded
@@ -28,9 +26,11 @@ from farro.plans.forms import is_agent_prompt
 from farro.plans.model import Plan, Step
 
 
-def run_row(works: Sequence[Work], *, plans: Plans, tools: Tools, clock: Clock) -> list[Outcome | Begun]:
-    """Call the first of them, up to one that is no function, or is not over in a moment. What came of each that was
-    begun: an outcome, or what `run_plan` has to go on with; the last of these may be under way."""
+def run_batch(works: Sequence[Work], *, plans: PlanCache, tools: Tools, clock: Clock) -> list[Outcome | BegunCall]:
+    """Call the functions of these jobs, up to one that is no function or is not over in a moment.
+
+    Returns for each begun job its outcome, or what `run_plan` has to continue; the last may still be running.
+    """
     calls: list[tuple[Work, Plan, Tries, FunctionRun]] = []
     for work in works:
         call = _call(work, plans, tools, clock)
@@ -40,17 +40,17 @@ def run_row(works: Sequence[Work], *, plans: Plans, tools: Tools, clock: Clock) 
     if not calls:
         return []
     started_s = clock.monotonic_s()
-    begun = Calls([run for _, _, _, run in calls]).quick()
-    alone = processes.childless()  # else somebody looks whose they are
+    begun = FunctionCalls([run for _, _, _, run in calls]).quick()
+    alone = processes.childless()  # else `run_plan` checks whose children there are
     return [
-        (_told(work, plan, run) if alone and not tries.task_folder.made else None)
-        or Begun(tries=tries, run=run, started_s=started_s, over=_over(plan.steps[0], run))
+        (_quick_outcome(work, plan, run) if alone and not tries.task_folder.made else None)
+        or BegunCall(tries=tries, run=run, started_s=started_s, over=_over(plan.steps[0], run))
         for work, plan, tries, run in calls[:begun]
     ]
 
 
-def _call(work: Work, plans: Plans, tools: Tools, clock: Clock) -> tuple[Work, Plan, Tries, FunctionRun] | None:
-    """The work as one call that is not begun. None: it is something else; whoever runs it as such says what."""
+def _call(work: Work, plans: PlanCache, tools: Tools, clock: Clock) -> tuple[Work, Plan, Tries, FunctionRun] | None:
+    """Prepare the job as one call. None: it is something else; running it as a plan reports what."""
     if work.earlier or work.max_bytes is not None or work.guarding.paths_required or is_agent_prompt(work.prompt):
         return None
     try:
@@ -81,14 +81,15 @@ def _over(step: Step, run: FunctionRun) -> bool:
     return run.exit is not None and (step.retries == 0 or run.exit.code in step.ok_exit_codes)
 
 
-def _told(work: Work, plan: Plan, run: FunctionRun) -> Outcome | None:
-    """The outcome of a function that succeeded and said nothing, as `run_plan` would tell it
-    [test_a_function_in_a_row_is_told_as_any_other]; by hand, because most functions are such. None: it is otherwise."""
+def _quick_outcome(work: Work, plan: Plan, run: FunctionRun) -> Outcome | None:
+    """Return the outcome of a function that succeeded without output, as `run_plan` would
+    [test_a_function_in_a_row_is_told_as_any_other]; built by hand, because most functions are like that. None: it
+    ended otherwise."""
     (step,), ended = plan.steps, run.exit
     if ended is None or ended.code not in step.ok_exit_codes or run.failure is not None or not run.files.silent:
         return None
     duration_s = round(ended.duration_s, 6)
-    told = {
+    step_result = {
         "step_number": step.step_number,
         "id": step.id,
         "stdout": "",
@@ -111,7 +112,7 @@ def _told(work: Work, plan: Plan, run: FunctionRun) -> Outcome | None:
         "job_id": work.job_id,
         "plan_id": plan.plan_id,
         "success": True,
-        "step_results": [told],
+        "step_results": [step_result],
         "steps_total": 1,
         "duration_s": duration_s,
         "error": None,

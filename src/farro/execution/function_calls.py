@@ -1,15 +1,13 @@
-"""Functions that a plan may call: those that are marked, by the built-in tool `function`.
-
-Queueing them (`@farro.task`, `.delay`) lives in api; what any Python tool is handed lives in tools.
+"""Call functions that are marked with @farro.task: the built-in tool `function`.
 
     {"tool": "function", "command": "shop.mail:send", "args": ["{\"args\": [\"ann\"], \"kwargs\": {\"copy\": true}}"]}
 
-The module is imported from the worker's own path and then from the root's folder. Only what is marked is called: a plan
-may name anything that can be imported, and `os:system` was not written to be called by whoever may queue a plan. What
-the function returns is the step's stdout, as JSON, so that it can be the input of the next step; None says nothing.
-What it prints is the step's stderr. An exception is a failed step: its traceback in the stderr, and its type and
-message on stdout as JSON, for whoever asks for the result.
-Decided in docs/decisions/a-python-task-is-a-one-step-plan.md.
+The module is imported from the worker's own path and then from the root's folder. Only marked functions are called: a
+plan may name anything importable, and `os:system` was not written to be called by everyone who may queue a plan. The
+return value is the step's stdout, as JSON, so that it can be the input of the next step; None writes nothing. What the
+function prints is the step's stderr. An exception fails the step: its traceback goes to stderr, and its type and
+message to stdout as JSON, for callers that ask for the result. Decided in
+docs/decisions/a-python-task-is-a-one-step-plan.md.
 """
 
 from __future__ import annotations
@@ -32,9 +30,7 @@ TOOL = FUNCTION
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 _CURRENT: ContextVar[Call | None] = ContextVar("farro_call", default=None)
 _MESSAGE_LIMIT = 8_000
-CHUNK = (
-    30_000  # characters of one argument: in a child process the kernel takes 128 KiB each, and UTF-8 up to four a char
-)
+CHUNK = 30_000  # characters of one argument: the kernel allows 128 KiB each, and a UTF-8 character has up to four bytes
 
 
 class Marked:
@@ -45,19 +41,21 @@ class Marked:
 
 
 class CannotCall(Exception):
-    """The step names something that is not called, or its arguments or value are wrong; what would help is said."""
+    """The step names something that cannot be called, or its arguments or value are invalid; the message says what
+    would help."""
 
     def __init__(self, message: str, kind: str = "CannotCall") -> None:
-        self.kind = kind  # as the result tells it
+        self.kind = kind  # the error's type in the result
         super().__init__(message)
 
 
 def call_data(args: list[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the call as data, without empty parts."""
     return {name: value for name, value in (("args", args), ("kwargs", kwargs)) if value}
 
 
 def arguments(args: list[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """The step's `args` for a call. ValueError, TypeError or RecursionError: not JSON."""
+    """Return the step's `args` for a call. ValueError, TypeError or RecursionError: not JSON."""
     data = call_data(args, kwargs)
     if not data:
         return []
@@ -66,7 +64,7 @@ def arguments(args: list[Any], kwargs: Mapping[str, Any]) -> list[str]:
 
 
 def current() -> Call | None:
-    """The step that this function runs as, None outside of one."""
+    """Return the step that this function runs as; None outside of one."""
     return _CURRENT.get()
 
 
@@ -75,11 +73,11 @@ def _around() -> tuple[Mapping[str, str], str] | None:
     return None if call is None else (call.env, call.cwd)
 
 
-task_file.inside = _around  # so that `farro.add_task` works on a thread of the worker, whose environment is no step's
+task_file.inside = _around  # so that `farro.add_task` works on a worker's thread, where os.environ is not the step's
 
 
 def run(call: Call) -> int | None:
-    """The tool `function`."""
+    """Run the tool `function`."""
     stdout = _own_stdout(call)
     token = _CURRENT.set(call)
     try:
@@ -89,7 +87,7 @@ def run(call: Call) -> int | None:
             except CannotCall as trouble:
                 sys.stderr.write(f"farro: {trouble}\n")
                 return _failed(stdout, trouble.kind, str(trouble))
-            except Exception as error:  # noqa: BLE001 - whatever a function raises is its step's failure
+            except Exception as error:  # noqa: BLE001 - any exception of a function fails its step
                 sys.stderr.write("".join(traceback.format_exception(_without_ours(error))))
                 return _failed(stdout, _type_name(error), _message(error))
         stdout(said)
@@ -99,8 +97,8 @@ def run(call: Call) -> int | None:
 
 
 def _own_stdout(call: Call) -> Callable[[bytes], object]:
-    """Where the value goes. In a process of its own, whatever the function starts inherits descriptor 1: from here on
-    that is the step's stderr too, as it is for what the function prints."""
+    """Return the writer for the value. In a child process, what the function starts inherits descriptor 1: redirect
+    that to stderr, as what the function prints is."""
     if call.stdout is not getattr(sys.stdout, "buffer", None) or call.stdout.fileno() != 1:
         return call.stdout.write
     kept = os.dup(1)
@@ -109,7 +107,7 @@ def _own_stdout(call: Call) -> Callable[[bytes], object]:
     def write(data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(kept, rest) :]  # noqa: TID251 - what a step says is its own, no file of farro's
+            rest = rest[os.write(kept, rest) :]  # noqa: TID251 - a step's output, not a file of farro's
 
     return write
 
@@ -148,8 +146,8 @@ def _module(name: str, root: str | None) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module was found; what it imports was not, and its traceback says where
-    importlib.invalidate_caches()  # it may have been written a moment ago
+            raise  # the module was found, but not one that it imports; the traceback says where
+    importlib.invalidate_caches()  # it may have just been written
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -190,7 +188,7 @@ def _failed(stdout: Callable[[bytes], object], kind: str, message: str) -> int:
 
 
 def _type_name(error: BaseException) -> str:
-    """As a traceback says it."""
+    """Return the type's name as a traceback shows it."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -198,12 +196,12 @@ def _type_name(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - an exception that cannot say what it is; its traceback tells where it was
+    except Exception:  # noqa: BLE001 - str() of an exception may fail, too; its traceback says where it was
         return "<exception str() failed>"
 
 
 def _without_ours(error: Exception) -> Exception:
-    """The traceback from the function on: how farro called it helps nobody."""
+    """Cut farro's own frames off the traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

@@ -1,13 +1,12 @@
-"""What a function prints while it runs inside the worker: to its step's file, by thread, and not into the worker's log.
-And what it reads: its step's input. One that asks the worker's own (`input()`) would wait there for ever, and a thread
-that waits in C cannot be ended.
+"""Redirect what a function prints inside the worker to its step's file, and let it read its step's input.
 
-Which file that is, and what becomes of the function's value, is in calls.
+Without this, prints would go to the worker's log; and a function that reads the worker's own stdin (`input()`) would
+wait forever, and a thread that waits in C cannot be ended.
 
-`sys.stdout` is one for all threads. While functions run, a stream stands in its place that looks at a context variable:
-whoever has one writes to its step, everybody else to where they wrote before. A context variable, not the thread's
-number: what asyncio runs for the function, also in threads of its own, prints to the same step. A plain thread that the
-function starts has none. The last function that ends puts back what was there.
+`sys.stdout` is shared by all threads. While functions run, it is replaced by a stream that looks at a context variable:
+code with a value writes to its step, all other code to the original. A context variable, not the thread id: what
+asyncio runs for the function, also in its own threads, prints to the same step. A plain thread that the function starts
+has none. The last function to end restores the original streams.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from typing import Any, BinaryIO, TextIO
 
 _TARGET: ContextVar[BinaryIO | None] = ContextVar("farro_step_output", default=None)
 _SOURCE: ContextVar[_Source | None] = ContextVar("farro_step_input", default=None)
-_LOCK = threading.Lock()  # guards the two below, and `sys.stdout` against others who run functions
+_LOCK = threading.Lock()  # guards the two below, and `sys.stdout` between threads that run functions
 _running = 0
 _replaced: dict[str, _Routed] = {}
 
 
 @contextmanager
 def redirected(target: BinaryIO, source: Callable[[], BinaryIO] = io.BytesIO) -> Iterator[None]:
-    """What this context prints, on stdout or stderr, goes to `target`; what it reads is `source`, asked for when it
-    is: most functions read nothing."""
+    """Send what this context prints, on stdout or stderr, to `target`, and let it read `source`, opened on first
+    use."""
     token, source_token = _TARGET.set(target), _SOURCE.set(_Source(source))
     _begin()
     try:
@@ -48,7 +47,7 @@ def _begin() -> None:
         _running += 1
         for name, kind in _ROUTED.items():
             present = getattr(sys, name)
-            if not isinstance(present, kind):  # also when somebody replaced it meanwhile
+            if not isinstance(present, kind):  # also if other code replaced it meanwhile
                 _replaced[name] = kind(present)
                 setattr(sys, name, _replaced[name])
 
@@ -59,27 +58,27 @@ def _end() -> None:
         _running -= 1
         if _running <= 0:
             for name, ours in _replaced.items():
-                if getattr(sys, name) is ours:  # else somebody replaced it since, and it is theirs to put back
+                if getattr(sys, name) is ours:  # else other code replaced it since, and has to restore it
                     setattr(sys, name, ours.original)
             _replaced.clear()
 
 
 class _Routed(io.TextIOBase):
-    """In the place of one of the worker's own streams, for all threads. Others may keep it for good."""
+    """Stands in for one of the worker's streams, for all threads. Other code may keep a reference for good."""
 
     def __init__(self, original: Any) -> None:
-        self.original = original  # None where the worker has no such stream
+        self.original = original  # None if the worker has no such stream
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return "utf-8"
 
     def close(self) -> None:
-        """Not ours to close: it is every other thread's too."""
+        """Do nothing: every other thread uses it, too."""
 
 
 class _RoutedOutput(_Routed):
-    """Leads to the step of whoever writes. A handler of `logging` is one of those that keep it."""
+    """Write to the step of the calling context. Handlers of `logging` may keep a reference."""
 
     @property
     def buffer(self) -> Any:
@@ -91,7 +90,7 @@ class _RoutedOutput(_Routed):
 
     def write(self, text: str, /) -> int:
         target = _TARGET.get()
-        if target is None or target.closed:  # closed: somebody who outlived the step
+        if target is None or target.closed:  # closed: the writer outlived its step
             return len(text) if self.original is None else self.original.write(text)
         target.write(text.encode("utf-8", "backslashreplace"))
         if "\n" in text:
@@ -118,7 +117,7 @@ class _RoutedOutput(_Routed):
 
 
 class _Source:
-    """The input of one step, opened when it is read."""
+    """The input of one step, opened when it is first read."""
 
     def __init__(self, open_: Callable[[], BinaryIO]) -> None:
         self._open = open_
@@ -126,13 +125,13 @@ class _Source:
     @cached_property
     def text(self) -> TextIO:
         binary, own = self._open(), sys.__stdin__
-        if own is not None and getattr(own, "buffer", None) is binary:  # in a process of its own
+        if own is not None and getattr(own, "buffer", None) is binary:  # in a child process
             return own
         return io.TextIOWrapper(binary, encoding="utf-8")
 
 
 class _RoutedInput(_Routed):
-    """Reads the input of the step of whoever reads."""
+    """Read the input of the step of the calling context."""
 
     @property
     def buffer(self) -> Any:

@@ -1,7 +1,4 @@
-"""Which steps of an attempt have begun, in their order, as its folder tells it while it runs.
-
-How steps are run lives in execution; what came of them is in result.json.
-"""
+"""Read the progress of an attempt from its folder: which steps have begun and ended."""
 
 from __future__ import annotations
 
@@ -13,15 +10,18 @@ from typing import Any
 
 from farro.host import fs
 
-RUNNER_LOG = "runner.log"  # what a runner of its own said itself
+RUNNER_LOG = "runner.log"  # the output of a runner process itself
 _PROMPT_LIMIT = 16 << 20
 _BLOCK = 256 * 1024
 _RESULT_LIMIT = 64 << 20
 
 
 def begun(folder: str, attempt: int) -> list[str]:
-    """The steps' names. A step's folder changes when its files are made, which is when it starts; a disk's clock is
-    coarse, so steps of one tick stand as the plan lists them."""
+    """Return the names of begun steps, in order.
+
+    A step's folder changes when its files are created, which is when it starts. Filesystem times are coarse, so steps
+    of one tick are ordered as in the plan.
+    """
     home = f"{folder}/attempts/{attempt:04d}/steps"
     times: dict[str, int] = {}
     for name in fs.subdirectories(home):
@@ -34,26 +34,26 @@ def begun(folder: str, attempt: int) -> list[str]:
 
 
 def has_output(folder: str, attempt: int) -> bool:
-    """Whether steps were begun in it, or its runner had something to say. A manager's attempt has neither."""
+    """Return whether steps were begun, or the runner wrote output. A manager's attempt has neither."""
     home = f"{folder}/attempts/{attempt:04d}"
     return bool(fs.subdirectories(f"{home}/steps")) or fs.exists(f"{home}/{RUNNER_LOG}")
 
 
 def lines(folder: str, attempt: int) -> list[Mapping[str, Any]]:
-    """The attempt's steps.jsonl: what each step that ended did, and what it added. A plan of one step has none.
+    """Return the attempt's steps.jsonl: what each ended step did and added. A plan of one step has none.
 
-    Attempt 0, before the first one: what the job took over from the one that it repeats.
+    Attempt 0: what the job took over from the job that it repeats.
     """
-    from farro.execution import records  # here: a listing of jobs looks at no steps
+    from farro.execution import records  # here: a listing of jobs reads no steps
 
     return list(records.read(f"{folder}/attempts/{attempt:04d}" if attempt else f"{folder}/carried"))
 
 
 class Over:
-    """Which steps of one attempt are over, as its steps.jsonl tells it while it grows; read once, however often it is
-    asked. That the next step has begun says nothing: steps may run together, and a reader beside what it reads.
+    """Which steps of one attempt are over, read from its growing steps.jsonl; each line is read once.
 
-    By descriptor, as the job's folder may be moved meanwhile.
+    That the next step has begun says nothing: steps may run in parallel, and a reader beside its input. Read by
+    descriptor, because the job's folder may be moved meanwhile.
     """
 
     def __init__(self) -> None:
@@ -83,19 +83,19 @@ class Over:
             *lines, self._torn = (self._torn + data).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError, RecursionError):
-                    told = json.loads(line)
-                    if isinstance(told, dict) and isinstance(told.get("id"), str):
-                        self._ids.add(told["id"])
+                    record = json.loads(line)
+                    if isinstance(record, dict) and isinstance(record.get("id"), str):
+                        self._ids.add(record["id"])
 
 
 def current(folder: str, attempt: int) -> str | None:
-    """The step that began last."""
+    """Return the step that began last."""
     names = begun(folder, attempt)
     return names[-1] if names else None
 
 
 def read_prompt(folder: str) -> Mapping[str, Any]:
-    """prompt.json as it is; empty when it cannot be read."""
+    """Return prompt.json; empty if it cannot be read."""
     try:
         data = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
     except (OSError, ValueError, RecursionError):
@@ -111,7 +111,7 @@ def _listed(prompt: Mapping[str, Any]) -> list[str]:
 
 
 def read_result(folder: str, attempt: int) -> Mapping[str, Any]:
-    """result.json of an attempt; empty when it has none, or none that can be read."""
+    """Return result.json of an attempt; empty if there is none, or it cannot be read."""
     try:
         data = json.loads(fs.read_bytes(f"{folder}/attempts/{attempt:04d}/result.json", _RESULT_LIMIT))
     except (OSError, ValueError, RecursionError):

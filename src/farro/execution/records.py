@@ -1,16 +1,19 @@
-"""What an attempt has done so far: `steps.jsonl` in its folder, a line for each step that ended.
+"""Record what an attempt has done so far: `steps.jsonl` in its folder, one line for each ended step.
 
-Read by the next attempt, which starts after the steps that succeeded (resume.py), and by whoever looks on. What came of
-the whole is in result.json.
+The next attempt reads it and starts after the steps that succeeded; progress displays read it, too.
 
     {"version": 1, "boot": "…", "carried": 1}                   the first line; so many of the next were carried over
+
     {"id": "fetch", "success": true, …, "added": […]}            a step that ended, and the steps that it added
-    {"added": […]}                                               steps that came from what an ended step left running
+
+    {"added": […]}                                               steps added by processes that an ended step left
+running
+
     {"synced": true}                                             everything above is on the disk, with its files
 
 A line is one write: a kill leaves it whole or not at all. A success and what it added are one line, so neither is known
-without the other. After a power cut only what is synced counts; that is done once a second of work would be lost, not
-at each step. Decided in docs/decisions/a-retry-resumes-after-finished-steps.md.
+without the other. After a power cut only synced lines count; a sync is done when a second of work would be lost, not at
+each step. Decided in docs/decisions/a-retry-resumes-after-finished-steps.md.
 """
 
 from __future__ import annotations
@@ -29,17 +32,17 @@ from farro.host.process_table import boot_id
 from farro.lazy_dataclass import dataclass
 
 NAME = "steps.jsonl"
-LIMIT = 64 << 20  # bytes: a thousand steps with tasks of the usual size are under one
-_WORK_S = 1.0  # so much may be lost with the power
-_SHARE = 100.0  # … and syncing takes at most a hundredth of the work
+LIMIT = 64 << 20  # bytes; a thousand steps with usual tasks take less than one MiB
+_WORK_S = 1.0  # a power cut may lose so much work
+_SHARE = 100.0  # syncing takes at most a hundredth of the work's time
 
 Line = Mapping[str, Any]
 _encode = encoder(allow_nan=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Added:
-    """A task as it was taken into the plan."""
+class AcceptedTask:
+    """A task as it was added to the plan."""
 
     by: str
     task: Mapping[str, Any]
@@ -50,29 +53,29 @@ class Added:
 
 
 class Records:
-    """The file of one attempt, made when there is something to say."""
+    """The file of one attempt, created with the first line."""
 
     def __init__(self, attempt_dir: str, *, durable: bool) -> None:
         self._attempt_dir = attempt_dir
         self._path = f"{attempt_dir}/{NAME}"
         self._durable = durable
         self._fd: int | None = None
-        self._loose: list[str] = []  # files of this attempt that no sync covers yet
-        self._loose_s = 0.0  # the work that they are
-        self._sync_s = 0.0  # what the last sync took
+        self._loose: list[str] = []  # files of this attempt that are not synced yet
+        self._loose_s = 0.0  # the work that they represent
+        self._sync_s = 0.0  # how long the last sync took
 
     @property
     def begun(self) -> bool:
         return self._fd is not None
 
     def begin(self, carried: Sequence[Line] = ()) -> None:
-        """The first line, with what is carried over: one write, so that it is there whole or not at all."""
+        """Write the first line and what is carried over in one write, so that it is there whole or not at all."""
         self._fd = fs.retried(lambda: fs.open_append(self._path), self._path, time.sleep)
         self._append(head(carried), *carried)
-        # Their files have new names here, and perhaps nobody synced them under the old ones.
+        # Their files have new names here, and may never have been synced under the old ones.
         self._loose += [path for line in carried for path in paths(line)]
 
-    def step(self, ended: StepResult, added: Iterable[Added]) -> None:
+    def step(self, ended: StepResult, added: Iterable[AcceptedTask]) -> None:
         sizes = {"stdout_bytes": self._size(ended.stdout_path), "stderr_bytes": self._size(ended.stderr_path)}
         self._say({**ended.to_json(said=False), **sizes}, added)
         self._loose += [path for path in (ended.stdout_path, ended.stderr_path) if path is not None]
@@ -80,8 +83,8 @@ class Records:
         if self._durable and self._loose_s >= max(_WORK_S, _SHARE * self._sync_s):
             self._sync()
 
-    def late(self, added: Iterable[Added]) -> None:
-        """Steps that came when every step was over."""
+    def late(self, added: Iterable[AcceptedTask]) -> None:
+        """Record steps that were added when every step was over."""
         self._say({}, added)
 
     def close(self) -> None:
@@ -89,7 +92,7 @@ class Records:
         if fd is not None:
             os.close(fd)
 
-    def _say(self, data: dict[str, Any], added: Iterable[Added]) -> None:
+    def _say(self, data: dict[str, Any], added: Iterable[AcceptedTask]) -> None:
         tasks = [one.to_json() for one in added]
         if self._fd is None:
             self.begin()
@@ -100,7 +103,7 @@ class Records:
         fs.write(self._fd, text(lines))
 
     def _sync(self) -> None:
-        """All that the lines so far rest on, then the line that says so."""
+        """Sync everything that the lines so far depend on, then write the line that says so."""
         assert self._fd is not None
         began_s = time.monotonic()
         folders = dict.fromkeys(os.path.dirname(path) for path in self._loose)
@@ -123,12 +126,12 @@ class Records:
 
 
 def head(carried: Sequence[Line]) -> Line:
-    """The first line, before these."""
+    """Return the first line, for so many carried lines."""
     return {"version": 1, "boot": boot_id(), "carried": len(carried)}
 
 
 def paths(line: Line) -> Iterator[str]:
-    """The files of a step, relative to its attempt's folder."""
+    """Yield the files of a step, relative to its attempt's folder."""
     for stream in ("stdout", "stderr"):
         if (path := line.get(f"{stream}_path")) is not None:
             yield path
@@ -139,7 +142,7 @@ def text(lines: Iterable[Line]) -> bytes:
 
 
 def read(folder: str) -> list[Line]:
-    """The lines of that attempt, up to the first that is none: a crash tears only the last."""
+    """Return the lines of that attempt up to the first invalid one: a crash tears only the last."""
     lines: list[Line] = []
     with contextlib.suppress(OSError, ValueError, RecursionError):
         for line in fs.read_regular(f"{folder}/{NAME}", LIMIT).split(b"\n")[:-1]:
@@ -151,11 +154,11 @@ def read(folder: str) -> list[Line]:
 
 
 def trusted(folder: str) -> list[Line] | None:
-    """The lines, without the first, that the next attempt may build on; None: not even what was carried over."""
+    """Return the lines, without the first, that the next attempt may build on; None: not even carried ones."""
     lines = read(folder)
     if not lines or lines[0].get("version") != 1:
         return None
-    if lines[0].get("boot") != boot_id():  # nobody knows how the machine went down: what is on the disk counts
+    if lines[0].get("boot") != boot_id():  # the machine restarted, perhaps by a power cut: only synced lines count
         synced = max((place for place, line in enumerate(lines) if line.get("synced") is True), default=0)
         lines = lines[:synced]
     carried = lines[0].get("carried") if lines else None

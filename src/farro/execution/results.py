@@ -1,7 +1,4 @@
-"""What came of a plan: the memo's result.json with farro's extras, and the same in words.
-
-Running is in run.py; nothing here waits or decides. Turning a result into an outcome of the job is the worker's.
-"""
+"""Hold the result of a plan: the memo's result.json with farro's additions, and its summary for people."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from farro.host import fs
 from farro.jobs.outcomes import ErrorInfo
 from farro.lazy_dataclass import dataclass
 
-INLINE_LIMIT = 64 * 1024  # bytes of each stream that result.json carries; the whole is in the file
-INLINE_TOTAL = 8 << 20  # … of all streams of a plan: a thousand steps would else be a gigabyte of JSON
-INLINE_LEAST = 1024  # … which each has also when that is used up
+INLINE_LIMIT = 64 * 1024  # bytes of each stream in result.json; the whole is in the file
+INLINE_TOTAL = 8 << 20  # bytes of all streams of a plan: a thousand steps could make a gigabyte of JSON
+INLINE_LEAST = 1024  # bytes that each stream gets even when the total is used up
 _LAST_WORDS = 2 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """One step that was started, or that could not be."""
+    """One step that was started, or could not be started."""
 
     step_number: int
     id: str
@@ -30,9 +27,9 @@ class StepResult:
     stderr: str
     stdout_truncated: bool
     stderr_truncated: bool
-    stdout_path: str | None  # relative to the attempt's folder: all of it, byte for byte. None: a function said nothing
+    stdout_path: str | None  # relative to the attempt's folder; the whole stream. None: a function wrote nothing
     stderr_path: str | None
-    exit_code: int  # as a shell says it: 126 not executable, 127 not found, 128 + n ended by signal n
+    exit_code: int  # as in a shell: 126 not executable, 127 not found, 128 + n ended by signal n
     success: bool
     timed_out: bool
     duration_s: float  # of the last try, as the three below
@@ -41,12 +38,12 @@ class StepResult:
     max_rss_kb: int  # 0: not known
     attempts: int
     error: str | None  # why it failed, in one line
-    last_words: str = ""  # the end of what a failed step said; for people, not in result.json
-    added_by: str | None = None  # the step that added this one while the plan ran; None: the plan's own
-    resumed: bool = False  # it succeeded in an earlier attempt, and was not run again
+    last_words: str = ""  # the end of a failed step's output; for people, not in result.json
+    added_by: str | None = None  # the step that added this one; None: it is in the plan
+    resumed: bool = False  # succeeded in an earlier attempt, and was not run again
 
     def to_json(self, *, said: bool = True) -> dict[str, Any]:
-        """`said` False: without its words, which its files have."""
+        """Return the step for result.json. `said` False: without the text of its streams, which its files have."""
         added = {} if self.added_by is None else {"added_by": self.added_by}
         return {
             "step_number": self.step_number,
@@ -72,26 +69,26 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanResult:
-    """A plan that ended, well or not. Steps after a failed one are not in it: they were not started."""
+    """A plan that ended. Steps after a failed one are not in it: they were not started."""
 
     success: bool
     step_results: tuple[StepResult, ...]
     steps_total: int
     duration_s: float
     error: ErrorInfo | None  # step_failed, timeout, missing_tool or bad_task; None when all went well
-    retryable: bool = False  # the machine's trouble, not the plan's: a later attempt may succeed
-    retry_after_s: float | None = None  # … and not before that
-    left_processes: tuple[int, ...] = ()  # what even SIGKILL did not end (stuck in the kernel, or another user's)
-    task_files: tuple[str, ...] = ()  # what the steps that were added came from
+    retryable: bool = False  # the machine's fault, not the plan's: a later attempt may succeed
+    retry_after_s: float | None = None  # no attempt can succeed before that
+    left_processes: tuple[int, ...] = ()  # not even ended by SIGKILL (stuck in the kernel, or another user's)
+    task_files: tuple[str, ...] = ()  # the files of added tasks
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that the result rests on, relative to the attempt's folder."""
+        """Return every file that the result refers to, relative to the attempt's folder."""
         paths = (path for step in self.step_results for path in (step.stdout_path, step.stderr_path))
         return (*(path for path in paths if path is not None), *self.task_files)
 
     def to_json(self, job_id: str, plan_id: str | None) -> dict[str, Any]:
-        """result.json."""
+        """Return result.json."""
         return {
             "job_id": job_id,
             "plan_id": plan_id,
@@ -104,7 +101,7 @@ class PlanResult:
         }
 
     def summary_md(self) -> str:
-        """result.md or error.md: what a person wants to know first."""
+        """Return result.md or error.md: what a person wants to know first."""
         done = sum(step.success for step in self.step_results)
         lines = [
             f"# {'Succeeded' if self.success else 'Failed'}",
@@ -122,7 +119,7 @@ class PlanResult:
             ]
         for step in self.step_results:
             if not step.success and step.last_words.strip():
-                # Indented, not fenced: whatever a step printed, it cannot close the block.
+                # Indented, not fenced: a step's output cannot close the block.
                 said = "\n".join("    " + line for line in _printable(step.last_words).splitlines()[-20:])
                 lines += ["", f"Step {step.id} said last:", "", said]
         if self.left_processes:
@@ -131,44 +128,44 @@ class PlanResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """The beginning of a stream as text, whether that is not all of it, and where all of it is."""
+class StreamText:
+    """The beginning of a stream as text, whether it was cut, and the path of the whole."""
 
     text: str
     truncated: bool
     path: str | None
 
 
-NOTHING = Said(text="", truncated=False, path=None)
+NO_TEXT = StreamText(text="", truncated=False, path=None)
 
 
 class Inline:
-    """What one result carries of what its steps said: bounded, however many they are and whatever they print."""
+    """Collect the output that one result carries: bounded, however many steps there are and whatever they print."""
 
     def __init__(self) -> None:
         self._left = INLINE_TOTAL
 
-    def said(self, attempt_dir: str, relative: str) -> Said:
+    def said(self, attempt_dir: str, relative: str) -> StreamText:
         path = f"{attempt_dir}/{relative}"
         try:
             size = fs.lstat(path).st_size
         except FileNotFoundError:
-            return NOTHING
+            return NO_TEXT
         if size == 0:
-            return Said(text="", truncated=False, path=relative)
+            return StreamText(text="", truncated=False, path=relative)
         limit = min(INLINE_LIMIT, max(self._left, INLINE_LEAST))
         data = fs.read_bytes(path, limit)
         cut = len(data) > limit
         self._left -= min(len(data), limit)
         if not cut:
-            return Said(text=data.decode("utf-8", "replace"), truncated=False, path=relative)
+            return StreamText(text=data.decode("utf-8", "replace"), truncated=False, path=relative)
         # Not final: a character that the limit splits is left out, not replaced.
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data[:limit], final=False)
-        return Said(text=text, truncated=True, path=relative)
+        return StreamText(text=text, truncated=True, path=relative)
 
 
 def last_words(paths: Sequence[str]) -> str:
-    """The end of the first of these streams that has one."""
+    """Return the end of the first of these streams that is not empty."""
     for path in paths:
         try:
             fd = fs.open_read(path)
@@ -189,5 +186,5 @@ def _one_line(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Terminal escapes made visible: a job must not write on the screen of whoever reads its error."""
+    """Escape control characters: a job must not control the terminal of a user who reads its error."""
     return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)

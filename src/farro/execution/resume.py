@@ -1,9 +1,7 @@
-"""What a retried attempt takes over from the one before it: the steps that succeeded, and the steps that they added.
+"""Carry over what earlier attempts did: the steps that succeeded, and the steps that they added.
 
-How it is written down is records.py; running the rest is run.py.
-
-Each attempt is whole: files of a carried step are linked into the new attempt's folder, then one line for each is
-written. So only the newest attempt that got so far is looked at.
+Each attempt is complete: the files of a carried step are linked into the new attempt's folder, then one line for each
+is written. So only the newest attempt that got that far is read.
 """
 
 from __future__ import annotations
@@ -18,55 +16,56 @@ from dataclasses import fields
 from typing import Any
 
 from farro.execution import records
-from farro.execution.added_steps import left
-from farro.execution.records import Added, Line
+from farro.execution.added_steps import unrecorded
+from farro.execution.records import AcceptedTask, Line
 from farro.execution.results import Inline, StepResult
 from farro.host import fs, links
 from farro.lazy_dataclass import dataclass
 from farro.plans.growth import grown
 from farro.plans.model import Plan, Step
 
-CARRIED = "carried"  # beside the attempts: what a retried job brought along, as an attempt's folder has it
+CARRIED = "carried"  # beside the attempts: what a retried job brought along, laid out like an attempt
 _RECORDED = frozenset(field.name for field in fields(StepResult)) - {"stdout", "stderr", "last_words", "resumed"}
 _NUMBERS = ("step_number", "exit_code", "duration_s", "user_s", "system_s", "max_rss_kb", "attempts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Past:
-    """What earlier attempts have done, as far as it holds."""
+class PastAttempts:
+    """What earlier attempts did, as far as it is still valid."""
 
     folder: str = ""
-    lines: tuple[Line, ...] = ()  # of the steps below and of what was added late
-    steps: tuple[Step, ...] = ()  # the plan's, and those that were added
+    lines: tuple[Line, ...] = ()  # records of the steps below, and of tasks added late
+    steps: tuple[Step, ...] = ()  # the plan's and the added ones
     added_by: Mapping[str, str]
-    succeeded: tuple[Line, ...] = ()  # in the order of their ends
+    succeeded: tuple[Line, ...] = ()  # in the order in which they ended
 
 
 def earlier(folder: str, attempt: int, hop_start: int, *, retried: bool) -> tuple[str, ...]:
-    """The folders of what came before that attempt in its hop, oldest first. The first hop of a retried job begins
-    with what it brought along."""
+    """Return the folders of earlier attempts in this hop, oldest first. The first hop of a retried job starts with
+    what it brought along."""
     attempts, _, _ = folder.rpartition("/")
     brought = (f"{attempts.rpartition('/')[0]}/{CARRIED}",) if retried and hop_start == 0 else ()
     return (*brought, *(f"{attempts}/{number:04d}" for number in range(hop_start + 1, attempt)))
 
 
-def past(plan: Plan, earlier: Sequence[str]) -> Past:
-    """What the newest of these folders tells, that tells anything."""
+def past(plan: Plan, earlier: Sequence[str]) -> PastAttempts:
+    """Return what the newest of these folders with records says."""
     for folder in reversed(earlier):
         lines = records.trusted(folder)
         if lines is not None:
-            return _with_left(plan, _told(plan, folder, lines))
-    return Past(steps=plan.steps, added_by={})
+            return _with_unrecorded(plan, _replay(plan, folder, lines))
+    return PastAttempts(steps=plan.steps, added_by={})
 
 
-def only(plan: Plan, found: Past, kept: AbstractSet[str]) -> Past:
-    """Of what was done, these steps; what the others added is forgotten with them."""
-    lines = [line for line in found.lines if _tellers(line) <= kept]
-    return _told(plan, found.folder, lines)
+def only(plan: Plan, found: PastAttempts, kept: AbstractSet[str]) -> PastAttempts:
+    """Keep these steps only; what the others added is dropped with them."""
+    lines = [line for line in found.lines if _depends_on(line) <= kept]
+    return _replay(plan, found.folder, lines)
 
 
-def carry(found: Past, attempt_dir: str, inline: Inline) -> list[StepResult]:
-    """Link the files of what succeeded into the new attempt's folder; the results as the new attempt reports them."""
+def carry(found: PastAttempts, attempt_dir: str, inline: Inline) -> list[StepResult]:
+    """Link the files of succeeded steps into the new attempt's folder; return their results as the new attempt
+    reports them."""
     if found.succeeded:
         with contextlib.suppress(FileExistsError):
             fs.mkdir(f"{attempt_dir}/steps")
@@ -80,42 +79,45 @@ def carry(found: Past, attempt_dir: str, inline: Inline) -> list[StepResult]:
     return done
 
 
-def _tellers(line: Line) -> set[str]:
-    """The steps whose ends a line rests on."""
+def _depends_on(line: Line) -> set[str]:
+    """Return the steps whose success a line depends on."""
     return {line["id"]} if "id" in line else {one["by"] for one in line["added"]}
 
 
-def _with_left(plan: Plan, found: Past) -> Past:
-    """And what its steps added, but nobody wrote down. Where that is wrong, whoever added it has to run again."""
+def _with_unrecorded(plan: Plan, found: PastAttempts) -> PastAttempts:
+    """Add tasks that succeeded steps added without a record. If such a task is invalid, the step that added it runs
+    again."""
     known = [one.get("file") for line in found.lines for one in line.get("added", ())]
     adders = {line["id"] for line in found.succeeded}
     if not adders or None in known or found.folder.endswith(f"/{CARRIED}"):
         return found
-    if not (tasks := left(found.folder, known=set(known), adders=adders)):
+    if not (tasks := unrecorded(found.folder, known=set(known), adders=adders)):
         return found
-    late = {"added": [Added(by=one.added_by, task=one.data, file=one.file).to_json() for one in tasks]}
+    late = {"added": [AcceptedTask(by=one.added_by, task=one.data, file=one.file).to_json() for one in tasks]}
     if any(one.fault is not None for one in tasks) or grown(found.steps, [one.data for one in tasks])[1]:
         blamed = {one.added_by for one in tasks}
-        sound = itertools.takewhile(lambda line: not _tellers(line) & blamed, found.lines)
-        return _told(plan, found.folder, list(sound))
-    return _told(plan, found.folder, [*found.lines, late])
+        sound = itertools.takewhile(lambda line: not _depends_on(line) & blamed, found.lines)
+        return _replay(plan, found.folder, list(sound))
+    return _replay(plan, found.folder, [*found.lines, late])
 
 
-def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
-    """What these lines say of this plan. It ends at the first that cannot be: what came after it may rest on it."""
+def _replay(plan: Plan, folder: str, lines: Sequence[Line]) -> PastAttempts:
+    """Apply these lines to the plan, up to the first invalid one: later lines may depend on it."""
     steps, added_by = list(plan.steps), dict[str, str]()
     known = {step.id for step in steps}
     kept: list[Line] = []
     succeeded: dict[str, Line] = {}
     for line in lines:
-        if not _formed(line):
+        if not _is_valid(line):
             break
         if "id" in line:
             if line.get("success") is not True:
                 continue
-            if line["id"] not in known or line["id"] in succeeded or not _holds(folder, line):
+            if line["id"] not in known or line["id"] in succeeded or not _files_match(folder, line):
                 break
-        added = [Added(by=one["by"], task=one["task"], file=one.get("file", "")) for one in line.get("added", ())]
+        added = [
+            AcceptedTask(by=one["by"], task=one["task"], file=one.get("file", "")) for one in line.get("added", ())
+        ]
         more, problems = grown(steps, [one.task for one in added]) if added else ((), [])
         if problems:
             break
@@ -127,7 +129,7 @@ def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
         steps += more
         known.update(step.id for step in more)
         added_by.update((step.id, one.by) for step, one in zip(more, added, strict=True))
-    return Past(
+    return PastAttempts(
         folder=folder,
         lines=tuple(kept),
         steps=tuple(steps),
@@ -136,8 +138,8 @@ def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
     )
 
 
-def _holds(folder: str, line: Line) -> bool:
-    """Whether its files are there as it says. It was written by farro, but lies where its steps can write."""
+def _files_match(folder: str, line: Line) -> bool:
+    """Return whether the step's files are as recorded. farro wrote the record, but steps can write into the folder."""
     home = f"steps/{line['id']}"
     for stream in ("stdout", "stderr"):
         path, size = line.get(f"{stream}_path"), line.get(f"{stream}_bytes")
@@ -154,8 +156,8 @@ def _holds(folder: str, line: Line) -> bool:
     return True
 
 
-def _formed(line: Line) -> bool:
-    """Whether it is a line as farro writes them: one that is not must not fail the job, but be forgotten."""
+def _is_valid(line: Line) -> bool:
+    """Return whether the line has the form that farro writes. One that has not is ignored and must not fail the job."""
     added = line.get("added", [])
     if not isinstance(added, list) or not all(
         isinstance(one, dict) and isinstance(one.get("by"), str) and "task" in one for one in added

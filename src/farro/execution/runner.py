@@ -1,17 +1,15 @@
-"""The Runner port: how a claimed job is executed. Guarantees in words; every adapter passes
-tests/contracts/test_runner.py.
+"""The Runner port: how a claimed job is executed. Every adapter passes tests/contracts/test_runner.py.
 
-Adapters live in runners/; how a plan's steps are run lives in execution. Claiming, heartbeats and committing are the
-worker's alone, whatever the runner.
+Claiming, heartbeats and commits are the worker's alone, whatever the runner.
 
-- What came of the work is an outcome, whatever the job's code does. [test_a_successful_plan_returns_its_report,
+- The result of the work is an outcome, whatever the job's code does. [test_a_successful_plan_returns_its_report,
   test_a_step_that_fails_is_a_failed_outcome]
 - When `wait` has returned or raised, no process of the attempt lives (R6). [test_no_process_outlives_the_wait]
 - `tick` is called at least every second, on the caller's thread; what it raises (the job was taken away) goes through
   after everything was ended at once. [test_a_job_that_was_taken_away_is_ended_at_once]
 - A stop gives running steps its grace, then the work is `Released`. [test_a_stop_releases_the_work,
   test_a_step_that_ends_in_the_grace_of_a_stop_counts]
-- `terminate` may come from any thread. [test_terminate_ends_a_run_from_another_thread]
+- `terminate` may be called from any thread. [test_terminate_ends_a_run_from_another_thread]
 - `process` only: the job's code may end its process in any way, and the worker lives; the outcome is then Failed with
   the category `runner_died`, retryable. [test_every_death_of_a_runner_is_an_outcome]
 """
@@ -29,21 +27,21 @@ from farro.plans.model import AHEAD_BYTES
 
 R = TypeVar("R")
 
-TICK_S = 1.0  # how soon a job that was taken away is noticed: its tree is ended within two seconds of a kill
+TICK_S = 1.0  # how soon a lost claim is noticed: its processes are ended within two seconds of a kill
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarding:
-    """How jobs with allowed_paths are confined, as the config says it (`security`)."""
+    """How jobs with allowed_paths are confined (the config's `security`)."""
 
     sandbox: Literal["auto", "A", "B", "none"] = "auto"
-    required: bool = False  # without a sandbox nothing is run
-    paths_required: bool = False  # nor without allowed_paths
-    absolute: bool = False  # allowed paths may be
+    required: bool = False  # run nothing without a sandbox
+    paths_required: bool = False  # run nothing without allowed_paths
+    absolute: bool = False  # allowed paths may be absolute
     network: bool = False
     processes: int = 512  # at once
     memory_bytes: int | None = None
-    free_bytes: int = 0  # of the root's disk: whoever lets it fall below is ended
+    free_bytes: int = 0  # of the root's disk: a step that leaves less is ended
 
     @classmethod
     def of(cls, security: SecuritySettings) -> Guarding:
@@ -59,36 +57,36 @@ class Guarding:
         )
 
 
-DEFAULTS = Guarding()  # the defaults: a job with allowed_paths is confined as well as this machine can
+DEFAULTS = Guarding()  # a job with allowed_paths is confined as well as this machine can
 
 
 def already() -> None:
-    """For a folder that is there."""
+    """Do nothing, for a folder that exists."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """One attempt, with all that is needed to run it, in this process or in another: it can be written as JSON."""
+    """One attempt with all that is needed to run it, in this process or another: it can be written as JSON."""
 
     job_id: str
     prompt: Mapping[str, Any]
     folder: str  # the attempt's own (R6)
     marker: str  # FARRO_CLAIM of every process of it
-    env: Mapping[str, str]  # what its steps' environment is made of
+    env: Mapping[str, str]  # the base of its steps' environment
     cwd: str
     root: str
     step_timeout_s: float  # of a step that names none
     earlier: tuple[str, ...] = ()  # folders of earlier attempts of this hop, oldest first
     durable: bool = True  # successes of steps survive a power cut
-    ahead_bytes: int = AHEAD_BYTES  # a step that has said more and goes on is read along
-    role: str = "Runner"  # whose queue it was claimed from
+    ahead_bytes: int = AHEAD_BYTES  # a step that has written more and goes on is piped to its reader
+    role: str = "Runner"  # the queue that it was claimed from
     attempt: int = 1
     previous: tuple[tuple[str, str], ...] = ()  # earlier hops: the role, and the folder of the attempt that ended it
-    step: int | None = None  # of its task's workflow, where the manager sent it there
-    note: str = ""  # why it came back: a review's findings, or a person's words
-    max_bytes: int | None = None  # of the job's folder while it runs; None: any number
+    step: int | None = None  # in its task's workflow, if the manager routed it there
+    note: str = ""  # why it came back: a review's findings, or a person's answer
+    max_bytes: int | None = None  # of the job's folder while it runs; None: unlimited
     guarding: Guarding = DEFAULTS
-    # Makes the folder, which may not be there before. Only for runners that are `late`; for them it need not be told.
+    # Makes the folder, which may not exist yet. Only for runners that are `late`; not part of the JSON.
     make: Callable[[], None] = field(default=already, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +108,7 @@ class StopRequest(Protocol):
 
     @property
     def deadline_s(self) -> float | None:
-        """When the grace of running steps is over, on the monotonic clock; None while nobody asked."""
+        """When the grace of running steps is over, on the monotonic clock; None until a stop is requested."""
 
     @property
     def fd(self) -> int:
@@ -118,19 +116,20 @@ class StopRequest(Protocol):
 
 
 class Runner(Protocol, Generic[R]):
-    """`R` is the adapter's handle of one run. A run belongs to the thread that spawned it, but for `is_alive` and
-    `terminate`."""
+    """Execute work. `R` is the adapter's handle of one run, which belongs to the thread that spawned it, except for
+    `is_alive` and `terminate`."""
 
     def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> R:
-        """Begin. Waits for a free place where runners are bounded, ticking meanwhile; the run is over already when a
-        stop came first. Raises nothing but what `tick` does: what could not be started is told by `wait`."""
+        """Begin. Where the number of runners is bounded, wait for a free slot, ticking meanwhile; if a stop came
+        first, the run is already over. Raises nothing but what `tick` does: `wait` reports what could not be
+        started."""
 
     def is_alive(self, run: R) -> bool:
-        """Whether it is under way."""
+        """Return whether it is running."""
 
     def terminate(self, run: R) -> None:
-        """End it with all that it started, by force: within two seconds nothing of it lives. The outcome is then a
-        failed one. One that is over is left alone."""
+        """End it with all that it started, by force, within two seconds. The outcome is then a failed one. No effect
+        on a run that is over."""
 
     def wait(self, run: R, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
-        """What came of it; once for each run. SyncFailed: the disk lied, the worker stops (R7)."""
+        """Return the outcome; call it once for each run. SyncFailed: a sync failed, and the worker stops (R7)."""

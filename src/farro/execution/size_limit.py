@@ -1,7 +1,4 @@
-"""How much a job's folder may hold while it runs (SPEC-1 §7: the artifact cap).
-
-What a step may write elsewhere is the sandbox's matter.
-"""
+"""Limit how much a job's folder may hold while it runs (SPEC-1 §7: the artifact cap)."""
 
 from __future__ import annotations
 
@@ -11,27 +8,27 @@ import os
 from collections.abc import Callable
 
 SNAPSHOT = ".snapshot"
-ENTRIES = 100_000  # files and folders: to count more takes longer than a slot may be silent
+ENTRIES = 100_000  # files and folders; counting more takes longer than a slot may go without a heartbeat
 
 
-class TooLarge(BaseException):
-    """Raised out of a tick: run_plan ends everything at once. Not an Exception, which would be an outcome there."""
+class JobTooLarge(BaseException):
+    """Raised out of a tick: run_plan ends everything at once. Not an Exception, which would become an outcome there."""
 
 
 class ArtifactCap:
-    """Looks at each tick; a job of few files costs a few microseconds."""
+    """Check the size at each tick; a job of few files costs a few microseconds."""
 
     def __init__(self, folder: str, limit: int) -> None:
         self._folder = folder
         self._limit = limit
 
     def then(self, tick: Callable[[], None]) -> Callable[[], None]:
-        """The tick, with a look."""
+        """Return a tick that also checks the size."""
 
         def look() -> None:
             tick()
             if self.exceeded():
-                raise TooLarge
+                raise JobTooLarge
 
         return look
 
@@ -47,15 +44,15 @@ class ArtifactCap:
 
 
 class _Count:
-    """Bytes of files and entries of folders; counts no further than it must."""
+    """Count bytes of files and entries of folders, no further than needed."""
 
     def __init__(self, limit: int) -> None:
         self._bytes = limit
         self._entries = ENTRIES
 
     def of(self, top: str) -> bool:
-        """Whether there is more than the limit. What cannot be looked into was closed by the job, and may hold any
-        amount."""
+        """Return whether there is more than the limit. A folder that the job made unreadable may hold any amount, so
+        it counts as more."""
         folders = [top]
         while folders:
             folder = folders.pop()
@@ -65,7 +62,7 @@ class _Count:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         self._entries -= 1
-                        with contextlib.suppress(FileNotFoundError):  # a temporary file, gone again
+                        with contextlib.suppress(FileNotFoundError):  # a temporary file, already removed
                             if entry.is_dir(follow_symlinks=False):
                                 folders.append(entry.path)
                             else:
@@ -82,5 +79,6 @@ class _Count:
 
 
 def _is_ours(parts: list[str]) -> bool:
-    """Snapshots of the job and of its attempts are farro's; a folder of that name further down is not."""
+    """Return whether this is farro's own snapshot of the job or an attempt; a folder of that name further down is
+    not."""
     return len(parts) == 1 or (len(parts) == 3 and parts[0] == "attempts")

@@ -1,12 +1,10 @@
-"""One try of one step: find → start → (watch) → judge, from files into files.
-
-Which step, how often and what comes of the plan is run.py; waiting is watch.py.
-"""
+"""Run one try of one step: find the command, start it, and judge how it ended."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,12 +12,10 @@ from typing import TYPE_CHECKING
 from farro.execution import commands, results, task_file
 from farro.execution.added_steps import Environment, TaskFolder
 from farro.execution.commands import Command, Executable, InWorker, Missing
-from farro.execution.function_streams import CallFiles
-from farro.execution.functions import FunctionRun
-from farro.execution.piped_input import Along
-from farro.execution.process_watch import Watched
+from farro.execution.functions import CallFiles, FunctionRun
+from farro.execution.process_watch import WatchedTry
 from farro.execution.results import StepResult
-from farro.execution.tools import Call, Late, Tools
+from farro.execution.tools import Call, LazyCall, Tools
 from farro.host import fs, processes
 from farro.host.clock import Clock
 from farro.host.processes import Exit, NotStarted, Process
@@ -27,61 +23,116 @@ from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.lazy_dataclass import dataclass
 from farro.plans.model import Plan, Step
 
+_PIECE = 1 << 20
+_PAUSE_S = 0.01  # at the end of the output so far
+
+
+class PipedInput:
+    """Pipe the output of a running step into its reader: the file from its beginning, as it grows, through a pipe.
+
+    Hardly ever needed, because a step starts when its input has succeeded. But a step that writes without end (`yes`)
+    may be read by one that stops early (`head`), and would otherwise never be ended. `fd` is for the reader, and is
+    closed by the code that starts it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._source = fs.open_read(path)
+        self.fd, self._pipe = os.pipe()
+        self.passed_on = 0  # bytes
+        self._whole = threading.Event()  # the output is complete
+        self._left = False
+        self._thread = threading.Thread(target=self._fill, name="piped-input", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Declare the output complete: the reader gets the rest, then the end."""
+        self._whole.set()
+
+    def leave(self) -> None:
+        """Declare that nothing reads any more."""
+        self._left = True
+        self._whole.set()
+
+    def _fill(self) -> None:
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                while not self._left:
+                    whole = self._whole.is_set()  # before the read: everything written until then is read
+                    piece = os.read(self._source, _PIECE)
+                    if piece:
+                        self._pass_on(piece)
+                    elif whole:
+                        return
+                    else:
+                        self._whole.wait(_PAUSE_S)
+        finally:
+            os.close(self._pipe)
+            os.close(self._source)
+
+    def _pass_on(self, piece: bytes) -> None:
+        view = memoryview(piece)
+        while view:
+            # Not fs.write: a pipe is no file, so no crash is injected here.
+            written = os.write(self._pipe, view)  # noqa: TID251
+            self.passed_on += written
+            view = view[written:]
+
+
 if TYPE_CHECKING:
     from farro.execution.confined import Confined
 
-TRY = "FARRO_TRY"  # the environment of one try's processes: what is ended with it, and with no other step
+TRY = "FARRO_TRY"  # in the environment of one try's processes: they are ended with it, and with no other step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
-    """What came of one try."""
+class TryResult:
+    """How one try ended."""
 
     exit: Exit
     error: str | None
     timed_out: bool = False
-    again: bool = True  # another try may end otherwise
-    passing: bool = False  # the machine's trouble
-    category: str | None = None  # of the error, where it is not the usual one
-    retry_after_s: float | None = None  # another attempt of the job is of no use before
+    again: bool = True  # another try may succeed
+    passing: bool = False  # the machine's fault: a later attempt may succeed
+    category: str | None = None  # of the error, if not the usual one
+    retry_after_s: float | None = None  # no attempt of the job can succeed before that
 
 
 @dataclass(kw_only=True, slots=True)
-class Running:
+class RunningTry:
     """A try that was started."""
 
     step: Step
     attempt: int
-    watched: Watched
-    along: Along | None = None  # it reads what another step says that runs beside it
-    trouble: ErrorInfo | None = None  # why it was cut off, when that is its own doing
+    watched: WatchedTry
+    piped: PipedInput | None = None  # its input, of a step that still runs
+    trouble: ErrorInfo | None = None  # why it was ended, if it exceeded a limit
 
     def close(self) -> None:
         self.watched.close()
-        if self.along is not None:
-            self.along.leave()
+        if self.piped is not None:
+            self.piped.leave()
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
-    """A step that is over and read along: what it read is being ended, and is told first."""
+class FinishedReader:
+    """A step that is over and read piped input: its input is being ended, and is recorded first."""
 
     step: Step
     attempt: int
-    tried: Tried
+    tried: TryResult
     passed_on: int
     to_blame: bool  # it failed by itself
-    had_enough: Enough | None  # who read along with this one
+    had_enough: FinishedReader | None  # the reader of this one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Begun:
-    """The first try of a plan of one function, which was begun before anyone watched it."""
+class BegunCall:
+    """The first try of a plan of one function, which was begun before it was watched."""
 
     tries: Tries
     run: FunctionRun
     started_s: float
-    over: bool  # it has ended, and is not tried again: what is left is to tell of it
+    over: bool  # it has ended, and is not tried again: only its result is missing
 
 
 @dataclass(kw_only=True)
@@ -98,7 +149,7 @@ class Tries:
     step_timeout_s: float
     clock: Clock
     confined: Confined | None = None
-    input_of: tuple[str, str] | None = None  # the step that reads the plan's input, and the file that it is
+    input_of: tuple[str, str] | None = None  # the step that reads the plan's input, and the input's path
 
     def __post_init__(self) -> None:
         self.called_functions = False
@@ -107,11 +158,11 @@ class Tries:
         self._made: set[str] = set()  # folders of this attempt
 
     def find(self, step: Step, *, may_appear: bool) -> Command | Missing:
-        """What the step executes. `may_appear`: an earlier step may still make it."""
+        """Find what the step executes. `may_appear`: an earlier step may still create it."""
         found = commands.find(
             step,
             tools=self.tools,
-            env=step.env if "PATH" in step.env else self.base_env,  # farro's own say nothing of it
+            env=step.env if "PATH" in step.env else self.base_env,  # farro's own variables do not set it
             cwd=self._cwd(step),
             attempt_dir=self.attempt_dir,
             may_appear=may_appear,
@@ -123,9 +174,9 @@ class Tries:
         return found
 
     def missing(self, plan: Plan, succeeded: Collection[str], first: str | None) -> ErrorInfo | None:
-        """What cannot be executed, told before anything is."""
+        """Return what cannot be executed, before anything is."""
         if self.input_of is not None and plan.reader.id not in succeeded and not fs.exists(self.input_of[1]):
-            return ErrorInfo(category="missing_input", message=f"`input`: the job brought no file {plan.input}")
+            return ErrorInfo(category="missing_input", message=f"`input`: the job has no file {plan.input}")
         missing = [
             f"steps[{place}] ({step.id}): {found.message}"
             for place, step in enumerate(plan.steps)
@@ -133,24 +184,26 @@ class Tries:
         ]
         return ErrorInfo(category="missing_tool", message="; ".join(missing)) if missing else None
 
-    def adopt(self, step: Step, begun: FunctionRun, plan_deadline_s: float) -> Running:
-        """As `start`, of one that is under way."""
+    def adopt(self, step: Step, begun: FunctionRun, plan_deadline_s: float) -> RunningTry:
+        """Watch a call that is already running; else like `start`."""
         self.called_functions = True
         return self._running(step, 1, begun, plan_deadline_s)
 
-    def start(self, step: Step, attempt: int, plan_deadline_s: float, along: Along | None = None) -> Running | Tried:
-        """A try that runs, or what came of it already. `along` is what it reads when that is not over yet."""
+    def start(
+        self, step: Step, attempt: int, plan_deadline_s: float, piped: PipedInput | None = None
+    ) -> RunningTry | TryResult:
+        """Start a try; return its result if it could not be started. `piped`: its input, if that still runs."""
         command = self._found.get(step.id) or self.find(step, may_appear=False)
         if isinstance(command, Missing):
-            if along is not None:
-                os.close(along.fd)  # else whoever fills the pipe would wait for a reader for ever
-            return Tried(exit=_no_exit(127), error=command.message, again=False)
-        started = self._start(step, command, attempt, along)
+            if piped is not None:
+                os.close(piped.fd)  # else the thread that fills the pipe would wait forever for a reader
+            return TryResult(exit=_no_exit(127), error=command.message, again=False)
+        started = self._start(step, command, attempt, piped)
         if isinstance(started, NotStarted):
             passing, category = started.passing, PATH_VIOLATION if started.reason == "refused" else None
             exit_ = _no_exit(started.code)
-            return Tried(exit=exit_, error=started.message, again=passing, passing=passing, category=category)
-        return self._running(step, attempt, started, plan_deadline_s, along)
+            return TryResult(exit=exit_, error=started.message, again=passing, passing=passing, category=category)
+        return self._running(step, attempt, started, plan_deadline_s, piped)
 
     def _running(
         self,
@@ -158,15 +211,15 @@ class Tries:
         attempt: int,
         started: Process | FunctionRun,
         plan_deadline_s: float,
-        along: Along | None = None,
-    ) -> Running:
+        piped: PipedInput | None = None,
+    ) -> RunningTry:
         deadline_s = self.clock.monotonic_s() + step.timeout_s(self.step_timeout_s)
         marker = f"{TRY}={self._marker(step, attempt)}"
-        watched = Watched(started, marker=marker, deadline_s=min(deadline_s, plan_deadline_s))
-        return Running(step=step, attempt=attempt, watched=watched, along=along)
+        watched = WatchedTry(started, marker=marker, deadline_s=min(deadline_s, plan_deadline_s))
+        return RunningTry(step=step, attempt=attempt, watched=watched, piped=piped)
 
-    def judge(self, running: Running, *, plan_deadline_s: float, plan_time_s: float) -> Tried:
-        """What came of a try that is over, and was not stopped."""
+    def judge(self, running: RunningTry, *, plan_deadline_s: float, plan_time_s: float) -> TryResult:
+        """Return the result of a try that is over and was not stopped."""
         tried = self._judged(running, plan_deadline_s, plan_time_s)
         if self.confined is None:
             return tried
@@ -176,34 +229,38 @@ class Tries:
         if violation is None:
             hit = self.confined.hit() if failed else None
             return tried if hit is None else replace(tried, error=f"{tried.error}: {hit}")
-        return Tried(exit=tried.exit, error=violation, timed_out=tried.timed_out, again=False, category=PATH_VIOLATION)
+        return TryResult(
+            exit=tried.exit, error=violation, timed_out=tried.timed_out, again=False, category=PATH_VIOLATION
+        )
 
-    def _judged(self, running: Running, plan_deadline_s: float, plan_time_s: float) -> Tried:
+    def _judged(self, running: RunningTry, plan_deadline_s: float, plan_time_s: float) -> TryResult:
         step, watched = running.step, running.watched
-        ended = watched.started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
+        ended = watched.started.exit or _no_exit(137)  # killed, and still there: it is in `watch.left`
         if running.trouble is not None:
             why = running.trouble
-            return Tried(exit=ended, error=why.message, again=False, category=why.category)
+            return TryResult(exit=ended, error=why.message, again=False, category=why.category)
         if watched.ending == "cut off":
-            return Tried(exit=ended, error=f"its input, step {step.input_from_step}, failed", again=False)
+            return TryResult(exit=ended, error=f"its input, step {step.input_from_step}, failed", again=False)
         if watched.ending == "timed out":
             own = watched.deadline_s < plan_deadline_s
             timeout_s = step.timeout_s(self.step_timeout_s)
-            key = " (runners.task_timeout)" if step.timeout is None else ""  # a prompt for agents can name none
+            key = " (runners.task_timeout)" if step.timeout is None else ""  # a prompt for agents cannot set one
             whose = f"the step's timeout of {timeout_s:g} s{key}" if own else f"the plan's timeout of {plan_time_s:g} s"
-            return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
+            return TryResult(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
         failure = watched.started.failure if isinstance(watched.started, FunctionRun) else None
         if failure is not None:
             more, category, wait_s = failure.retryable, failure.category, failure.retry_after_s
             error = str(failure)
-            return Tried(exit=ended, error=error, again=more, passing=more, category=category, retry_after_s=wait_s)
+            return TryResult(exit=ended, error=error, again=more, passing=more, category=category, retry_after_s=wait_s)
         if ended.code in step.ok_exit_codes:
-            return Tried(exit=ended, error=None)
-        return Tried(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")
+            return TryResult(exit=ended, error=None)
+        return TryResult(
+            exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}"
+        )
 
-    def in_the_way(self, running: Sequence[Running]) -> list[Running]:
-        """Those that use up what others need too, and have to be ended: what they did is told in their `trouble`."""
-        found: list[Running] = []
+    def exceeding_limits(self, running: Sequence[RunningTry]) -> list[RunningTry]:
+        """Return tries that exceed a shared limit and must be ended; their `trouble` says why."""
+        found: list[RunningTry] = []
         if self.confined is None:
             return found
         for one in running:
@@ -214,39 +271,39 @@ class Tries:
                     found.append(one)
         return found
 
-    def rest_judged(self, error: ErrorInfo | None) -> ErrorInfo | None:
-        """What confined steps left running is ended too; did it touch what it may not?"""
+    def judge_leftovers(self, error: ErrorInfo | None) -> ErrorInfo | None:
+        """End what confined steps left running, and check whether it touched what it may not."""
         if self.confined is None:
             return error
-        self.confined.end_strays()
+        self.confined.end_leftovers()
         violation = self.confined.violation(None)
         if violation is None or error is not None:
             return error
         return ErrorInfo(category=PATH_VIOLATION, message=f"what the steps left running: {violation}")
 
-    def end_strays(self) -> None:
+    def end_leftovers(self) -> None:
         if self.confined is not None:
-            self.confined.end_strays()
+            self.confined.end_leftovers()
 
     def put_aside(self, step: Step, attempt: int) -> None:
-        """A failed try makes room for the next: the names without a number are those of the try that counts."""
+        """Rename a failed try's files for the next: the names without a number belong to the try that counts."""
         self.task_folder.drop(step.id)
         folder = f"{self.attempt_dir}/steps/{step.id}"
         for name in ("stdout", "stderr"):
             with contextlib.suppress(FileNotFoundError):
                 fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
 
-    def read_enough(self, step: Step, tried: Tried, had: Enough) -> Tried:
-        """What came of a step that was ended because the one that read it is over: the same as of that one."""
+    def read_enough(self, step: Step, tried: TryResult, had: FinishedReader) -> TryResult:
+        """Return the result of a step that was ended because its reader is over: the same as the reader's."""
         if had.tried.error is not None:
             return replace(tried, error=f"ended, because step {had.step.id}, which read it, failed", again=False)
-        self._cut_stdout(step.id, had.passed_on)  # the rest was for nobody
-        return Tried(exit=tried.exit, error=None)
+        self._cut_stdout(step.id, had.passed_on)  # nothing read the rest
+        return TryResult(exit=tried.exit, error=None)
 
     def result(
-        self, step: Step, attempt: int, tried: Tried, inline: results.Inline, added_by: str | None
+        self, step: Step, attempt: int, tried: TryResult, inline: results.Inline, added_by: str | None
     ) -> StepResult:
-        """What the plan's result says of the step."""
+        """Return the step's entry in the plan's result."""
         folder, relative = self.attempt_dir, f"steps/{step.id}"
         stdout, stderr = (inline.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
         paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
@@ -275,8 +332,8 @@ class Tries:
     def stdout(self, step_id: str) -> str:
         return f"{self.attempt_dir}/steps/{step_id}/stdout"
 
-    def said_bytes(self, step_id: str) -> int:
-        """How much it has said so far."""
+    def written_bytes(self, step_id: str) -> int:
+        """Return how much it has written so far."""
         try:
             return fs.lstat(self.stdout(step_id)).st_size
         except FileNotFoundError:
@@ -290,16 +347,16 @@ class Tries:
             os.close(fd)
 
     def _start(
-        self, step: Step, command: Command, attempt: int, along: Along | None
+        self, step: Step, command: Command, attempt: int, piped: PipedInput | None
     ) -> Process | FunctionRun | NotStarted:
         source = step.input_from_step
         stdin: str | int | None = None if source is None else self.stdout(source)
         if self.input_of is not None and step.id == self.input_of[0]:
             stdin = self.input_of[1]
-        if along is not None:
-            stdin = along.fd
+        if piped is not None:
+            stdin = piped.fd
         elif isinstance(stdin, str) and source is not None and not fs.exists(stdin):
-            stdin = None  # a function that said nothing
+            stdin = None  # a function that wrote nothing
         folder = f"{self.attempt_dir}/steps/{step.id}"
         stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
         cwd = self._cwd(step)
@@ -322,12 +379,12 @@ class Tries:
     def call(
         self, step: Step, command: InWorker, attempt: int, stdin: str | int | None, *, begin: bool = True
     ) -> FunctionRun:
-        """`begin` False: it is made among others."""
+        """Prepare the call of a function. `begin` False: it is begun later, with others."""
         self.called_functions = True
-        tasks_path = self.task_folder.path  # another one later, should a tool that could not be ended ask for it
+        tasks_path = self.task_folder.path  # read now: a tool that could not be ended may ask after the folder changed
 
         def call(files: CallFiles) -> Call:
-            return Late(
+            return LazyCall(
                 files,
                 self.task_folder.make,
                 command=step.command,
@@ -344,7 +401,7 @@ class Tries:
         return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr, make=make, begin=begin)
 
     def _env(self, step: Step, attempt: int) -> dict[str, str]:
-        # farro's own come last: a step that could replace FARRO_CLAIM would not be found when its tree is ended.
+        # farro's own come last: a step that replaced FARRO_CLAIM would not be found when its processes are ended.
         return {
             **self.base_env,
             **step.env,
@@ -368,7 +425,7 @@ class Tries:
 
 
 def input_of(plan: Plan, attempt_dir: str) -> tuple[str, str] | None:
-    """The step that reads the plan's input, and the file that it is: one of the job's payload."""
+    """Return the step that reads the plan's input, and the input's path among the job's payload."""
     return None if plan.input is None else (plan.reader.id, f"{attempt_dir.rsplit('/', 2)[0]}/payload/{plan.input}")
 
 

@@ -1,6 +1,6 @@
-"""How a running plan is asked to stop: from any thread or signal handler, with time for its step to end by itself.
+"""Ask running plans to stop, from any thread or signal handler, with time for their steps to end by themselves.
 
-Stopping because a job was taken away is not here: that is an exception out of `tick` (ClaimLost).
+A job that was taken away is ended differently: by an exception out of `tick` (ClaimLost).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ GRACE_S = 5.0
 
 
 class Interrupted(FarroError):
-    """The plan was stopped before its end (shutdown); its processes are over, the job can be handed back."""
+    """The plan was stopped before its end (shutdown); its processes are ended, and the job can be released."""
 
     def __init__(self, partial: PlanResult) -> None:
-        self.partial = partial  # the steps that ended before
+        self.partial = partial  # the steps that ended before the stop
         done = len(partial.step_results)
         super().__init__(f"stopped on request after {done} step{'' if done == 1 else 's'}; release the job")
 
 
 class Stop:
-    """One request for all plans of a worker. No lock inside: `request` is called from signal handlers."""
+    """One stop request for all plans of a worker. Without a lock: `request` is called from signal handlers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,7 +35,8 @@ class Stop:
         self._deadline_s: float | None = None
 
     def request(self, grace_s: float = GRACE_S) -> None:
-        """Start no further step; running ones have `grace_s` to end by themselves. A later request can only shorten."""
+        """Start no more steps; running ones have `grace_s` to end by themselves. A later request can only shorten
+        that."""
         deadline_s = self._clock.monotonic_s() + grace_s
         self._deadline_s = deadline_s if self._deadline_s is None else min(self._deadline_s, deadline_s)
         self._flag.set()
@@ -46,14 +47,14 @@ class Stop:
 
     @property
     def deadline_s(self) -> float | None:
-        """When the grace is over, on the clock's `monotonic_s`; None while nobody asked."""
+        """Return when the grace is over, on the clock's `monotonic_s`; None until a stop is requested."""
         return self._deadline_s
 
     @property
     def fd(self) -> int:
-        """Readable from the first request on."""
+        """Return a descriptor that is readable from the first request on."""
         return self._flag.fd
 
     def close(self) -> None:
-        """Give the descriptor back; no plan may be running."""
+        """Close the descriptor; no plan may be running."""
         self._flag.close()

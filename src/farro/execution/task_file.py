@@ -1,20 +1,21 @@
-"""Adding a step to the plan that is running: the file that says it, and how it is handed over without ever being lost.
+"""Add a step to the running plan: write its file, and hand it over so that it is never lost.
 
-Taking the files and running what they say is execution.added; whether they are right is plans.growth. Nothing but `os`
-and `time` is imported: `farro task add` is to start as quickly as the interpreter does.
+Nothing but `os` and `time` is imported: `farro task add` should start as quickly as the interpreter does.
 
-A step finds its attempt's folder for tasks in FARRO_TASKS (R6: a path, never a lookup). One file a task, named
+A step finds its attempt's task folder in FARRO_TASKS (R6: a path, never a lookup). One file per task, named
 `<time>-<random>-<step that adds>`:
 
     .tmp-…   being written
-    ….new    handed over: whoever adds renames it to this
+
+    ….new    handed over: the adder renames it to this
+
     ….json   taken: the runner renames it to this, and then reads it
 
-At the end of the plan the runner seals the folder: it removes it when it is empty, else renames it to
-`<folder>.sealed`, and looks once more. A kernel that has looked a path up finishes its call even if a folder on it was
-renamed meanwhile, so a file may still arrive in the sealed one. So whoever adds looks afterwards: the file lies where
-it was put, or was taken, and both are before the last look; else it is taken back with an unlink, and only one of this
-and the runner's rename can win. [test_every_add_that_was_answered_yes_is_in_the_result]
+At the end of the plan the runner seals the folder: it removes it if it is empty, else renames it to `<folder>.sealed`,
+and looks once more. A kernel that has resolved a path finishes its call even if a folder on it was renamed meanwhile,
+so a file may still arrive in the sealed folder. So the adder checks afterwards: the file is where it was put, or was
+taken, and both are before the last look; else it is withdrawn by an unlink, and only one of this and the runner's
+rename can win. [test_every_add_that_was_answered_yes_is_in_the_result]
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import os
 import time
 
-TYPE_CHECKING = False  # as typing has it, which is slow to import
+TYPE_CHECKING = False  # like typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -36,8 +37,8 @@ OUTSIDE = (
     "the step that adds it. To queue a job of its own: farro enqueue -- make test"
 )
 
-# Set by execution.calls where functions run on threads of the worker: the environment and the folder of the step that
-# this thread is, None on a thread that is none.
+# Set by function_calls, where functions run on threads of the worker: returns the environment and the folder of the
+# step that this thread runs; None on any other thread.
 inside: Callable[[], tuple[Mapping[str, str], str] | None] | None = None
 
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -60,12 +61,12 @@ def add_task(
     tool: str = "unix",
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """Add a step to the plan whose step this process is, and return its id.
+    """Add a step to the plan of the running step, and return its id.
 
     It runs when the step that adds it has succeeded, after those that it `needs` and those added before it; in this
     folder unless `cwd` names another. InputError: no step is running here, or a value is wrong. Refused: the plan is
-    over, nothing was added. StorageTrouble: the disk said no, nothing was added. `environ` is for a Python tool inside
-    the worker, whose environment is not the process's own (`Call.add_task`).
+    over; nothing was added. StorageTrouble: the disk refused it; nothing was added. `environ` is for a Python tool
+    inside the worker, whose environment is not the process's own (`Call.add_task`).
     """
     around, here = (inside and environ is None and inside()) or (os.environ if environ is None else environ, "")
     folder, added_by = around.get(FOLDER), around.get(STEP)
@@ -82,24 +83,9 @@ def add_task(
     }
     if input_from is not None:
         task["input_from_step"] = _id("input_from", input_from)
-    if timeout is not None:
-        if not _is_number(timeout) or not 0 < timeout <= 365 * 86_400:
-            raise _wrong(f"timeout: {timeout!r} must be positive and at most a year, in seconds")
-        task["timeout"] = timeout
     if env:
         task["env"] = {_text("env", name): _text(f"env.{name}", value) for name, value in env.items()}
-    if retries:
-        if not _is_number(retries) or retries not in range(101):
-            raise _wrong(f"retries: {retries!r} is not a whole number from 0 to 100")
-        task["retries"] = retries
-    if retry_delay:
-        if not _is_number(retry_delay) or not 0 <= retry_delay <= 3600:
-            raise _wrong(f"retry_delay: {retry_delay!r} must not be negative, and at most an hour, in seconds")
-        task["retry_delay"] = retry_delay
-    if retry_backoff != 1:
-        if not _is_number(retry_backoff) or not 1 <= retry_backoff <= 10:
-            raise _wrong(f"retry_backoff: {retry_backoff!r} is not a number from 1 to 10")
-        task["retry_backoff"] = retry_backoff
+    task |= _limits(timeout, retries, retry_delay, retry_backoff)
     if not command:
         raise _wrong("there is no command; for example: farro task add -- make test")
     try:
@@ -112,8 +98,31 @@ def add_task(
     return str(task["id"])
 
 
+def _limits(timeout: float | None, retries: int, retry_delay: float, retry_backoff: float) -> dict[str, object]:
+    """Return the fields that differ from their defaults, checked."""
+    found: dict[str, object] = {}
+    if timeout is not None:
+        if not _is_number(timeout) or not 0 < timeout <= 365 * 86_400:
+            raise _wrong(f"timeout: {timeout!r} must be positive and at most a year, in seconds")
+        found["timeout"] = timeout
+    if retries:
+        if not _is_number(retries) or retries not in range(101):
+            raise _wrong(f"retries: {retries!r} is not a whole number from 0 to 100")
+        found["retries"] = retries
+    if retry_delay:
+        if not _is_number(retry_delay) or not 0 <= retry_delay <= 3600:
+            raise _wrong(f"retry_delay: {retry_delay!r} must not be negative, and at most an hour, in seconds")
+        found["retry_delay"] = retry_delay
+    if retry_backoff != 1:
+        if not _is_number(retry_backoff) or not 1 <= retry_backoff <= 10:
+            raise _wrong(f"retry_backoff: {retry_backoff!r} is not a number from 1 to 10")
+        found["retry_backoff"] = retry_backoff
+    return found
+
+
 def is_id(text: str) -> bool:
-    """As plans.model.ID_PATTERN, which would cost the import of `re`. Test: test_ids_of_tasks_are_ids_of_steps."""
+    """Return whether the text matches plans.model.ID_PATTERN, without importing `re`. Test:
+    test_ids_of_tasks_are_ids_of_steps."""
     return 0 < len(text) <= 64 and text[0] in _FIRST and all(char in _FIRST or char in "_-" for char in text)
 
 
@@ -139,7 +148,8 @@ def _hand_over(folder: str, name: str, data: bytes) -> None:
 
 
 def _make_sure(folder: str, name: str) -> None:
-    """Return when the runner has it, or will have. In the order in which the file can wander: nothing is missed."""
+    """Return when the runner has the file, or will have it. Checks in the order in which the file can move, so that
+    nothing is missed."""
     if os.path.lexists(f"{folder}/{name}{NEW}") or os.path.lexists(f"{folder}/{name}{TAKEN}"):
         return
     if _unlinked(f"{folder}{SEALED}/{name}{NEW}"):
@@ -147,7 +157,7 @@ def _make_sure(folder: str, name: str) -> None:
     if not os.path.lexists(f"{folder}{SEALED}/{name}{TAKEN}"):
         from farro.errors import FarroError
 
-        raise FarroError("the job went on while the task was added, and whether it was taken cannot be told from here")
+        raise FarroError("the job went on while the task was added, and it is unknown whether the task was taken")
 
 
 def _unlinked(path: str) -> bool:
@@ -159,7 +169,7 @@ def _unlinked(path: str) -> bool:
 
 
 def _json(value: object) -> str:
-    """JSON of texts, numbers, lists and dicts: the module `json` would cost a third of the start."""
+    """Encode texts, numbers, lists and dicts; importing `json` would cost a third of the start-up."""
     if isinstance(value, str):
         return f'"{value.translate(_ESCAPES)}"'
     if isinstance(value, dict):
@@ -174,13 +184,14 @@ def _is_number(value: object) -> bool:
 
 
 def _texts(name: str, values: Iterable[str]) -> list[str]:
-    if isinstance(values, str):  # its characters would pass for the items
+    if isinstance(values, str):  # its characters would pass as items
         raise _wrong(f"{name}: {values!r} is a text; give a list of texts")
     return [_text(f"{name}[{place}]", value) for place, value in enumerate(values)]
 
 
 def _text(name: str, value: object) -> str:
-    """A task that holds anything else would fail the plan when it is taken, where nobody sees who wrote it."""
+    """Check that it is text. Any other value would fail the plan when the task is taken, far from the code that
+    added it."""
     if not isinstance(value, str):
         raise _wrong(f"{name}: {value!r} is not text")
     if "\0" in value:
@@ -189,7 +200,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _beside(cwd: str | None) -> str:
-    """The folder that a relative `cwd` is in."""
+    """Return the folder that a relative `cwd` refers to."""
     if cwd and os.path.isabs(cwd):
         return ""
     try:
@@ -208,7 +219,7 @@ def _id(name: str, value: object) -> str:
 
 
 def _wrong(message: str) -> Exception:
-    from farro.errors import InputError  # here: most tasks are right, and its module is slow to import
+    from farro.errors import InputError  # here: slow to import, and most tasks are valid
 
     return InputError(message)
 

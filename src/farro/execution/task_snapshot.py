@@ -1,7 +1,4 @@
-"""The task that a job follows, from its own snapshot: .snapshot/task.json or task.md, as it was at the first claim.
-
-Keeping it there lives in services.snapshot; what it means lives in roles.task and roles.workflow.
-"""
+"""Read the task that a job follows from its snapshot: .snapshot/task.json or task.md, as it was at the first claim."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ NAMES = ("task.json", "task.md")
 
 
 def kept(job_folder: str) -> WorkflowTask | TaskText | None:
-    """None: the job follows none. BadDocument: what is kept is wrong."""
+    """Return the task. None: the job follows none. BadDocument: the snapshot is invalid."""
     for name in NAMES:
         try:
             text = fs.read_bytes(f"{job_folder}/.snapshot/{name}", _LIMIT)
@@ -27,7 +24,7 @@ def kept(job_folder: str) -> WorkflowTask | TaskText | None:
 
 
 def question(folder: str, life: Lifecycle) -> str:
-    """What a person is asked about a job that waits for one."""
+    """Return what a person is asked about a job that waits for one."""
     task, step = readable_task(folder), (life.hops[-1].route or {}).get("step")
     if task is not None and isinstance(step, int) and 0 <= step < len(task.workflow):
         return task.workflow[step].rubric
@@ -35,7 +32,7 @@ def question(folder: str, life: Lifecycle) -> str:
 
 
 def readable_task(folder: str) -> WorkflowTask | None:
-    """Return the task that a job follows; None when it follows none, or one that cannot be read."""
+    """Return the task that a job follows; None if it follows none, or it cannot be read."""
     try:
         found = kept(folder)
     except (BadDocument, OSError):

@@ -1,7 +1,5 @@
-"""Which tools steps may name here: built in, of the config, of installed packages, and programs on the PATH.
-
-How a step finds its tool lives in execution.commands; what a tool says of itself, in execution.descriptions.
-"""
+"""List the tools that steps may use here: built in, from the config, from installed packages, and programs on the
+PATH."""
 
 from __future__ import annotations
 
@@ -22,63 +20,65 @@ from farro.lazy_dataclass import dataclass, field
 
 PREFIXES = ("agx-", "farro-")
 PATIENCE_S = 2.0
-PYTHON_PATIENCE_S = 10.0  # a heavy library takes seconds to import, and the worker would wait for it
+PYTHON_PATIENCE_S = 10.0  # a heavy library takes seconds to import, and the worker waits for that, too
 LIMIT = 256 * 1024  # bytes of a description
 _AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tool:
+class ToolInfo:
+    """A tool, where it comes from, and its own description."""
+
     name: str
     kind: str  # built in, program, python
     comes_from: str  # farro, config, package, PATH
     where: str  # the file, or pkg.mod:function
     usable: bool = True
     said: Description = field(default_factory=Description)
-    trouble: str | None = None  # why it cannot be used, or why it is not described
+    trouble: str | None = None  # why it cannot be used, or has no description
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where programs are looked for."""
+class ProgramSearch:
+    """Where to search for programs."""
 
     env: Mapping[str, str]
     cwd: str
 
 
-def listed(tools: Tools, place: Place, *, configured: Sequence[str], on_path: bool = False) -> list[Tool]:
-    """Every tool with what it says of itself. No tool, whatever it does, keeps the others from being listed."""
+def listed(tools: Tools, search: ProgramSearch, *, configured: Sequence[str], on_path: bool = False) -> list[ToolInfo]:
+    """List every tool with its description. A tool that misbehaves does not keep the others from being listed."""
     built_in = {name: tool for name, tool in _BUILT_IN.items() if name not in configured}
-    asks: list[Callable[[], Tool]] = [partial(_built_in, name) for name in built_in]
+    asks: list[Callable[[], ToolInfo]] = [partial(_built_in, name) for name in built_in]
     for name in sorted(set(tools.names()) - set(built_in), key=lambda name: (name not in configured, name)):
-        asks.append(_registered(tools, name, "config" if name in configured else "package", place))
+        asks.append(_registered(tools, name, "config" if name in configured else "package", search))
     if on_path:
         known = set(tools.names())
-        asks += [_program(name, (file,), "PATH", place) for name, file in _on_path(place) if name not in known]
+        asks += [_program(name, (file,), "PATH", search) for name, file in _on_path(search) if name not in known]
     with ThreadPoolExecutor(_AT_ONCE, "describe") as threads:
         return list(threads.map(lambda describe: describe(), asks))
 
 
-def names(tools: Tools, place: Place) -> list[str]:
-    """What a worker there can offer, without asking any tool anything: built in, registered, and on the PATH."""
-    return sorted({*_BUILT_IN, *tools.names(), *(name for name, _ in _on_path(place))})
+def names(tools: Tools, search: ProgramSearch) -> list[str]:
+    """Return the tools that a worker here offers, without running any: built in, registered, and on the PATH."""
+    return sorted({*_BUILT_IN, *tools.names(), *(name for name, _ in _on_path(search))})
 
 
-def one(tools: Tools, place: Place, name: str, *, configured: Sequence[str]) -> Tool:
-    """The tool that a step of that name would use. InputError says which there are."""
+def one(tools: Tools, search: ProgramSearch, name: str, *, configured: Sequence[str]) -> ToolInfo:
+    """Return the tool that a step of that name would use. InputError says which there are."""
     if name in _BUILT_IN and name not in configured:
         return _built_in(name)
     if name in tools.names():
-        return _registered(tools, name, "config" if name in configured else "package", place)()
-    file = which(name, place.env.get("PATH"), place.cwd) if os.sep not in name else None
+        return _registered(tools, name, "config" if name in configured else "package", search)()
+    file = which(name, search.env.get("PATH"), search.cwd) if os.sep not in name else None
     if file is None:
-        import difflib  # here: only a mistake pays for it
+        import difflib  # here: only needed for a wrong name
 
-        known = [UNIX, *tools.names(), *(found for found, _ in _on_path(place))]
+        known = [UNIX, *tools.names(), *(found for found, _ in _on_path(search))]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no tool {name} here; {hint}`farro tools --path` lists what there is")
-    return _program(name, (file,), "PATH", place)()
+    return _program(name, (file,), "PATH", search)()
 
 
 _BUILT_IN = {
@@ -87,62 +87,62 @@ _BUILT_IN = {
 }
 
 
-def _built_in(name: str) -> Tool:
+def _built_in(name: str) -> ToolInfo:
     said = Description(description=_BUILT_IN[name])
-    return Tool(name=name, kind="built in", comes_from="farro", where="", said=said)
+    return ToolInfo(name=name, kind="built in", comes_from="farro", where="", said=said)
 
 
-def _registered(tools: Tools, name: str, comes_from: str, place: Place) -> Callable[[], Tool]:
+def _registered(tools: Tools, name: str, comes_from: str, search: ProgramSearch) -> Callable[[], ToolInfo]:
     value = tools.named(name)
     if isinstance(value, str):
-        return _python(name, value, comes_from, place)
+        return _python(name, value, comes_from, search)
     if callable(value):
-        found = Tool(name=name, kind="python", comes_from=comes_from, where=repr(value))
-        return lambda: _told(found, tool_descriptions.of_function(value))
-    return _program(name, value or (name,), comes_from, place)
+        found = ToolInfo(name=name, kind="python", comes_from=comes_from, where=repr(value))
+        return lambda: _described(found, tool_descriptions.of_function(value))
+    return _program(name, value or (name,), comes_from, search)
 
 
-def _python(name: str, reference: str, comes_from: str, place: Place) -> Callable[[], Tool]:
-    found = Tool(name=name, kind="python", comes_from=comes_from, where=reference)
+def _python(name: str, reference: str, comes_from: str, search: ProgramSearch) -> Callable[[], ToolInfo]:
+    found = ToolInfo(name=name, kind="python", comes_from=comes_from, where=reference)
 
-    def describe() -> Tool:
+    def describe() -> ToolInfo:
         asked = tool_descriptions.command_line(reference)
-        answer = ask(asked, timeout_s=PYTHON_PATIENCE_S, limit=LIMIT, cwd=place.cwd, env=place.env)
+        answer = ask(asked, timeout_s=PYTHON_PATIENCE_S, limit=LIMIT, cwd=search.cwd, env=search.env)
         if answer.trouble is not None:
             return replace(found, usable=False, trouble=f"importing it {answer.trouble}")
         said, usable = tool_descriptions.from_child(answer.stdout)
-        return replace(_told(found, said), usable=usable)
+        return replace(_described(found, said), usable=usable)
 
     return describe
 
 
-def _program(name: str, argv: Sequence[str], comes_from: str, place: Place) -> Callable[[], Tool]:
-    file = which(argv[0], place.env.get("PATH"), place.cwd)
-    found = Tool(name=name, kind="program", comes_from=comes_from, where=file or argv[0])
+def _program(name: str, argv: Sequence[str], comes_from: str, search: ProgramSearch) -> Callable[[], ToolInfo]:
+    file = which(argv[0], search.env.get("PATH"), search.cwd)
+    found = ToolInfo(name=name, kind="program", comes_from=comes_from, where=file or argv[0])
     if file is None:
         missing = replace(found, usable=False, trouble=f"{argv[0]} was not found, or is not executable")
         return lambda: missing
 
-    def describe() -> Tool:
+    def describe() -> ToolInfo:
         asked = [file, *argv[1:], "--describe"]
-        answer = ask(asked, timeout_s=PATIENCE_S, limit=LIMIT, cwd=place.cwd, env=place.env)
+        answer = ask(asked, timeout_s=PATIENCE_S, limit=LIMIT, cwd=search.cwd, env=search.env)
         if answer.trouble is not None:
             return replace(found, trouble=f"--describe {answer.trouble}")
         said = tool_descriptions.parse(answer.stdout)
-        return _told(found, f"--describe {said}" if isinstance(said, str) else said)
+        return _described(found, f"--describe {said}" if isinstance(said, str) else said)
 
     return describe
 
 
-def _told(tool: Tool, said: Description | str) -> Tool:
+def _described(tool: ToolInfo, said: Description | str) -> ToolInfo:
     return replace(tool, trouble=said) if isinstance(said, str) else replace(tool, said=said)
 
 
-def _on_path(place: Place) -> Iterator[tuple[str, str]]:
-    """Programs by their names, each where the PATH has it first."""
+def _on_path(search: ProgramSearch) -> Iterator[tuple[str, str]]:
+    """Yield programs with their files, each where the PATH has it first."""
     seen: set[str] = set()
-    for folder in place.env.get("PATH", os.defpath).split(os.pathsep):
-        where = os.path.join(place.cwd, folder or ".")
+    for folder in search.env.get("PATH", os.defpath).split(os.pathsep):
+        where = os.path.join(search.cwd, folder or ".")
         try:
             names = sorted(listdir(where))
         except OSError:

@@ -1,9 +1,9 @@
-"""What a tool says of itself: the JSON of `<tool> --describe`, and what a Python function tells by its docstring.
+"""Read a tool's description of itself: the JSON of `<tool> --describe`, or a Python function's docstring.
 
-Asking lives in operations.tools. A tool owes nobody a description, and a wrong one breaks nothing: what cannot be
-understood is left out, and said.
+A description is optional, and a wrong one breaks nothing: what cannot be understood is left out and reported.
 
     {"name": "agx-ocr", "version": "1.2", "description": "Reads text from images.",
+
      "commands": [{"name": "read", "args": ["FILE"], "description": "Prints the text of an image."}]}
 """
 
@@ -25,7 +25,9 @@ _MOST = 100  # commands
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CommandTold:
+class CommandDescription:
+    """One command of a tool."""
+
     name: str
     args: tuple[str, ...] = ()
     description: str = ""
@@ -33,16 +35,16 @@ class CommandTold:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Description:
-    """Everything is optional; unknown members are let through by being left out."""
+    """A tool's description. Everything is optional; unknown members are ignored."""
 
     name: str = ""
     version: str = ""
     description: str = ""
-    commands: tuple[CommandTold, ...] = ()
+    commands: tuple[CommandDescription, ...] = ()
 
 
 def parse(text: bytes) -> Description | str:
-    """The description, or why this is none."""
+    """Return the description, or why this is none."""
     if not text.strip():
         return "said nothing"
     try:
@@ -53,6 +55,7 @@ def parse(text: bytes) -> Description | str:
 
 
 def of_data(data: Any) -> Description | str:
+    """Return the description in decoded JSON, or why this is none."""
     if not isinstance(data, dict):
         return "did not answer with a JSON object"
     commands = data.get("commands")
@@ -65,62 +68,64 @@ def of_data(data: Any) -> Description | str:
 
 
 def of_function(function: Callable[..., Any]) -> Description | str:
-    """Its `describe` attribute (text, an object, or a function that answers one of them), else its docstring."""
-    told = getattr(function, "describe", None)
-    if callable(told):
+    """Return the function's `describe` attribute (text, an object, or a function that returns one), else its
+    docstring."""
+    answer = getattr(function, "describe", None)
+    if callable(answer):
         try:
-            told = told()
+            answer = answer()
         except Exception as error:  # noqa: BLE001 - a tool's own code
             return f"describe() raised {type(error).__name__}"
-    if isinstance(told, str):
-        return Description(description=_text(told))
-    if told is not None:
-        return of_data(told)
+    if isinstance(answer, str):
+        return Description(description=_text(answer))
+    if answer is not None:
+        return of_data(answer)
     lines = (inspect.getdoc(function) or "").strip().splitlines()
     return Description(description=_text(lines[0]) if lines else "")
 
 
-# As execution.child: imported from where the worker does, whatever the child's cwd and PYTHONPATH are.
+# The child imports from where the worker does, whatever its cwd and PYTHONPATH are.
 _BOOT = "import json,sys;sys.path[:]=json.loads(sys.argv[1]);from farro.execution.tool_descriptions import main;main()"
 
 
 def command_line(reference: str) -> list[str]:
-    """What to execute to have the function of that name described: a module may do anything while it is imported."""
+    """Return the command that describes the function of that name, in a child: a module may do anything while it is
+    imported."""
     return [sys.executable, "-P", "-c", _BOOT, json.dumps(sys.path), reference]
 
 
 def main() -> None:
-    """Runs in that child. What the module prints goes nowhere; the answer is one JSON object."""
-    answer = os.dup(1)
+    """Run in that child. What the module prints is discarded; the answer is one JSON object."""
+    stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         said = of_function(load(sys.argv[2]))
     except ToolTrouble as trouble:
-        told: dict[str, Any] = {"unusable": str(trouble)}
+        answer: dict[str, Any] = {"unusable": str(trouble)}
     else:
-        told = {"trouble": said} if isinstance(said, str) else {"said": asdict(said)}
-    with os.fdopen(answer, "w", encoding="utf-8") as stream:
-        json.dump(told, stream)
+        answer = {"trouble": said} if isinstance(said, str) else {"said": asdict(said)}
+    with os.fdopen(stdout, "w", encoding="utf-8") as stream:
+        json.dump(answer, stream)
 
 
 def from_child(text: bytes) -> tuple[Description | str, bool]:
-    """What `main` told: the description or what is wrong, and whether the function can be used."""
+    """Decode what `main` wrote: the description or what is wrong, and whether the function can be used."""
     try:
-        told = json.loads(text)
+        answer = json.loads(text)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
+        answer = None
+    if not isinstance(answer, dict):
         return "importing it ended the interpreter", False
-    if "unusable" in told:
-        return str(told["unusable"]), False
-    return (str(told["trouble"]), True) if "trouble" in told else (of_data(told.get("said")), True)
+    if "unusable" in answer:
+        return str(answer["unusable"]), False
+    return (str(answer["trouble"]), True) if "trouble" in answer else (of_data(answer.get("said")), True)
 
 
-def _command(data: Any) -> CommandTold:
+def _command(data: Any) -> CommandDescription:
     if not isinstance(data, dict):
-        return CommandTold(name=_text(data))
+        return CommandDescription(name=_text(data))
     args = data.get("args")
-    return CommandTold(
+    return CommandDescription(
         name=_text(data.get("name")),
         args=tuple(_argument(each) for each in (args if isinstance(args, list) else ())[:_MOST]),
         description=_text(data.get("description")),

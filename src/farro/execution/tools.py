@@ -1,9 +1,10 @@
-"""Tools that are not programs: Python callables by name, from the config, from code, or from installed packages.
-
-Programs are found on the PATH (commands.py); what a callable is handed and may return is said here, at `Call`.
+"""Register and find tools that are not programs: Python callables by name, from the config, from code, or from
+packages.
 
     def resize(call: Call) -> int | None:
+
         width = int(call.args[0])
+
         call.stdout.write(shrink(call.stdin.read(), width))
 
 registered as `Tools({"resize": "pkg.mod:resize"})` or as an entry point of the group `farro.tools`, and used by a step
@@ -13,6 +14,7 @@ registered as `Tools({"resize": "pkg.mod:resize"})` or as an entry point of the 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,19 +24,19 @@ from farro.execution import task_file
 from farro.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from farro.execution.function_streams import CallFiles
+    from farro.execution.functions import CallFiles
 
 GROUP = "farro.tools"
-FUNCTION = "function"  # calls what is marked with @farro.task
+FUNCTION = "function"  # calls functions marked with @farro.task
 BUILT_IN = {FUNCTION: "farro.execution.function_calls:run"}
 
 
 class ToolTrouble(Exception):
-    """A tool is registered, but its function cannot be had; the message says why."""
+    """A tool is registered, but its function cannot be loaded; the message says why."""
 
 
 class StepFailure(Exception):
-    """Raised by a tool that knows why its step fails: the job's error says it in these words, without a traceback."""
+    """Raised by a tool that knows why its step fails: the job's error has this message, without a traceback."""
 
     def __init__(
         self,
@@ -47,12 +49,12 @@ class StepFailure(Exception):
     ) -> None:
         self.category = category  # from a small set, for audit and metrics
         self.retryable = retryable  # a later attempt of the job may succeed
-        self.retry_after_s = retry_after_s  # … and not before that
+        self.retry_after_s = retry_after_s  # no attempt can succeed before that
         self.exit_code = exit_code
         super().__init__(message)
 
     def saying(self, message: str) -> StepFailure:
-        """The same in other words."""
+        """Return the same failure with another message."""
         return StepFailure(
             self.category,
             message,
@@ -66,11 +68,11 @@ class StepFailure(Exception):
 class Call:
     """One step, as a Python tool gets it.
 
-    The function returns None (success) or an exit code; an exception is a failed step, its traceback in the stderr. The
+    The function returns None (success) or an exit code; an exception fails the step, with its traceback in stderr. The
     three files are binary and are closed afterwards. `print` goes to the worker, not to the step. Processes that it
-    starts must get `env`, else they are not found when the tree is ended.
+    starts must get `env`, else they are not found when the step's processes are ended.
 
-    It runs on a thread of the worker; with a timeout on the step, in a child process if it is known by reference.
+    It runs on a thread of the worker; if the step has a timeout and the tool is known by reference, in a child process.
     """
 
     command: str
@@ -81,7 +83,7 @@ class Call:
     env: Mapping[str, str]
     cwd: str
     job_id: str
-    attempt_dir: str  # the place for files of its own; (job id, attempt) is the key for side effects elsewhere
+    attempt_dir: str  # for its own files; (job id, attempt) is the key for side effects elsewhere
 
     @property
     def attempt(self) -> int:
@@ -103,8 +105,8 @@ class Call:
         retry_backoff: float = 1,
         tool: str = "unix",
     ) -> str:
-        """`farro.add_task` for this step: one more step of its plan. Inside the worker the process's own environment
-        is not the step's, and its folder is not either."""
+        """Add a step to this step's plan, like `farro.add_task`: inside the worker, neither the process's
+        environment nor its working directory is the step's."""
         return task_file.add_task(
             command,
             args,
@@ -122,8 +124,8 @@ class Call:
         )
 
 
-class Late(Call):
-    """A call whose files and `attempt_dir` are made when the function asks for them: most never do."""
+class LazyCall(Call):
+    """A call whose files and `attempt_dir` are created when the function asks for them: most never do."""
 
     __slots__ = ("_files", "_make", "_place")
     _files: CallFiles
@@ -179,7 +181,7 @@ Function = Callable[[Call], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """A tool that is a function. `reference` is `pkg.mod:function`, None for an object that only this process has."""
+    """A tool that is a function. `reference` is `pkg.mod:function`; None for an object that only this process has."""
 
     function: Function
     reference: str | None
@@ -187,23 +189,23 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A tool that is a program at a place the config names; the step's command and args follow these."""
+    """A tool that is a program at a path from the config; the step's command and args are appended."""
 
     argv: tuple[str, ...]
 
 
 class Tools:
-    """Names → tools. A value is a callable, "pkg.mod:function", or a list that starts a command line. What the mapping
-    names is stronger than what is built in.
+    """Tools by name. A value is a callable, "pkg.mod:function", or a list that starts a command line. The mapping
+    overrides built-in tools.
 
-    Installed entry points are asked only for names that are not in the mapping: reading them takes milliseconds.
-    With a root their modules are found in its folder, too, by this process and all that are handed its path.
+    Installed entry points are read only for names that are not in the mapping: that takes milliseconds. With a root,
+    modules are also found in its folder, by this process and all that get its path.
     """
 
     def __init__(
         self, mapping: Mapping[str, str | Function | Sequence[str]] | None = None, root: str | None = None
     ) -> None:
-        self.declared = dict(mapping or {})  # for a runner of its own, which finds the installed ones by itself
+        self.declared = dict(mapping or {})  # for a runner process, which finds installed tools by itself
         self._mapping: dict[str, str | Function | Sequence[str]] = {**BUILT_IN, **self.declared}
         if root is not None and any(isinstance(value, str) for value in self.declared.values()):
             import_from(root)
@@ -211,14 +213,14 @@ class Tools:
         self._resolved: dict[str, Python | Program] = {}
 
     def with_one(self, name: str, function: Function) -> Tools:
-        """These, and one more that only the present plan has."""
+        """Return these and one more that only the present plan has."""
         more = Tools({**self._mapping, name: function})
         more._installed = self._installed
         more._resolved = {known: tool for known, tool in self._resolved.items() if known != name}
         return more
 
     def find(self, name: str) -> Python | Program | None:
-        """The tool of that name; None when there is none here. ToolTrouble when it cannot be imported."""
+        """Return the tool of that name; None if there is none. ToolTrouble: it cannot be imported."""
         if name not in self._resolved:
             value = self.named(name)
             if value is None:
@@ -227,23 +229,23 @@ class Tools:
         return self._resolved[name]
 
     def named(self, name: str) -> str | Function | Sequence[str] | None:
-        """What is registered under that name, as it was given; nothing is imported."""
+        """Return what is registered under that name, without importing it."""
         return self._mapping[name] if name in self._mapping else self._from_packages().get(name)
 
     def names(self) -> list[str]:
-        """Every name that is registered or installed."""
+        """Return every registered or installed name."""
         return sorted({*self._mapping, *self._from_packages()})
 
     def _from_packages(self) -> dict[str, str]:
         if self._installed is None:
-            from importlib.metadata import entry_points  # here: slow to import, and most plans name no such tool
+            from importlib.metadata import entry_points  # here: slow to import, and most plans use no such tool
 
             self._installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
         return self._installed
 
 
 def load(reference: str) -> Function:
-    """The function that `pkg.mod:function` names. ToolTrouble says what is wrong with it."""
+    """Return the function that `pkg.mod:function` names. ToolTrouble says what is wrong with it."""
     module_name, colon, path = reference.partition(":")
     if not (module_name and colon and path):
         raise ToolTrouble(f"{reference!r} does not name a function; write pkg.mod:function")
@@ -251,7 +253,7 @@ def load(reference: str) -> Function:
         found: Any = importlib.import_module(module_name)
         for name in path.split("."):
             found = getattr(found, name)
-    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported, and may want to leave
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported, or exit
         raise ToolTrouble(f"{reference}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ToolTrouble(f"{reference} is not callable")
@@ -260,14 +262,14 @@ def load(reference: str) -> Function:
 
 
 def import_from(root: str) -> None:
-    """Have modules found in a root's folder, too: after all others, for a file of the root must not stand in for a
-    module that the worker itself needs."""
+    """Let modules be found in a root's folder, too: after all others, because a file of the root must not replace a
+    module that the worker needs."""
     if root not in sys.path:
         sys.path.append(root)
 
 
 def exit_code(returned: object) -> int:
-    """What a tool returned, as an exit code."""
+    """Return what a tool returned as an exit code."""
     if returned is None:
         return 0
     if isinstance(returned, int) and not isinstance(returned, bool):  # True as an exit code would mean failure
@@ -275,8 +277,8 @@ def exit_code(returned: object) -> int:
     raise TypeError(f"a tool returns None or an exit code, not {returned!r}")
 
 
-def left_with(leaving: SystemExit) -> tuple[int, str]:
-    """What `sys.exit` in a tool means, as for a program: the exit code, and what is to be said on its stderr."""
+def exit_of(leaving: SystemExit) -> tuple[int, str]:
+    """Return what `sys.exit` in a tool means, as for a program: the exit code, and the text for its stderr."""
     if leaving.code is None:
         return 0, ""
     if isinstance(leaving.code, int):
@@ -292,3 +294,33 @@ def _resolve(name: str, value: str | Function | Sequence[str]) -> Python | Progr
     if not value:
         raise ToolTrouble(f"tool {name}: an empty command line")
     return Program(tuple(value))
+
+
+# The child imports from where the worker does, whatever its cwd and PYTHONPATH are: -P, then the worker's own path.
+_BOOT = (
+    "import json,sys;sys.path[:]=json.loads(sys.argv[1])['path'];from farro.execution import tools;tools.run_child()"
+)
+
+
+def child_command_line(reference: str, command: str, args: Sequence[str], attempt_dir: str) -> list[str]:
+    """Return the command that runs the function `reference` in a child process: a thread cannot be ended by force,
+    so a step with a timeout runs like that."""
+    spec = json.dumps({"reference": reference, "attempt_dir": attempt_dir, "path": sys.path})
+    return [sys.executable, "-P", "-c", _BOOT, spec, command, *args]
+
+
+def run_child() -> None:
+    """Run in the child: stdin, stdout and stderr are already the step's files."""
+    spec = json.loads(sys.argv[1])
+    call = Call(
+        command=sys.argv[2],
+        args=tuple(sys.argv[3:]),
+        stdin=sys.stdin.buffer,
+        stdout=sys.stdout.buffer,
+        stderr=sys.stderr.buffer,
+        env=dict(os.environ),
+        cwd=os.getcwd(),
+        job_id=os.environ.get("FARRO_JOB", ""),
+        attempt_dir=spec["attempt_dir"],
+    )
+    sys.exit(exit_code(load(spec["reference"])(call)))

@@ -1,6 +1,6 @@
-"""From a piece of work to an outcome: the prompt is loaded, its plan is run, what came of it is one of the closed set.
+"""Perform a piece of work: load the prompt, run its plan, and turn the result into an outcome.
 
-The one place that calls `run_plan` for a job, in the worker or in a runner of its own. Who calls this lives in runners.
+The only caller of `run_plan` for jobs, in the worker or in a runner process.
 """
 
 from __future__ import annotations
@@ -13,51 +13,59 @@ from typing import TYPE_CHECKING, Any, Protocol
 from farro.documents.encoding import encoder
 from farro.errors import BadDocument, Lost, NoFolder, StorageTrouble, SyncFailed
 from farro.execution.commands import AGENT
-from farro.execution.executor import run_plan
+from farro.execution.executor import PlanRun, run_plan
 from farro.execution.results import PlanResult
 from farro.execution.runner import TICK_S, Work
-from farro.execution.size_limit import ArtifactCap, TooLarge
+from farro.execution.size_limit import ArtifactCap, JobTooLarge
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Function, Tools
 from farro.host.clock import Clock
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 
 if TYPE_CHECKING:
     from farro.execution.confined import Confined
-    from farro.execution.step import Begun
+    from farro.execution.step import BegunCall
 
 
 def perform_work(
     work: Work,
     *,
-    plans: Plans,
+    plans: PlanCache,
     tools: Tools,
     clock: Clock,
     tick: Callable[[], None],
     stop: Stop,
     tick_every_s: float = TICK_S,
     agents: AgentSteps | None = None,
-    begun: Begun | None = None,
+    begun: BegunCall | None = None,
 ) -> Outcome:
-    """The outcome of the attempt. What `tick` raises goes through, and so does SyncFailed. `begun`: what row.py began.
+    """Run the attempt and return its outcome. `begun`: the call that function_batch began.
 
-    Whatever a plan does, it is an outcome of that job alone (RELIABILITY 26).
+    What `tick` raises goes through, and so does SyncFailed. Anything else that a plan does is an outcome of that job
+    alone (RELIABILITY 26).
     """
     cap = None if work.max_bytes is None else ArtifactCap(work.folder.rsplit("/", 2)[0], work.max_bytes)
+    attempt = _Attempt(
+        work=work,
+        tools=tools,
+        clock=clock,
+        tick=tick if cap is None else cap.then(tick),
+        stop=stop,
+        tick_every_s=tick_every_s,
+        agents=agents,
+    )
     try:
         if begun is not None:
-            plan = plans.of(work.prompt)
-            return told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None, begun), agents)
-        if cap is None:
-            return _run(work, plans, tools, clock, tick, stop, tick_every_s, agents)
-        outcome = _run(work, plans, tools, clock, cap.then(tick), stop, tick_every_s, agents)
-        if isinstance(outcome, Succeeded) and cap.exceeded():  # between two looks
+            return attempt.run_plan(plans.of(work.prompt), begun=begun)
+        outcome = attempt.run(plans.of(work.prompt))
+        if cap is not None and isinstance(outcome, Succeeded) and cap.exceeded():  # since the last tick
             return failed(work.job_id, "artifact_cap", cap.message)
         return outcome
-    except TooLarge:
+    except JobTooLarge:
         assert cap is not None
         return failed(work.job_id, "artifact_cap", cap.message)
     except (Lost, SyncFailed):
@@ -75,86 +83,83 @@ def perform_work(
         return bug(work.job_id, error)
 
 
-def _run(
-    work: Work,
-    plans: Plans,
-    tools: Tools,
-    clock: Clock,
-    tick: Callable[[], None],
-    stop: Stop,
-    tick_every_s: float,
-    agents: AgentSteps | None,
-) -> Outcome:
-    plan = plans.of(work.prompt)
-    if agents is not None and any(step.tool == AGENT for step in plan.steps):
-        tools = tools.with_one(AGENT, agents.tool(work, plan))
-    if is_agent_prompt(work.prompt):  # each call is confined by itself
-        return told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
-    if plan.allowed_paths is None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Attempt:
+    """One attempt, and what the worker runs it with."""
+
+    work: Work
+    tools: Tools
+    clock: Clock
+    tick: Callable[[], None]
+    stop: Stop
+    tick_every_s: float
+    agents: AgentSteps | None
+
+    def run(self, plan: Plan) -> Outcome:
+        work = self.work
+        if is_agent_prompt(work.prompt):  # each call of an agent is confined by itself
+            return self.run_plan(plan)
+        if plan.allowed_paths is not None:
+            return self._run_confined(plan, plan.allowed_paths)
         if work.guarding.paths_required:
             return failed(
                 work.job_id,
                 "allowed_paths_missing",
                 "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
             )
-        return told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
-    from farro.execution.confined import CannotConfine, Confined  # here: most plans do without
+        return self.run_plan(plan)
 
-    try:
-        confined = Confined.of(
+    def _run_confined(self, plan: Plan, allowed_paths: tuple[str, ...]) -> Outcome:
+        from farro.execution.confined import CannotConfine, Confined  # here: most plans do not need it
+
+        work = self.work
+        try:
+            confined = Confined.of(
+                root=work.root,
+                folder=work.folder,
+                marker=work.marker,
+                guarding=work.guarding,
+                wanted=allowed_paths,
+            )
+        except CannotConfine as cannot:
+            return failed(work.job_id, cannot.category, str(cannot))
+        try:
+            return self.run_plan(plan, confined=confined)
+        finally:
+            confined.close()
+
+    def run_plan(self, plan: Plan, *, confined: Confined | None = None, begun: BegunCall | None = None) -> Outcome:
+        work, tools = self.work, self.tools
+        if self.agents is not None and begun is None and any(step.tool == AGENT for step in plan.steps):
+            tools = tools.with_one(AGENT, self.agents.tool(work, plan))
+        if work.earlier or confined is not None or len(plan.steps) > 1:  # a single function may need no folder
+            work.make()
+        run = PlanRun(
+            attempt_dir=work.folder,
+            make=work.make,
+            job_id=work.job_id,
+            base_env=work.env,
+            cwd=work.cwd,
+            tools=tools,
+            claim_marker=work.marker,
+            tick=self.tick,
+            tick_every_s=self.tick_every_s,
+            stop=self.stop,
+            clock=self.clock,
             root=work.root,
-            folder=work.folder,
-            marker=work.marker,
-            guarding=work.guarding,
-            wanted=plan.allowed_paths,
+            step_timeout_s=work.step_timeout_s,
+            earlier=work.earlier,
+            durable=work.durable,
+            ahead_bytes=work.ahead_bytes,
+            confined=confined,
+            begun=begun,
         )
-    except CannotConfine as cannot:
-        return failed(work.job_id, cannot.category, str(cannot))
-    try:
-        return told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, confined), agents)
-    finally:
-        confined.close()
+        return outcome_of(work, plan, run_plan(plan, run), self.agents)
 
 
-def _run_plan(
-    work: Work,
-    plan: Plan,
-    tools: Tools,
-    clock: Clock,
-    tick: Callable[[], None],
-    stop: Stop,
-    tick_every_s: float,
-    confined: Confined | None,
-    begun: Begun | None = None,
-) -> PlanResult:
-    if work.earlier or confined is not None or len(plan.steps) > 1:  # a single function may do without a folder
-        work.make()
-    return run_plan(
-        plan,
-        attempt_dir=work.folder,
-        make=work.make,
-        job_id=work.job_id,
-        base_env=work.env,
-        cwd=work.cwd,
-        tools=tools,
-        claim_marker=work.marker,
-        tick=tick,
-        tick_every_s=tick_every_s,
-        stop=stop,
-        clock=clock,
-        root=work.root,
-        step_timeout_s=work.step_timeout_s,
-        earlier=work.earlier,
-        durable=work.durable,
-        ahead_bytes=work.ahead_bytes,
-        confined=confined,
-        begun=begun,
-    )
-
-
-def told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) -> Outcome:
-    """What came of a plan, as the outcome of its attempt."""
-    if result.error is not None and is_agent_prompt(work.prompt):  # of one step, which nobody wrote
+def outcome_of(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) -> Outcome:
+    """Turn the result of a plan into the outcome of its attempt."""
+    if result.error is not None and is_agent_prompt(work.prompt):  # its only step is generated, so its id means nothing
         message = result.error.message.removeprefix(f"step {plan.steps[0].id}: ")
         result = replace(result, error=replace(result.error, message=message))
     report = Report(result=result.to_json(work.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files)
@@ -167,16 +172,16 @@ def told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) 
 
 
 class AgentSteps(Protocol):
-    """Who answers agent steps (execution.agents)."""
+    """Answers agent steps (implemented by the agents slice)."""
 
     def tool(self, work: Work, plan: Plan) -> Function: ...
 
     def report(self, work: Work, result: PlanResult, plain: Report) -> Report:
-        """What an agent prompt leaves behind: the plain report, in the words of its role."""
+        """Return the report of an agent prompt: the plain report, with the role's answer."""
 
 
-class Plans:
-    """The plans of the last prompts: many jobs say the same, and checking it again would tell nothing new."""
+class PlanCache:
+    """Cache the plans of the last prompts: many jobs have the same prompt, and checking it again is useless."""
 
     def __init__(self, limit: int = 256) -> None:
         self._limit = limit
@@ -207,7 +212,8 @@ def failed(
     detail: str = "",
     files: tuple[str, ...] = (),
 ) -> Failed:
-    """An attempt that failed before, or beside, its steps. `detail` is shown indented, as somebody said it."""
+    """Return a failed outcome of an attempt that failed before, or outside of, its steps. `detail` is shown
+    indented."""
     markdown = f"# Failed\n\n**{category}**: {message}\n"
     if detail:
         markdown += "\n" + "\n".join("    " + line for line in detail.splitlines()) + "\n"
@@ -226,6 +232,6 @@ def failed(
 
 
 def bug(job_id: str, error: Exception) -> Failed:
-    """What nobody expected, with its traceback."""
+    """Return the outcome of an unexpected error, with its traceback."""
     detail = "".join(traceback.format_exception(error))
     return failed(job_id, "internal_error", f"{type(error).__name__}: {error}", detail=detail)

@@ -164,7 +164,7 @@ def _prepare(
     folder = store.folder(view)
     prompt = _prompt(folder, job_id)
     by_link = tree.in_folders(store)
-    past = resume.Past(added_by={}) if from_start else _past(folder, prompt, life, from_step)
+    past = resume.PastAttempts(added_by={}) if from_start else _past(folder, prompt, life, from_step)
     carried = None
     if past.lines:
         synced = durable or not by_link  # a job that is sent to another machine is complete, whatever its boot id
@@ -230,18 +230,18 @@ def _check_size(job_id: str, files: Mapping[str, str]) -> None:
         )
 
 
-def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: str | None) -> resume.Past:
+def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: str | None) -> resume.PastAttempts:
     """Return which steps of the job stay valid. None for a routed job: the new one starts in its first role."""
     try:
         plan: Plan = load_data(prompt, "prompt.json")
     except BadDocument:
-        return resume.Past(added_by={})  # it fails again and reports why
+        return resume.PastAttempts(added_by={})  # it fails again and reports why
     attempt = f"{folder}/attempts/{life.attempt + 1:04d}"
     earlier = resume.earlier(attempt, life.attempt + 1, 0, retried=life.retry_of is not None)
     found = resume.past(plan, () if life.hop_start else earlier)
     succeeded = [line["id"] for line in found.succeeded]
     if from_step is None and life.status is Status.SUCCEEDED and len(succeeded) == len(found.steps):
-        return resume.Past(added_by={})  # all steps succeeded: a retry means all of them
+        return resume.PastAttempts(added_by={})  # all steps succeeded: a retry means all of them
     kept = rerun.kept(found.steps, succeeded, parallel=plan.parallel, from_step=from_step)
     return resume.only(plan, found, kept)
 

@@ -16,7 +16,7 @@ from farro.queue import schedules
 from farro.queue.admission import Gate
 from farro.queue.schedules import Fired, ScheduleFile
 from farro.store.port import Store
-from farro.worker.daemon import Keeper
+from farro.worker.daemon import Daemon
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 REREAD_S = 60.0  # even if no schedule changed: a plan_file or the machine's time zones may have
@@ -91,7 +91,7 @@ class Timetable:
         return fired
 
 
-class Scheduler(Keeper):
+class Scheduler(Daemon):
     """A daemon that only fires schedules."""
 
     def __init__(self, *, store: Store, log: Log, timetable: Timetable) -> None:

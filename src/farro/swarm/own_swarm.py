@@ -25,7 +25,7 @@ from farro.swarm.plan import SwarmPlan
 from farro.swarm.requests import CommandRequest
 from farro.swarm.views import CommandView, SwarmView
 from farro.swarm.wire.names import Signal
-from farro.worker.runtime import Runtime, Seen
+from farro.worker.runtime import ProcessView, Runtime
 
 SWARM = "farro"
 WORKERS, SLOTS = 2, 2  # per role
@@ -143,7 +143,7 @@ def is_up(folder: str, view: SwarmView, found: Sequence[ComponentProcess]) -> bo
     return runs or bool(view.controller["alive"]) or views.orchestrator_runs(folder)
 
 
-def _uptime_s(seen: Seen, clock: Clock) -> float:
+def _uptime_s(seen: ProcessView, clock: Clock) -> float:
     return round(max(0.0, (clock.now() - parse_timestamp(seen.launched_at)).total_seconds()), 1)
 
 

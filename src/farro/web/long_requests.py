@@ -106,14 +106,14 @@ def replayed(house: House, asked: Asked) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolsTold:
-    tools: tuple[tools.Tool, ...]
+    tools: tuple[tools.ToolInfo, ...]
 
 
 def listed_tools(house: House, asked: Asked) -> Any:
     """Those that are registered. Programs that merely lie on the PATH are not asked: whoever may only look must not be
     able to choose what is started here."""
     ground = house.ground()
-    place = tools.Place(env=ground.env, cwd=ground.cwd)
+    place = tools.ProgramSearch(env=ground.env, cwd=ground.cwd)
     found = tools.listed(ground.tools, place, configured=list(house.settings.tools))
     return {"tools": [asdict(one) for one in found]}
 

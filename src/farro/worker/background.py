@@ -16,7 +16,7 @@ from farro.host import fs
 from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass
 from farro.roles.names import RUNNER
-from farro.worker.runtime import STOP_S, ProcessSpec, Runtime, Seen, Stopped
+from farro.worker.runtime import STOP_S, ProcessSpec, ProcessView, Runtime, Stopped
 
 FOLDER = "jobs/.components"
 SETTLED_S = 3.0  # one that has lived so long, without a word in its log, has started
@@ -27,7 +27,7 @@ _LOOK_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Started:
+class StartedService:
     """What became of one service when it was asked for."""
 
     name: str
@@ -69,12 +69,12 @@ def components(
     ]
 
 
-def start(runtime: Runtime, wanted: Sequence[ProcessSpec], clock: Clock) -> list[Started]:
+def start(runtime: Runtime, wanted: Sequence[ProcessSpec], clock: Clock) -> list[StartedService]:
     """Launch what does not run yet, and wait until each of those says that it is ready, or has ended."""
     if wanted:
         with contextlib.suppress(FileExistsError):
             fs.mkdir(os.path.dirname(wanted[0].log))
-    begun: dict[str, tuple[Started, int]] = {}
+    begun: dict[str, tuple[StartedService, int]] = {}
     for component in wanted:
         said_before = _size(component.log)
         try:
@@ -95,12 +95,12 @@ def stop(runtime: Runtime, grace_s: float = STOP_S) -> Sequence[Stopped]:
     return runtime.stop(names, grace_s) if names else []
 
 
-def running(runtime: Runtime) -> Sequence[Seen]:
+def running(runtime: Runtime) -> Sequence[ProcessView]:
     """The background services of a root, dead ones also."""
     return runtime.list()
 
 
-def _settled(runtime: Runtime, told: Started, offset: int, until_s: float, clock: Clock) -> Started:
+def _settled(runtime: Runtime, told: StartedService, offset: int, until_s: float, clock: Clock) -> StartedService:
     if told.what != "started":
         return told
     while True:
@@ -114,8 +114,8 @@ def _settled(runtime: Runtime, told: Started, offset: int, until_s: float, clock
         clock.sleep(_LOOK_S)
 
 
-def _told(seen: Seen, what: Literal["started", "already runs", "runs otherwise"]) -> Started:
-    return Started(name=seen.name, what=what, pid=seen.pid, log=seen.log)
+def _told(seen: ProcessView, what: Literal["started", "already runs", "runs otherwise"]) -> StartedService:
+    return StartedService(name=seen.name, what=what, pid=seen.pid, log=seen.log)
 
 
 def _size(path: str) -> int:

@@ -15,7 +15,7 @@ LEAST_S = 0.001  # so many as come in this time are worth one turn, where one by
 LONGEST_S = 0.01  # twice as long as a turn takes, up to this: where the store is slow, turns are dear
 
 
-class Gathering:
+class BatchWait:
     """Of one slot. `trips`: its store is a server, where a claim rides with the commit of the turn before."""
 
     def __init__(self, *, trips: bool) -> None:

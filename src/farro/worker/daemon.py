@@ -19,7 +19,7 @@ from farro.store.port import Agent, Store
 _TROUBLE_S = 1.0
 
 
-class Keeper(ABC):
+class Daemon(ABC):
     """`run_once` does one turn; `run` only repeats it."""
 
     def __init__(self, *, store: Store, name: str, log: Log) -> None:
@@ -61,7 +61,7 @@ class Keeper(ABC):
             self.rest(self.patience_s(every_s))
         except (FarroError, OSError) as error:  # a server that is away: what waits there comes back with it
             self._log("error", f"{type(error).__name__}: {error}", {"event": {"type": "keeper_trouble"}})
-            Keeper.rest(self, min(every_s, _TROUBLE_S))
+            Daemon.rest(self, min(every_s, _TROUBLE_S))
 
     def rest(self, seconds: float) -> None:
         """Sleep between two turns, or until stopped."""

@@ -36,7 +36,7 @@ AWAY = "manager_away"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handover:
+class HandOff:
     """Of one worker; one for all its slots."""
 
     store: Store

@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Lookout:
+class IdleWait:
     """One for all slots of a worker."""
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 from farro.errors import FarroError
 from farro.host import fs, leases
@@ -22,7 +23,27 @@ from farro.host.clock import Clock
 from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass, field
 from farro.store.fleet import Fleet
-from farro.worker.leader_port import Seat as SeatPort
+
+
+class Leadership(Protocol):
+    def take(self) -> bool:
+        """Whether this process has the seat, from now on or still."""
+
+    def stands(self) -> bool:
+        """Whether it has it at this moment, as far as it can know without asking: looked at before every act. A
+        process that slept for too long does not, whoever has it now."""
+
+    def holder(self) -> str:
+        """Who has it, for people."""
+
+    def beat(self) -> None:
+        """Say that the manager lives, at most every ten seconds."""
+
+    def silent_s(self) -> float | None:
+        """How long the manager has been silent; None: there never was one."""
+
+    def drop(self) -> None: ...
+
 
 LEASE = "agents/Manager/.lease"
 HEARTBEAT = "agents/Manager/.heartbeat"
@@ -32,7 +53,7 @@ _LIMIT = 4096
 
 
 @dataclass(kw_only=True)
-class Seat:
+class FileLeadership:
     """Of one root on one machine."""
 
     root: str
@@ -82,7 +103,7 @@ class Seat:
 
 
 @dataclass(kw_only=True)
-class FleetSeat:
+class FleetLeadership:
     """Of all machines that share a store. Its time is longer than that of an agent's lease there: a manager that slept
     through it has lost its agents too, so nothing that it was about to do is accepted any more.
 
@@ -131,7 +152,7 @@ class FleetSeat:
 
 
 @contextlib.contextmanager
-def beating(seat: SeatPort) -> Iterator[None]:
+def beating(seat: Leadership) -> Iterator[None]:
     """Beat while something runs whose time is bounded, and which the loop has to wait for."""
     over = threading.Event()
 

@@ -12,7 +12,7 @@ from farro.errors import BadName, InputError, Lost, NoFolder, NoTask, SyncFailed
 from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.runner import DEFAULTS, Guarding, Runner, StopRequest, Work
-from farro.execution.step import Begun
+from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.execution.work import bug, failed
 from farro.host.clock import Clock
@@ -28,12 +28,12 @@ from farro.worker.snapshot import Snapshots
 
 
 @runtime_checkable
-class InRow(Protocol):
+class BatchRunner(Protocol):
     """A runner that does several small jobs in a row (runners.inline)."""
 
-    def row(self, works: Sequence[Work]) -> list[Outcome | Begun]: ...
+    def run_jobs(self, works: Sequence[Work]) -> list[Outcome | BegunCall]: ...
 
-    def go_on(self, work: Work, begun: Begun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome: ...
+    def continue_run(self, work: Work, begun: BegunCall, *, tick: Callable[[], None], stop: StopRequest) -> Outcome: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,10 +55,10 @@ class Performer:
     guarding: Guarding = DEFAULTS
     confined_env: Callable[[], Mapping[str, str]] | None = None  # base_env of jobs with allowed_paths. None: the same
 
-    def row(self, claims: Iterable[Claim]) -> list[Outcome | Begun]:
+    def run_batch(self, claims: Iterable[Claim]) -> list[Outcome | BegunCall]:
         """What came of the first of these, as far as they are functions that are over in a moment: their outcomes, or
         what `perform` has to go on with, the last of which may be under way. The others were not begun."""
-        row: Callable[[Sequence[Work]], list[Outcome | Begun]] | None = getattr(self.runner, "row", None)
+        row: Callable[[Sequence[Work]], list[Outcome | BegunCall]] | None = getattr(self.runner, "run_jobs", None)
         if row is None:
             return []
         works = []
@@ -69,15 +69,15 @@ class Performer:
             works.append(self.work(claim))
         return row(works) if works else []
 
-    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: Begun | None = None) -> Outcome:
+    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: BegunCall | None = None) -> Outcome:
         """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written. So does
         NoFolder: nothing of it has begun. `begun`: what `row` told of it."""
         try:
             work = self.work(claim)
             runner = self.runner
             if begun is not None:
-                assert isinstance(runner, InRow)
-                return runner.go_on(work, begun, tick=tick, stop=stop)
+                assert isinstance(runner, BatchRunner)
+                return runner.continue_run(work, begun, tick=tick, stop=stop)
             if asks_agents(claim.envelope.prompt):
                 self._keep_snapshot(claim)
                 runner = runner if self.agents_runner is None else self.agents_runner()

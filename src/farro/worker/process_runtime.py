@@ -24,7 +24,7 @@ from farro.errors import AlreadyRunning, BadName, InputError
 from farro.host import cgroup_limits, fs, leases, process_identity, process_limits, process_table, process_tree
 from farro.host.clock import Clock
 from farro.jobs.times import timestamp
-from farro.worker.runtime import NAME, STOP_S, ProcessSpec, Seen, Stopped
+from farro.worker.runtime import NAME, STOP_S, ProcessSpec, ProcessView, Stopped
 
 MARK = "FARRO_COMPONENT"
 _LOCK, _TIDYING = ".lock", ".tidying"
@@ -41,7 +41,7 @@ class ProcessRuntime:
         self._clock = clock
         self._children: dict[int, tuple[str, str]] = {}  # pid → name and mark
 
-    def launch(self, component: ProcessSpec) -> Seen:
+    def launch(self, component: ProcessSpec) -> ProcessView:
         if NAME.fullmatch(component.name) is None:
             raise BadName(f"{component.name!r} is no name for a component: small letters, digits and dashes")
         if not component.argv:
@@ -78,7 +78,7 @@ class ProcessRuntime:
                 self._write(record)
             return _seen(record, alive=True)
 
-    def look(self, name: str) -> Seen | None:
+    def look(self, name: str) -> ProcessView | None:
         record = self._read(name)
         if not record:
             return None
@@ -90,7 +90,7 @@ class ProcessRuntime:
         alive = process_identity.matches(record)
         return _seen(record, alive=alive, exit_code=None if alive else self._exit_code(record))
 
-    def list(self) -> Sequence[Seen]:
+    def list(self) -> Sequence[ProcessView]:
         try:
             names = sorted(fs.listdir(self._folder))
         except FileNotFoundError:
@@ -259,8 +259,8 @@ def _bound(log: str) -> None:
         os.close(fd)
 
 
-def _seen(record: Mapping[str, Any], *, alive: bool, exit_code: int | None = None) -> Seen:
-    return Seen(
+def _seen(record: Mapping[str, Any], *, alive: bool, exit_code: int | None = None) -> ProcessView:
+    return ProcessView(
         name=record["name"],
         alive=alive,
         pid=record.get("pid"),

@@ -38,14 +38,14 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of an instance: part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ComponentLimits:
     """What a component may use; None: what its launcher may."""
 
     memory_bytes: int | None = None  # of all of its processes together where the machine can tell, else of each
     cpu_s: int | None = None  # seconds of CPU of a process; then it is ended
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = ComponentLimits()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +58,11 @@ class ProcessSpec:
     cwd: str
     log: str  # the file that its stdout and stderr are appended to
     image: str | None = None  # for runtimes of containers
-    limits: Limits = NO_LIMITS
+    limits: ComponentLimits = NO_LIMITS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class ProcessView:
     """A component as it was last launched, and whether it lives."""
 
     name: str
@@ -82,14 +82,14 @@ class Stopped:
 
 
 class Runtime(Protocol):
-    def launch(self, component: ProcessSpec) -> Seen:
+    def launch(self, component: ProcessSpec) -> ProcessView:
         """Start it, detached. AlreadyRunning when it lives; InputError when it cannot be executed here, or its limits
         cannot be set, and then nothing is left of it."""
 
-    def look(self, name: str) -> Seen | None:
+    def look(self, name: str) -> ProcessView | None:
         """None: never launched here, or stopped since."""
 
-    def list(self) -> Sequence[Seen]:
+    def list(self) -> Sequence[ProcessView]:
         """Every component that was launched and not stopped, dead ones also, by name."""
 
     def stop(self, names: Sequence[str], grace_s: float = STOP_S) -> Sequence[Stopped]:

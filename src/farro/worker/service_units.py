@@ -47,7 +47,7 @@ class Units:
 
 
 @dataclass(kw_only=True, slots=True)
-class Done:
+class ServiceChanges:
     """What was done, and what is left to a person."""
 
     written: list[str] = field(default_factory=list)
@@ -107,9 +107,9 @@ def _quoted(text: str, *, expands: bool = True, program: bool = False) -> str:
     return f'"{text.replace("$", "$$") if expands and not program else text}"'
 
 
-def install(folder: str, wanted: Units) -> Done:
+def install(folder: str, wanted: Units) -> ServiceChanges:
     """Write what is new or changed, and start it. Safe to repeat."""
-    done = Done()
+    done = ServiceChanges()
     for name in wanted.files:
         if not _is_ours(f"{folder}/{name}"):
             raise InputError(f"{folder}/{name} is there, and farro did not make it; move it away. Nothing was written")
@@ -128,9 +128,9 @@ def install(folder: str, wanted: Units) -> Done:
     return done
 
 
-def uninstall(folder: str, root: str) -> Done:
+def uninstall(folder: str, root: str) -> ServiceChanges:
     """Stop and remove what `install` made for this root, and nothing else."""
-    done = Done()
+    done = ServiceChanges()
     prefix = f"farro-{slug(root)}-"
     names = [f"{prefix}{part}.service" for part in ("worker@", "watchdog", "manager")]
     ours = [name for name in names if fs.exists(f"{folder}/{name}") and _is_ours(f"{folder}/{name}")]
@@ -179,7 +179,7 @@ def _started(folder: str, names: Sequence[str] | dict[str, str]) -> list[str]:
     return found
 
 
-def _order(done: Done, orders: Sequence[Sequence[str]]) -> None:
+def _order(done: ServiceChanges, orders: Sequence[Sequence[str]]) -> None:
     """Ask systemd; what it cannot be asked, or refuses, is left to the person."""
     if done.why is None and orders:
         done.why = systemd.unavailable()

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from farro.errors import AgentLost, FarroError, Lost, NoFolder, SyncFailed, TryAgain
-from farro.execution.step import Begun
+from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.host.clock import Clock
 from farro.host.thread_turns import Turns
@@ -24,9 +24,9 @@ from farro.jobs.outcomes import Outcome
 from farro.jobs.times import timestamp
 from farro.log.structured import Log, LogEvent, together
 from farro.store.port import Agent, BatchStore, Claim, PipelinedStore, WorkerStore
-from farro.worker.batch_wait import Gathering
-from farro.worker.hand_off import Handover
-from farro.worker.idle_wait import Lookout
+from farro.worker.batch_wait import BatchWait
+from farro.worker.hand_off import HandOff
+from farro.worker.idle_wait import IdleWait
 from farro.worker.perform import Performer
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
@@ -79,8 +79,8 @@ class Slot:
         log: Log,
         idle_s: float = IDLE_S,
         turns: Turns | None = None,
-        lookout: Lookout | None = None,
-        handover: Handover | None = None,
+        lookout: IdleWait | None = None,
+        handover: HandOff | None = None,
     ) -> None:
         self._store = store
         self._role = role
@@ -93,7 +93,7 @@ class Slot:
         self._clock = clock
         self._log = together(log)
         self._turns = turns or Turns()
-        self._lookout = lookout or Lookout()
+        self._lookout = lookout or IdleWait()
         self._handover = handover
         self._agent: Agent | None = None
         self._bulk = store if isinstance(store, BatchStore) else None
@@ -102,7 +102,7 @@ class Slot:
         self._next: list[Claim] | None = None  # claimed already, for the next turn; None: to be claimed
         self._end_s = 0.0  # of this stint
         self._reach = 1  # jobs that are claimed at once: grows while they are small
-        self._gathering = Gathering(trips=self._one_trip is not None)
+        self._gathering = BatchWait(trips=self._one_trip is not None)
 
     def join(self) -> Agent:
         """This slot's agent; a new one when it has none. InputError when the role, the name or a tag cannot be."""
@@ -183,11 +183,11 @@ class Slot:
         """Perform the next of them: as many as are over in a moment, or else one. What is over already does not wait
         for one that takes longer, and what is not begun is not kept from others meanwhile. Whether it was such a row:
         else it is no use to claim several."""
-        row = [] if self._stop.requested else self._performer.row(claims)
-        begun: list[tuple[Claim, Begun | None]] = []
+        row = [] if self._stop.requested else self._performer.run_batch(claims)
+        begun: list[tuple[Claim, BegunCall | None]] = []
         for came in row:
             claim = claims.popleft()
-            if isinstance(came, Begun):
+            if isinstance(came, BegunCall):
                 begun.append((claim, came))
             else:
                 ended.append((claim, came))
@@ -199,7 +199,7 @@ class Slot:
             self._perform(agent, claim, way)
         return bool(row)
 
-    def _perform(self, agent: Agent, claim: Claim, begun: Begun | None) -> None:
+    def _perform(self, agent: Agent, claim: Claim, begun: BegunCall | None) -> None:
         """One job, watched, to its end."""
         try:
             if begun is None or begun.run.exit is None:

@@ -11,10 +11,10 @@ from typing import Any
 from farro.errors import Lost
 from farro.log.structured import Log
 from farro.store.port import RecoveryAction, Store
-from farro.worker.daemon import Keeper
+from farro.worker.daemon import Daemon
 
 
-class Watchdog(Keeper):
+class Watchdog(Daemon):
     def __init__(self, *, store: Store, log: Log, sweep: Callable[[], Iterable[Mapping[str, Any]]] = tuple) -> None:
         super().__init__(store=store, name="watchdog", log=log)
         self._sweep = sweep  # what dead runners left

@@ -9,7 +9,7 @@ import pytest
 
 from farro.errors import StorageTrouble
 from farro.execution.runners.inline import InlineRunner
-from farro.execution.step import Begun
+from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
 from farro.host import processes
@@ -156,7 +156,7 @@ def test_finished_jobs_are_committed_before_another_is_retried(
     seen: list[int] = []
     perform = rigged.slot._perform
 
-    def away(agent: Agent, claim: Claim, begun: Begun | None) -> None:
+    def away(agent: Agent, claim: Claim, begun: BegunCall | None) -> None:
         if claim.job_id.startswith("quick"):
             perform(agent, claim, begun)
             return

@@ -28,9 +28,8 @@ from farro.roles import workflow
 from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
 from farro.store.port import Agent, Claim, Store
 from farro.worker import routing
-from farro.worker.daemon import Keeper
-from farro.worker.leader import beating
-from farro.worker.leader_port import Seat
+from farro.worker.daemon import Daemon
+from farro.worker.leader import Leadership, beating
 from farro.worker.snapshot import Snapshots
 
 _LOOK_S = 0.5  # the longest rest between two checks of the stop flag
@@ -39,7 +38,7 @@ _AT_ONCE = 200  # decisions in one turn, before other duties get theirs
 _RESULT = 1 << 20  # bytes of the last role's result.md that are repeated
 
 
-class Manager(Keeper):
+class Manager(Daemon):
     """Routes jobs between roles. See the module."""
 
     def __init__(
@@ -48,7 +47,7 @@ class Manager(Keeper):
         store: Store,
         log: Log,
         timetable: Timetable | None = None,
-        seat: Seat | None = None,
+        seat: Leadership | None = None,
         snapshots: Snapshots | None = None,
         auto_plan: AutoPlan | None = None,
         hooks: Hooks | None = None,

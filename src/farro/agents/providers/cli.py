@@ -131,7 +131,7 @@ class CliProvider:
                 if request.partial is not None:
                     output.pass_on(request.partial)
                 text, said = output.texts()
-            confined.end_strays()
+            confined.end_leftovers()
             violation = confined.violation(None, said.encode() if code != 0 else b"")
             if violation is not None:
                 raise self._trouble(violation, retryable=False, violation=True)

@@ -1,9 +1,7 @@
-"""How a runner and its worker talk: what the runner is told at its start, and the file in which it leaves the outcome.
+"""Exchange data between a worker and its runner process: the order at its start, and the file with the outcome.
 
-Starting runners lives in process; what runs in them, in job.
-
-The file is `outcome.json` in the attempt's folder, whole or not there; the worker takes it away when it has read it,
-and it alone commits. Invariant: an attempt's folder is new, so that what lies there is this runner's.
+The file is `outcome.json` in the attempt's folder, whole or absent; the worker removes it after reading, and it alone
+commits. Invariant: an attempt's folder is new, so the file is this runner's.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Su
 from farro.lazy_dataclass import dataclass
 
 OUTCOME = "outcome.json"
-LIMIT = 1 << 30  # bytes; a thousand steps with all that a result carries of their output are a tenth of it
+LIMIT = 1 << 30  # bytes; a thousand steps with the largest output in the result take a tenth of it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """All that a runner is told."""
+class RunnerOrder:
+    """Everything that a runner gets at its start."""
 
     work: Work
     tools: Mapping[str, Any]
@@ -44,7 +42,7 @@ class Order:
         return json.dumps(data).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> Order:
+    def from_line(cls, line: bytes) -> RunnerOrder:
         data = json.loads(line)
         return cls(
             work=Work.from_json(data["work"]),
@@ -55,12 +53,13 @@ class Order:
 
 
 def leave(folder: str, came: Outcome | SyncFailed) -> None:
-    """The runner's part: what came of the work, whole or not at all."""
+    """Write the outcome, whole or not at all. Called by the runner."""
     fs.write_atomic(f"{folder}/{OUTCOME}", json.dumps(_written(came)).encode(), sync=False)
 
 
 def take(folder: str) -> Outcome | None:
-    """The worker's part; None: the runner left nothing that can be read. SyncFailed as the runner met it."""
+    """Read the outcome. Called by the worker. None: there is none that can be read. Raises SyncFailed if the runner
+    met it."""
     try:
         data = json.loads(fs.read_bytes(f"{folder}/{OUTCOME}", LIMIT))
         came = _read(data)
@@ -76,13 +75,13 @@ def _written(came: Outcome | SyncFailed) -> dict[str, Any]:
         return {"outcome": "sync_failed", "message": str(came)}
     if isinstance(came, Released):
         return {"outcome": "released", "note": came.note}
-    told: dict[str, Any] = {"outcome": "succeeded", "report": asdict(came.report)}
+    data: dict[str, Any] = {"outcome": "succeeded", "report": asdict(came.report)}
     if isinstance(came, Failed):
         again = {"retryable": came.retryable, "retry_after_s": came.retry_after_s}
-        told |= {"outcome": "failed", "error": asdict(came.error), **again}
+        data |= {"outcome": "failed", "error": asdict(came.error), **again}
     elif not isinstance(came, Succeeded) or came.children:
         raise TypeError(f"a runner leaves no {came!r}")
-    return told
+    return data
 
 
 def _read(data: Mapping[str, Any]) -> Outcome:

@@ -1,25 +1,24 @@
-"""The inline runner: the plan runs inside the worker, on the slot's own thread. No start-up cost, and no wall between
-the worker and Python tools without a timeout.
+"""The inline runner: the plan runs inside the worker, on the slot's own thread.
 
-A process for each job is the other adapter's.
+No start-up cost, but Python tools without a timeout are not separated from the worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from farro.execution.function_batch import run_row
+from farro.execution.function_batch import run_batch
 from farro.execution.runner import TICK_S, StopRequest, Work
-from farro.execution.step import Begun
+from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.execution.work import AgentSteps, Plans, failed, perform_work
+from farro.execution.work import AgentSteps, PlanCache, failed, perform_work
 from farro.host.clock import Clock
 from farro.jobs.outcomes import Outcome
 
 
 class InlineRun:
-    """Port: Runner's handle. The work is done in `wait`: there is no other thread to do it."""
+    """The handle of one run. The work is done in `wait`: there is no other thread for it."""
 
     __slots__ = ("alive", "ended", "work")
 
@@ -30,11 +29,13 @@ class InlineRun:
 
 
 class _Terminated(BaseException):
-    """Raised out of a tick: run_plan ends everything at once. Not an Exception, which would be an outcome there."""
+    """Raised out of a tick: run_plan ends everything at once. Not an Exception, which would become an outcome there."""
 
 
 class InlineRunner:
-    late = True  # the folder is made when somebody needs it
+    """Port: Runner, inside the worker."""
+
+    late = True  # the attempt's folder is made when it is needed
 
     def __init__(
         self, *, tools: Tools, clock: Clock, tick_every_s: float = TICK_S, agents: AgentSteps | None = None
@@ -43,15 +44,15 @@ class InlineRunner:
         self._agents = agents
         self._clock = clock
         self._tick_every_s = tick_every_s
-        self._plans = Plans()
+        self._plans = PlanCache()
 
-    def row(self, works: Sequence[Work]) -> list[Outcome | Begun]:
-        """What came of the first of them, as far as they are functions that are over in a moment; not so, they are what
-        `go_on` takes. The others were not begun."""
-        return run_row(works, plans=self._plans, tools=self._tools, clock=self._clock)
+    def run_jobs(self, works: Sequence[Work]) -> list[Outcome | BegunCall]:
+        """Run the first of these as far as they are functions that are over in a moment. Returns outcomes, or what
+        `continue_run` has to continue. The others were not begun."""
+        return run_batch(works, plans=self._plans, tools=self._tools, clock=self._clock)
 
-    def go_on(self, work: Work, begun: Begun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
-        """As `spawn` and `wait`, of one that `row` began."""
+    def continue_run(self, work: Work, begun: BegunCall, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+        """Continue a call that `run_jobs` began, as `spawn` and `wait` would."""
         return self._performed(InlineRun(work), tick, stop, begun)
 
     def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> InlineRun:
@@ -61,13 +62,15 @@ class InlineRunner:
         return run.alive
 
     def terminate(self, run: InlineRun) -> None:
-        """Noticed at the next tick."""
+        """End the run at its next tick."""
         run.ended = True
 
     def wait(self, run: InlineRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
         return self._performed(run, tick, stop, None)
 
-    def _performed(self, run: InlineRun, tick: Callable[[], None], stop: StopRequest, begun: Begun | None) -> Outcome:
+    def _performed(
+        self, run: InlineRun, tick: Callable[[], None], stop: StopRequest, begun: BegunCall | None
+    ) -> Outcome:
         def own_tick() -> None:
             if run.ended:
                 raise _Terminated

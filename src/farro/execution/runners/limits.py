@@ -1,7 +1,4 @@
-"""Words for what hit a limit of the config: which key, and how much it permits.
-
-Setting limits lives in system.process_limits.
-"""
+"""Say which configured limit a process hit, and how much it permits."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _NO_MEMORY = ("MemoryError", "Cannot allocate memory", "annot allocate memory", 
 
 
 def hit(limits: ProcessLimits, *, number: int | None, cpu_s: float, said: str) -> str | None:
-    """The limit that ended a process by signal `number`, or that it complained of."""
+    """Return the limit that ended a process by signal `number`, or that its output complains of."""
     if limits.cpu_s is not None and (number == signals.CPU_LIMIT or (number == signals.KILL and cpu_s >= limits.cpu_s)):
         return f"its CPU time reached runners.cpu_s ({limits.cpu_s} s)"
     if limits.file_size is not None and (number == signals.FILE_SIZE_LIMIT or "File too large" in said):
@@ -35,13 +32,13 @@ def hit_by_runner(limits: ProcessLimits, ended: Exit, said: str) -> str | None:
 
 
 def named(failed: Failed, limits: ProcessLimits) -> Failed:
-    """The same outcome; where its last step hit a limit, its error says which."""
+    """Return the outcome; if its last step hit a limit, its error says which."""
     steps = failed.report.result.get("step_results")
     if limits == ProcessLimits() or failed.error.category != "step_failed" or not isinstance(steps, list) or not steps:
         return failed
     last: dict[str, Any] = steps[-1]
     code = last.get("exit_code", 0)
-    number = code - 128 if code > 128 else None  # its own signal, or one that a shell passed on
+    number = code - 128 if code > 128 else None  # its own signal, or one that a shell reported
     used_s = last.get("user_s", 0.0) + last.get("system_s", 0.0)
     why = hit(limits, number=number, cpu_s=used_s, said=f"{last.get('stderr', '')}")
     if why is None:

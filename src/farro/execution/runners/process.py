@@ -1,14 +1,13 @@
 """The process runner: one child process for each job, `farro run-job`. Whatever the job's code does to its process, the
 worker lives.
 
-What runs in the child lives in job; how many may live at once, in places. The worker alone holds the lease, heartbeats
-and commits: the child leaves its outcome in a file (handover).
+The worker alone holds the lease, heartbeats and commits: the child leaves its outcome in a file (hand_off).
 
-- The child carries the claim's mark in its environment, as every step does: kill and recovery find it (R6).
-- It is told to stop through its standard input, and knows by the end of that that its worker is dead.
-- What it says goes through a pipe into the attempt's runner.log, as much as is bounded there.
-- It is not forked from the worker: a fork of a process with threads inherits their locks, and a job's memory, modules
-  and open files would be its worker's. Measured: docs/decisions/a-runner-is-a-new-interpreter.md.
+- The child carries the claim's marker in its environment, as every step does: kill and recovery find it (R6).
+- It is told to stop through its standard input, and learns from the end of that input that its worker is dead.
+- Its output goes through a pipe into the attempt's runner.log, which is bounded.
+- It is not forked from the worker: a fork of a process with threads inherits their locks, and the job would share its
+  worker's memory, modules and open files. Measured: docs/decisions/a-runner-is-a-new-interpreter.md.
 """
 
 from __future__ import annotations
@@ -25,37 +24,94 @@ from typing import Any
 from farro.errors import InputError
 from farro.execution.runner import TICK_S, StopRequest, Work
 from farro.execution.runners import hand_off, limits
-from farro.execution.runners.hand_off import Order
-from farro.execution.runners.log import RunnerLog
-from farro.execution.runners.runner_slots import Place, Places
+from farro.execution.runners.hand_off import RunnerOrder
+from farro.execution.runners.runner_slots import RunnerSlot, RunnerSlots
 from farro.execution.work import failed
-from farro.host import process_identity, processes, waiting
+from farro.host import fs, process_identity, processes, waiting
 from farro.host.clock import Clock
 from farro.host.process_limits import ProcessLimits
 from farro.host.processes import Exit, Process
 from farro.jobs.outcomes import Outcome, Released
 from farro.log.structured import printable
 
+NAME = "runner.log"
+LIMIT = 1 << 20  # bytes from the beginning; of the rest, only the end is kept
+TAIL = 4096
+
+
+class RunnerLog:
+    """The runner's own output (a tool's `print`, a traceback, a crash): `runner.log` in the attempt's folder.
+
+    Written by the worker and bounded: a runner that writes forever fills neither disk nor memory. Created with the
+    first byte, because most runners write nothing.
+    """
+
+    def __init__(self, folder: str, *, limit: int = LIMIT) -> None:
+        self._path = f"{folder}/{NAME}"
+        self._room = limit
+        self._fd: int | None = None
+        self._broken = False
+        self._left_out = 0
+        self._tail = b""
+
+    def say(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-TAIL:]
+        kept = data[: self._room]
+        self._room -= len(kept)
+        self._left_out += len(data) - len(kept)
+        self._write(kept)
+
+    def close(self) -> None:
+        if self._left_out:
+            end = self._tail[-min(len(self._tail), self._left_out) :]
+            self._write(b"\n... %d bytes are left out here ...\n" % (self._left_out - len(end)) + end)
+            self._left_out = 0
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+            self._broken = True
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the log if it exists, relative to the attempt's folder."""
+        return (NAME,) if fs.exists(self._path) else ()
+
+    @property
+    def last_words(self) -> str:
+        return self._tail.decode("utf-8", "replace").strip()
+
+    def _write(self, data: bytes) -> None:
+        """Write to the log. A full disk, or a job that was taken away, is reported elsewhere."""
+        if not data or self._broken:
+            return
+        try:
+            if self._fd is None:
+                self._fd = fs.create_file(self._path)
+            fs.write(self._fd, data)
+        except OSError:
+            self._broken = True
+
+
 DIED = "runner_died"
-# A stop gives steps their grace (5 s), then two seconds more; a runner that is still there then is ended by force, and
-# the worker is gone within its ten.
+# A stop gives steps their grace (5 s), then two seconds more; a runner that is still there is ended by force, and the
+# worker is gone within its ten seconds.
 HARD_S = 3.5
 _CHUNK = 64 * 1024
-_TURN = 16  # chunks of a runner's talk before somebody else has a turn
+_TURN = 16  # chunks of a runner's output before other work
 
-# The runner imports from where the worker does, whatever its cwd and environment are (as execution.child).
+# The runner imports from where the worker does, whatever its cwd and environment are.
 _BOOT = "import sys;sys.path[:]={path!r};from farro.__main__ import main;main()"
 
 
 class ProcessRun:
-    """Port: Runner's handle: one child, and the pipes to it."""
+    """The handle of one run: one child, and the pipes to it."""
 
     def __init__(self, work: Work, outcome: Outcome | None = None) -> None:
         self.work = work
-        self.outcome = outcome  # of one that could not begin
+        self.outcome = outcome  # of a run that could not begin
         self.log = RunnerLog(work.folder)
         self.process: Process | None = None
-        self.place: Place | None = None
+        self.place: RunnerSlot | None = None
         self.terminated = False
         self.outgoing = b""
         self.control_fd: int | None = None
@@ -63,17 +119,17 @@ class ProcessRun:
         self.events: waiting.EventPoll | None = None
 
     def say(self, data: bytes) -> None:
-        """To the runner; sent by `pump`."""
+        """Queue data for the runner; `pump` sends it."""
         self.outgoing += data
         if self.control_fd is not None and self.events is not None:
             self.events.modify(self.control_fd, waiting.WRITES)
 
     def pump(self) -> None:
-        """Pass on what there is, in both directions, without waiting."""
+        """Pass on what there is in both directions, without waiting."""
         if self.events is not None and self.control_fd is not None:
             for fd, mask in self.events.poll(0):
                 if fd == self.control_fd and mask & waiting.BROKEN:
-                    self._close_control()  # it has closed its side: told again and again otherwise
+                    self._close_control()  # it has closed its side: epoll would report that again and again
                     break
         if self.control_fd is not None and self.outgoing:
             self._send(self.control_fd)
@@ -94,14 +150,14 @@ class ProcessRun:
             self.outgoing = self.outgoing[os.write(fd, self.outgoing[:_CHUNK]) :]  # noqa: TID251 - a pipe, no file
         except BlockingIOError:
             return
-        except BrokenPipeError:  # it is about to end: its exit tells
+        except BrokenPipeError:  # it is about to end: its exit says why
             self.outgoing = b""
         if not self.outgoing and self.events is not None:
             self.events.modify(fd, 0)
 
     def _close_control(self) -> None:
         if self.control_fd is not None:
-            os.close(self.control_fd)  # which takes it out of `events` too
+            os.close(self.control_fd)  # also removes it from `events`
             self.control_fd = None
 
     def _close_log(self) -> None:
@@ -123,20 +179,22 @@ class ProcessRun:
 
 
 class ProcessRunner:
+    """Port: Runner, in child processes."""
+
     def __init__(
         self,
         *,
         tools: Mapping[str, Any],
         environ: Mapping[str, str],
-        places: Places,
+        places: RunnerSlots,
         limits: ProcessLimits,
         clock: Clock,
         tick_every_s: float = TICK_S,
     ) -> None:
         if not waiting.HAS_EVENT_POLL:
-            raise InputError("runners of their own need Linux; set runners.kind to inline")
+            raise InputError("runner processes need Linux; set runners.kind to inline")
         self._tools = tools
-        self._environ = environ  # the runner's own, with marks; its steps get what the work says
+        self._environ = environ  # the runner's own, with markers; its steps get the work's environment
         self._places = places
         self._limits = limits
         self._clock = clock
@@ -161,7 +219,7 @@ class ProcessRunner:
             raise
         return run
 
-    def _start(self, run: ProcessRun, place: Place) -> None:
+    def _start(self, run: ProcessRun, place: RunnerSlot) -> None:
         work = run.work
         child_in, run.control_fd = os.pipe()
         run.log_fd, child_out = os.pipe()
@@ -174,7 +232,7 @@ class ProcessRunner:
             started_s = time.monotonic()
             with processes.starting():
                 popen = subprocess.Popen(
-                    # -u: what a tool printed before it crashed was said.
+                    # -u: what a tool printed before a crash must not be lost in a buffer.
                     [sys.executable, "-P", "-u", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
                     stdin=child_in,
                     stdout=child_out,
@@ -189,7 +247,7 @@ class ProcessRunner:
             os.close(child_in)
             os.close(child_out)
         place.note({"job_id": work.job_id, "claim": work.marker, **process_identity.identity_of(popen.pid)})
-        run.say(Order(work=work, tools=self._tools, limits=self._limits, place_fd=place.lease.fd).to_line())
+        run.say(RunnerOrder(work=work, tools=self._tools, limits=self._limits, place_fd=place.lease.fd).to_line())
         run.pump()
 
     def _marked(self, work: Work) -> dict[str, str]:
@@ -202,7 +260,7 @@ class ProcessRunner:
 
     def terminate(self, run: ProcessRun) -> None:
         run.terminated = True
-        if self.is_alive(run):  # by its mark: its number may be another's by now
+        if self.is_alive(run):  # by its marker: the pid may be another process's by now
             processes.end_marked(run.work.marker)
 
     def wait(self, run: ProcessRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
@@ -212,9 +270,9 @@ class ProcessRunner:
         assert process is not None
         try:
             self._until_end(run, process, tick, stop)
-            # Whatever ended it: its plan was over when it left its outcome, and nothing need be done again.
+            # Whatever ended it: its plan was over when it left its outcome, and nothing needs to be repeated.
             came = None if process.exit is None else hand_off.take(run.work.folder)
-            # One that left its outcome has ended its tree, and what it could not end is not ours to find cheaply.
+            # A runner that left its outcome has ended its processes; what it could not end cannot be found cheaply.
             if came is None or (not processes.childless() and processes.any_left()):
                 processes.end_marked(run.work.marker, while_waiting=tick, every_s=self._tick_every_s)
         except BaseException:
@@ -231,7 +289,7 @@ class ProcessRunner:
     def _until_end(self, run: ProcessRun, process: Process, tick: Callable[[], None], stop: StopRequest) -> None:
         assert run.events is not None
         ticked_s = self._clock.monotonic_s()
-        told_s: float | None = None
+        sent_s: float | None = None
         stop_fd: int | None = stop.fd
         run.events.register(stop.fd, waiting.READS)
         while True:
@@ -245,8 +303,8 @@ class ProcessRunner:
                 if stop_fd is not None:  # it stays readable: polling it again would spin
                     run.events.unregister(stop_fd)
                     stop_fd = None
-                if told_s is None or stop_at_s < told_s:  # a second stop shortens the first
-                    told_s = stop_at_s
+                if sent_s is None or stop_at_s < sent_s:  # a second stop shortens the first
+                    sent_s = stop_at_s
                     run.say(f"stop {max(stop_at_s - now_s, 0.0)}\n".encode())
                 until_s = min(until_s, stop_at_s + HARD_S)
             if run.terminated or (stop_at_s is not None and now_s >= stop_at_s + HARD_S):

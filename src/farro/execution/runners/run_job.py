@@ -1,11 +1,11 @@
-"""What runs in a runner: `farro run-job`, started by a worker for one attempt of one job.
+"""Run one attempt of one job in a runner process: `farro run-job`, started by a worker.
 
-Reads its order and the worker's word from standard input, runs the plan, leaves the outcome in the attempt's folder and
-ends. It claims, heartbeats and commits nothing: that is the worker's (process.py).
+Reads its order and the worker's messages from standard input, runs the plan, leaves the outcome in the attempt's folder
+and exits. It claims, heartbeats and commits nothing: that is the worker's.
 
-The worker's end of standard input closes when the worker dies. Then nobody waits for this job any more, and soon it is
-somebody else's: the runner ends what it started and itself. One that cannot (a tool holds the interpreter in C) is
-ended by recovery, by the mark in its environment, before anyone else may have the job (R6, RELIABILITY 23).
+The worker's end of standard input closes when the worker dies. Then no process waits for this job any more, and another
+worker will get it: the runner ends what it started and itself. One that cannot (a tool holds the interpreter in C) is
+ended by recovery, by the marker in its environment, before any other worker gets the job (R6, RELIABILITY 23).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import BinaryIO
 
 from farro.errors import SyncFailed
 from farro.execution.runners import hand_off, limits
-from farro.execution.runners.hand_off import Order
+from farro.execution.runners.hand_off import RunnerOrder
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.execution.work import Plans, perform_work
+from farro.execution.work import PlanCache, perform_work
 from farro.host import leases, process_limits, processes
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Failed, Outcome
@@ -32,17 +32,17 @@ _USAGE = "farro: run-job is started by a worker whose runner is `process`, never
 
 
 def main() -> int:
-    """The exit code; 0: the outcome was left."""
+    """Return the exit code; 0: the outcome was left."""
     if sys.stdin is None or sys.stdin.isatty():
         sys.stderr.write(_USAGE)
         return 2
-    faulthandler.enable()  # a crash says where it was
+    faulthandler.enable()  # a crash prints where it was
     control = _take_stdin()
     line = control.readline()
     if not line.endswith(b"\n"):
         sys.stderr.write(_USAGE)
         return 2
-    order = Order.from_line(line)
+    order = RunnerOrder.from_line(line)
     if order.place_fd is not None:
         leases.adopt(order.place_fd)
     processes.adopt_orphans()
@@ -56,17 +56,18 @@ def main() -> int:
 
 
 def end(code: int) -> None:
-    """Leave without waiting for threads that a tool left behind."""
+    """Exit without waiting for threads that a tool left behind."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     os._exit(code)
 
 
-def outcome(order: Order, stop: Stop) -> Outcome | SyncFailed:
+def outcome(order: RunnerOrder, stop: Stop) -> Outcome | SyncFailed:
+    """Perform the order's work."""
     try:
         came = perform_work(
-            order.work, plans=Plans(), tools=Tools(order.tools), clock=SystemClock(), tick=lambda: None, stop=stop
+            order.work, plans=PlanCache(), tools=Tools(order.tools), clock=SystemClock(), tick=lambda: None, stop=stop
         )
     except SyncFailed as lied:
         return lied
@@ -74,17 +75,17 @@ def outcome(order: Order, stop: Stop) -> Outcome | SyncFailed:
 
 
 def listen(control: BinaryIO, stop: Stop, marker: str) -> None:
-    """The worker's word, until it is silent for good."""
+    """Handle the worker's messages until its end of the pipe closes."""
     for line in control:
         if line.startswith(b"stop "):
             stop.request(float(line[5:]))
-    stop.request(0.0)  # no further step is started
+    stop.request(0.0)  # no more steps are started
     processes.end_marked(marker)
     os._exit(ORPHANED)
 
 
 def _take_stdin() -> BinaryIO:
-    """Standard input for ourselves: a tool that reads its stdin must not read the worker's word."""
+    """Take standard input over: a tool that reads its stdin must not read the worker's messages."""
     control = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)  # noqa: TID251 - no file of farro's
     os.dup2(nothing, 0)

@@ -1,14 +1,11 @@
-"""Places for live runners of a root on this machine: as many files as there may be runners, each locked by whoever has
-it, with a record of who that is.
+"""Bound the number of live runners of a root on this machine: one lock file per slot, with a record of its holder.
 
-Starting runners lives in process; what leases are, in system.leases.
-
-There is no counter that a crash could leave wrong. A place is a file `jobs/.runners/<n>` under flock, held by the
-worker and by its runner (one lock, inherited): the kernel frees it when both are gone, whatever ended them. Its content
-is for people (`records`); a record whose place nobody holds is a dead runner's, and is emptied by the next worker that
-takes the place, or by a watchdog (`sweep`). Files are never removed: a lock on a removed file is a lock on nothing.
-Whoever frees a place rings `.freed` after it, so that waiters sleep in the kernel; a place that a crash freed is found
-at their next tick. Tests: tests/execution/test_runner_slots.py.
+There is no counter that a crash could leave wrong. A slot is a file `jobs/.runners/<n>` under flock, held by the worker
+and by its runner (one lock, inherited): the kernel frees it when both are gone, however they ended. Its content is for
+people (`records`); a record whose slot is not held is a dead runner's, and is emptied by the next worker that takes the
+slot, or by a watchdog (`sweep`). Files are never removed: a lock on a removed file protects nothing. A process that
+frees a slot touches `.freed` afterwards, so that waiters sleep in the kernel; a slot that a crash freed is found at
+their next tick. Tests: tests/execution/test_runner_slots.py.
 """
 
 from __future__ import annotations
@@ -29,18 +26,18 @@ from farro.lazy_dataclass import dataclass
 FOLDER = "jobs/.runners"
 _BELL = ".freed"
 _RECORD_LIMIT = 64 * 1024
-_LOOK_S = 0.25  # where the kernel tells nobody
+_LOOK_S = 0.25  # without inotify
 
 
 @dataclass(slots=True)
-class Place:
-    """A place that is ours."""
+class RunnerSlot:
+    """A slot that this process holds."""
 
     path: str
     lease: leases.Lease
 
     def note(self, record: Mapping[str, Any]) -> None:
-        """Say who has it. Not promised: a disk that does not take it is no reason not to run a job."""
+        """Record the holder. Best effort: a full disk is no reason not to run a job."""
         with contextlib.suppress(OSError):
             _write(self.path, json.dumps(record).encode() + b"\n")
 
@@ -60,24 +57,25 @@ class Place:
                 os.close(fd)
 
 
-class Places:
-    """The places of one root."""
+class RunnerSlots:
+    """The slots of one root."""
 
     def __init__(self, root: str, limit: int) -> None:
         self._folder = f"{root}/{FOLDER}"
         self._limit = limit
-        self._bell: _Bell | None = None  # made when somebody has to wait
+        self._bell: _Bell | None = None  # made when a thread has to wait
         self._making = threading.Lock()
 
-    def take(self, *, tick: Callable[[], None], every_s: float, stop: StopRequest) -> Place | None:
-        """A free one, waited for with a tick at least every `every_s`. None: the worker was stopped first."""
+    def take(self, *, tick: Callable[[], None], every_s: float, stop: StopRequest) -> RunnerSlot | None:
+        """Take a free slot, waiting for one with a tick at least every `every_s`. None: the worker was stopped
+        first."""
         found = self._try()
         if found is not None:
             return found
         bell = self._bell_to_wait_for()
         ticked_s = time.monotonic()
         while True:
-            seen = bell.rung  # before the look: what is freed after it is heard
+            seen = bell.rung  # before the check: a slot freed after it is noticed
             found = self._try()
             if found is not None or stop.requested:
                 return found
@@ -92,7 +90,7 @@ class Places:
                 self._bell = _Bell(self._folder)
             return self._bell
 
-    def _try(self) -> Place | None:
+    def _try(self) -> RunnerSlot | None:
         for number in range(self._limit):
             path = f"{self._folder}/{number}"
             try:
@@ -101,19 +99,19 @@ class Places:
                 _make(self._folder, path)
                 lease = leases.take(path)
             if lease is not None:
-                place = Place(path, lease)
+                place = RunnerSlot(path, lease)
                 place.clear()
                 return place
         return None
 
 
 def records(root: str) -> list[Mapping[str, Any]]:
-    """The runners that live now. One that was just started may not be told of yet."""
+    """Return the runners that are alive. One that was just started may be missing."""
     return [record for path in _paths(root) if leases.is_held(path) and (record := _read(path))]
 
 
 def sweep(root: str) -> list[Mapping[str, Any]]:
-    """Empty what dead runners left, and answer it."""
+    """Empty the records of dead runners, and return them."""
     swept = []
     for path in _paths(root):
         with contextlib.suppress(OSError):
@@ -123,10 +121,10 @@ def sweep(root: str) -> list[Mapping[str, Any]]:
             try:
                 record = _read(path)
                 if record:
-                    # It has let go of its place and lives all the same: not one of ours to wait for any more.
+                    # It released its slot but is still alive: no process waits for it any more.
                     process_identity.kill_identified(record)
                     swept.append(record)
-                Place(path, lease).clear()
+                RunnerSlot(path, lease).clear()
             finally:
                 lease.drop()
     return swept
@@ -164,8 +162,10 @@ def _write(path: str, data: bytes) -> None:
 
 
 class _Bell:
-    """Tells the waiting threads of a worker when a place was freed. Of them one reads for all: a kernel has few inotify
-    instances for each user, and a worker may have many slots."""
+    """Wake the waiting threads of a worker when a slot was freed.
+
+    One of them reads for all: a kernel allows few inotify instances per user, and a worker may have many slots.
+    """
 
     def __init__(self, folder: str) -> None:
         self.rung = 0
@@ -177,17 +177,17 @@ class _Bell:
             self._inotify.watch(folder, inotify.ATTRIB)
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """Until it was rung since `seen`, or the time is over; it may also be for nothing."""
+        """Wait until it was rung since `seen`, or for `timeout_s`; may return early."""
         with RESTING:
             if self._inotify is None:
                 time.sleep(min(timeout_s, _LOOK_S))
             elif self._reading.acquire(blocking=False):
                 try:
-                    told = bool(self._inotify.read(timeout_s))
+                    rung = bool(self._inotify.read(timeout_s))
                 finally:
                     self._reading.release()
-                with self._changed:  # also after the time: somebody else has to read now
-                    self.rung += told
+                with self._changed:  # also after a timeout: another thread has to read now
+                    self.rung += rung
                     self._changed.notify_all()
             else:
                 with self._changed:

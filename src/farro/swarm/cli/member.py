@@ -23,10 +23,10 @@ from farro.log.structured import BatchLog, Log, LogEvent, together
 from farro.store.port import Store
 from farro.swarm.component import Component
 from farro.swarm.component.environment import VARIABLES
-from farro.worker.daemon import Keeper
+from farro.worker.daemon import Daemon
 from farro.worker.slot import CHANGED
 
-Make = Callable[[App, Store, Settings, Log], Keeper]
+Make = Callable[[App, Store, Settings, Log], Daemon]
 
 
 @click.group(hidden=True)

@@ -21,8 +21,7 @@ from farro.swarm.publish import ControlPublisher
 from farro.swarm.reconcile import ComponentAction
 from farro.swarm.status import Observation
 from farro.swarm.wire.names import Scope, Signal
-from farro.worker.runtime import Limits, ProcessSpec, Runtime
-from farro.worker.runtime import Seen as ProcessView
+from farro.worker.runtime import ComponentLimits, ProcessSpec, ProcessView, Runtime
 
 ORIGIN = "controller"  # of signals: a controller does not confirm its own
 
@@ -134,7 +133,7 @@ class ComponentActions:
             cwd=self._context.cwd,
             log=self._log(instance),
             image=bee.image,
-            limits=Limits(memory_bytes=bee.limits.memory_bytes, cpu_s=bee.limits.cpu_s),
+            limits=ComponentLimits(memory_bytes=bee.limits.memory_bytes, cpu_s=bee.limits.cpu_s),
         )
 
     async def end_hung(self, instance: str, silence_s: float) -> None:

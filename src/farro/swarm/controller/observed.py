@@ -17,8 +17,7 @@ from farro.swarm.controller.restarts import describe_exit
 from farro.swarm.logs import last_line
 from farro.swarm.status import Observation
 from farro.swarm.wire import messages
-from farro.worker.runtime import Runtime
-from farro.worker.runtime import Seen as ProcessView
+from farro.worker.runtime import ProcessView, Runtime
 
 POLL_TIMEOUT_S = 3.0
 STEADY_S = 60.0  # a component that lived this long does not keep dying
