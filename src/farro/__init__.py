@@ -4,14 +4,14 @@ For programs (docs/python.md):
 
     farro.open(root)          the queue of a root: enqueue, jobs, wait, kill
     @farro.task               a function that jobs may call: send.delay("ann").result()
-    farro.add_task(…)         inside a running step: one more step of the same job
+    farro.add_task(…)         inside a running step: add a step to the same job
     farro.current()           inside a running task: its job, attempt and input
-    farro.FarroError          what farro raises, and below it JobFailed, StillRunning, InputError, Refused, TryAgain, …
+    farro.FarroError          the base of all errors: JobFailed, StillRunning, InputError, Refused, TryAgain, …
 
-Nothing is imported here before it is asked for, so that `farro --version` and small commands start at once.
+Names are imported when they are first used, so that `farro --version` and small commands start fast.
 """
 
-TYPE_CHECKING = False  # as typing has it, which is slow to import
+TYPE_CHECKING = False  # not imported from typing, which is slow to import
 if TYPE_CHECKING:
     from farro.api.job import Job, Jobs
     from farro.api.opening import open  # noqa: A004 - as gzip.open
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     found = getattr(import_module(f"farro.{_HOMES.get(name, 'errors')}"), name)
-    globals()[name] = found  # the next time it is there
+    globals()[name] = found  # found without __getattr__ the next time
     return found
 
 

@@ -1,4 +1,4 @@
-"""Late dataclasses beside those of the standard library: nobody can tell them apart, except by when they are made."""
+"""Compare lazy dataclasses with those of the standard library: they differ only in when they are built."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_an_instance_can_be_pickled() -> None:
 
 
 def test_a_command_builds_few_of_the_classes_that_it_imports() -> None:
-    """What the whole is for: a hundred and sixty are imported, and twenty have an instance among the constants."""
+    """Check the purpose of lazy dataclasses: a hundred and sixty are imported, about twenty are built for constants."""
     script = (
         "import dataclasses, sys\n"
         "made, real = [], dataclasses._process_class\n"
