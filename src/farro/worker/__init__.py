@@ -1,4 +1,1 @@
-"""Loops that happen by themselves: worker, watchdog, manager, scheduler.
-
-What a person asks for lives in operations.
-"""
+"""Services that run by themselves: worker, watchdog, and what starts and supervises them."""

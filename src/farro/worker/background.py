@@ -1,7 +1,4 @@
-"""The services of a root in the background: which there are, starting what is missing, stopping them.
-
-How a process is launched and found again lives in runtimes (port: Runtime); what the services do, in services.
-"""
+"""Start and stop the services of a root in the background."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _LOOK_S = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartedService:
-    """What became of one service when it was asked for."""
+    """What happened to one service when it was started."""
 
     name: str
     what: Literal["started", "already runs", "runs otherwise", "died"]
@@ -48,8 +45,11 @@ def components(
     roles: Sequence[str] = (RUNNER,),
     store: str | None = None,
 ) -> list[ProcessSpec]:
-    """What a root needs: a manager (routing, stale jobs, schedules), a watchdog, and workers of each of `roles`.
-    `program` is how farro is started here; `store`: another than the config's."""
+    """Return the services that a root needs: a manager (routing, stale jobs, schedules), a watchdog, and workers of
+    each role.
+
+    `program`: how farro is started here. `store`: another than the config's.
+    """
     where = ["--root", root, *([] if store is None else ["--store", store])]
     rest = [] if runner is None else ["--runner", runner]
     commands = {"manager": ["manager"], "watchdog": ["watchdog"]}
@@ -70,7 +70,7 @@ def components(
 
 
 def start(runtime: Runtime, wanted: Sequence[ProcessSpec], clock: Clock) -> list[StartedService]:
-    """Launch what does not run yet, and wait until each of those says that it is ready, or has ended."""
+    """Launch what is not running yet, and wait until each is ready or has ended."""
     if wanted:
         with contextlib.suppress(FileExistsError):
             fs.mkdir(os.path.dirname(wanted[0].log))
@@ -90,13 +90,13 @@ def start(runtime: Runtime, wanted: Sequence[ProcessSpec], clock: Clock) -> list
 
 
 def stop(runtime: Runtime, grace_s: float = STOP_S) -> Sequence[Stopped]:
-    """End everything that was started in the background; empty when nothing was."""
+    """End everything that was started in the background; empty if nothing was."""
     names = [seen.name for seen in runtime.list()]
     return runtime.stop(names, grace_s) if names else []
 
 
 def running(runtime: Runtime) -> Sequence[ProcessView]:
-    """The background services of a root, dead ones also."""
+    """Return the background services of a root, dead ones included."""
     return runtime.list()
 
 
@@ -126,7 +126,7 @@ def _size(path: str) -> int:
 
 
 def _since(path: str, offset: int) -> bytes:
-    """What was said since, or the end of it."""
+    """Return the log since `offset`, or the end of it."""
     try:
         fd = fs.open_read(path)
     except OSError:

@@ -1,8 +1,9 @@
-"""When a slot waits for more small jobs before it asks the store again: in a stream, where each asking is dear.
+"""Decide when a slot waits for more small jobs before its next claim: in a stream of jobs, where each request is
+expensive.
 
-What a turn is lives in slot. The wait is never longer than twice what the turn before took, so a quick store is asked
-at once; and a wait that brought no two jobs is not soon repeated: somebody may be submitting one after the other, each
-when the last is done, and wait for us. [test_who_waits_for_each_result_is_not_kept_waiting]
+The wait is never longer than twice what the last turn took, so a fast store is asked at once. A wait that did not bring
+two jobs is not soon repeated: a submitter may send one job after the other, each when the last is done.
+[test_who_waits_for_each_result_is_not_kept_waiting]
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ LONGEST_S = 0.01  # twice as long as a turn takes, up to this: where the store i
 
 
 class BatchWait:
-    """Of one slot. `trips`: its store is a server, where a claim rides with the commit of the turn before."""
+    """The state of one slot. `trips`: its store is a server, where a claim travels with the commit of the turn
+    before."""
 
     def __init__(self, *, trips: bool) -> None:
         self._trips = trips
@@ -28,7 +30,7 @@ class BatchWait:
         self._in_vain = 0  # waits in a row that brought no two jobs
 
     def count(self, now_s: float, number: int) -> None:
-        """A turn begins, with so many jobs."""
+        """Begin a turn with `number` jobs."""
         if self._waited:
             self._waited = False
             self._in_vain = self._in_vain + 1 if number < 2 else 0
@@ -47,10 +49,10 @@ class BatchWait:
         return self._streak > self._enough
 
     def over(self, began_s: float, now_s: float) -> None:
-        """The turn's jobs are committed: from when, until now."""
+        """Record that the turn's jobs are committed."""
         self._asked_s, self._over_s = now_s - began_s, now_s
 
     def wait_s(self, took_s: float) -> float:
-        """How long to wait for more, after a turn whose jobs took so long."""
+        """Return how long to wait for more jobs after a turn that took `took_s`."""
         self._waited = True
         return min(max(LEAST_S, 2 * (took_s + self._asked_s)), LONGEST_S)

@@ -1,7 +1,4 @@
-"""What watchdog and manager share: a leased agent without a role, and a loop that can be stopped.
-
-What a turn does lives in each of them.
-"""
+"""The base of watchdog, manager and scheduler: a leased agent without a role, and a loop that can be stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _TROUBLE_S = 1.0
 
 
 class Daemon(ABC):
-    """`run_once` does one turn; `run` only repeats it."""
+    """A service loop. `run_once` does one turn; `run` repeats it."""
 
     def __init__(self, *, store: Store, name: str, log: Log) -> None:
         self._store = store
@@ -34,10 +31,10 @@ class Daemon(ABC):
 
     @abstractmethod
     def run_once(self) -> Sequence[Any]:
-        """One turn; answers what it did."""
+        """Do one turn and return what it did."""
 
     def agent(self) -> Agent:
-        """This keeper's agent; a new one when the last was declared dead."""
+        """Return this daemon's agent; a new one if the last was declared dead."""
         if self._agent is not None:
             try:
                 self._store.heartbeat(self._agent)
@@ -48,7 +45,7 @@ class Daemon(ABC):
         return self._agent
 
     def run(self, every_s: float) -> None:
-        """Turn until stopped. Trouble is logged and tried again: this loop is what everyone else relies on."""
+        """Repeat turns until stopped. Errors are logged and tried again: all other services rely on this loop."""
         try:
             while not self._stopped:
                 self._safe_turn()
@@ -68,7 +65,7 @@ class Daemon(ABC):
         waiting.readable([self._flag.fd], seconds)
 
     def patience_s(self, every_s: float) -> float:
-        """How long to sleep after a turn, at most `every_s`."""
+        """Return how long to sleep after a turn, at most `every_s`."""
         return every_s
 
     def _safe_turn(self) -> None:

@@ -1,6 +1,6 @@
-"""When a draining worker is done: nothing is queued, delayed or running in its queue.
+"""Decide when a draining worker is done: nothing is queued, delayed or running in its queue.
 
-What it waits for meanwhile is told in the log once, so that nobody wonders at a worker that does not end.
+What it waits for is logged once, so that a user sees why the worker does not end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Drained:
         self._told = what
 
     def _waits_for(self) -> str:
-        """What nobody alive works on; empty when everything that is left is running."""
+        """Describe jobs that no live agent works on; empty if all that is left is running."""
         left = [
             view
             for agent in self._store.agents()

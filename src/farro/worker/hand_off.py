@@ -37,7 +37,7 @@ AWAY = "manager_away"
 
 @dataclass(frozen=True, kw_only=True)
 class HandOff:
-    """Of one worker; one for all its slots."""
+    """Hands finished jobs on to the manager; one for all slots of a worker."""
 
     store: Store
     root: str
@@ -51,11 +51,11 @@ class HandOff:
 
     @staticmethod
     def ends_here(claim: Claim, outcome: Outcome) -> bool:
-        """Whether nobody has to take the job on: then `commit` is the store's own."""
+        """Return whether the job needs no manager: then the store's own `commit` is enough."""
         return not isinstance(outcome, Succeeded) or transitions.next_role(claim.envelope.lifecycle) != MANAGER
 
     def commit(self, claim: Claim, outcome: Outcome, tick: Callable[[], None], stop: Stop) -> Lifecycle:
-        """As `Store.commit`, once it is known that somebody will take the job on."""
+        """Commit like `Store.commit`, once it is known that a manager will take the job on."""
         life = claim.envelope.lifecycle
         if not isinstance(outcome, Succeeded) or self.ends_here(claim, outcome):
             return self.store.commit(claim, outcome)
@@ -75,9 +75,11 @@ class HandOff:
         return self.store.commit(claim, self._unroutable(outcome))
 
     def _fast_path(self, claim: Claim, outcome: Succeeded) -> RouteDecision | None:
-        """Straight on to the next step, where the role's config lets a success that passes do so. Its end, a person and
-        a review that asks for changes are the manager's; so is a role whose successes have hooks, and an Architect's
-        answer with drafts, which only the manager makes jobs of."""
+        """Return the next step if the role's config allows a success to go straight there.
+
+        The end of a workflow, a question to a person and a review that asks for changes are the manager's; so are a
+        role with success hooks, and an Architect's answer with drafts, which only the manager turns into jobs.
+        """
         role = self.roles.get(claim.envelope.lifecycle.role)
         if role is None or not role.fast_path or role.on_success or routing.proposes(outcome):
             return None
@@ -101,7 +103,7 @@ class HandOff:
         return told
 
     def _manager_comes(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> bool:
-        """Whether the manager lives, or comes back in the time of the pinned backoff."""
+        """Return whether the manager is alive, or comes back within the pinned backoff."""
         for attempt in range(1, self.retry.max_attempts + 1):
             away = self.away()
             if away is None:
@@ -118,7 +120,7 @@ class HandOff:
         return self.away() is None
 
     def away(self) -> str | None:
-        """Why nobody would take it; None: the manager lives."""
+        """Return why no manager would take the job; None: the manager is alive."""
         silent = leader.silent_s(self.root, self.clock) if self.silent_s is None else self.silent_s()
         if silent is None:
             return "no manager has run here yet; start one with `farro manager`"

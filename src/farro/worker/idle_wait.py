@@ -1,10 +1,8 @@
-"""Of a worker's idle slots one waits for the queue, and the others for it: a job that comes wakes one thread, not all.
+"""Let one idle slot of a worker wait for the queue, and the others for it: a new job wakes one thread, not all.
 
-What a slot does with the job lives in slot; how a store tells that something came, in the stores.
-
-Whoever has the lookout takes what comes. While that is over in a moment nobody else need wake: slots of a process take
-turns anyway (system.turns). When it lasts, the slot calls the next one (`relieve`), which looks at the queue itself and
-then waits for it. A slot that is never called looks by itself when its patience is over: the lookout may be stuck.
+The waiting slot takes the job. While jobs are over in a moment, no other slot needs to wake. When one lasts, the slot
+calls the next one (`relieve`), which checks the queue and then waits for it. A slot that is never called checks by
+itself when its patience is over: the waiting slot may be stuck.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ T = TypeVar("T")
 
 
 class IdleWait:
-    """One for all slots of a worker."""
+    """Shared by all slots of a worker."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards the rest
@@ -26,7 +24,7 @@ class IdleWait:
         self._called = 0  # of those that rest; at most all
 
     def wait(self, look: Callable[[], T], patience_s: float) -> T | None:
-        """What `look` answers, where nobody else looks; else None, when called or after so long."""
+        """Return what `look` returns if no other slot is looking; else None, when called or after `patience_s`."""
         with self._changed:
             if self._taken:
                 self._resting += 1
@@ -45,7 +43,7 @@ class IdleWait:
                 self._taken = False
 
     def relieve(self) -> None:
-        """One that rests, if any does, looks at the queue now."""
+        """Let one resting slot check the queue now."""
         with self._changed:
             if self._called < self._resting:
                 self._called += 1

@@ -1,11 +1,10 @@
-"""The manager's seat: one lease, so that two managers never both act, and the heartbeat that workers look at.
+"""Elect the manager: one lease, so that two managers never act at once, and the heartbeat that workers check.
 
-What a manager does lives in manager; what a worker does while nobody sits here lives in handover.
+    agents/Manager/.lease       under flock while a manager acts; the kernel drops it at its death
 
-    agents/Manager/.lease       flock'd while a manager acts; the kernel drops it at its death. Its text says who
     agents/Manager/.heartbeat   written every ten seconds; its time says how long the manager has been silent
 
-Where the jobs lie in a store of many machines, so does the seat: a lease by the server's clock (`FleetSeat`).
+In a store that several machines share, the lease is kept by the server's clock (`FleetLeadership`).
 """
 
 from __future__ import annotations
@@ -26,21 +25,23 @@ from farro.store.fleet import Fleet
 
 
 class Leadership(Protocol):
+    """The port: which process manages. One acts at a time, also across machines."""
+
     def take(self) -> bool:
-        """Whether this process has the seat, from now on or still."""
+        """Return whether this process leads, from now on or still."""
 
     def stands(self) -> bool:
-        """Whether it has it at this moment, as far as it can know without asking: looked at before every act. A
-        process that slept for too long does not, whoever has it now."""
+        """Return whether it leads at this moment, without asking: checked before every action. A process that slept
+        too long does not lead any more."""
 
     def holder(self) -> str:
-        """Who has it, for people."""
+        """Return the holder, for people."""
 
     def beat(self) -> None:
-        """Say that the manager lives, at most every ten seconds."""
+        """Write the manager's heartbeat, at most every ten seconds."""
 
     def silent_s(self) -> float | None:
-        """How long the manager has been silent; None: there never was one."""
+        """Return how long the manager has been silent; None: there never was one."""
 
     def drop(self) -> None: ...
 
@@ -54,7 +55,7 @@ _LIMIT = 4096
 
 @dataclass(kw_only=True)
 class FileLeadership:
-    """Of one root on one machine."""
+    """Leadership of one root on one machine."""
 
     root: str
     clock: Clock
@@ -104,10 +105,11 @@ class FileLeadership:
 
 @dataclass(kw_only=True)
 class FleetLeadership:
-    """Of all machines that share a store. Its time is longer than that of an agent's lease there: a manager that slept
-    through it has lost its agents too, so nothing that it was about to do is accepted any more.
+    """Leadership across all machines that share a store.
 
-    Invariant: `_until_s` is reckoned from before the request that granted it, so it is over here before it is there.
+    Its lease is longer than an agent's: a manager that slept through it has lost its agents, too, so nothing that it
+    was about to do is accepted. Invariant: `_until_s` counts from before the request that granted it, so it ends here
+    before it ends on the server.
     """
 
     fleet: Fleet
@@ -153,7 +155,7 @@ class FleetLeadership:
 
 @contextlib.contextmanager
 def beating(seat: Leadership) -> Iterator[None]:
-    """Beat while something runs whose time is bounded, and which the loop has to wait for."""
+    """Keep the heartbeat going while the loop waits for something of bounded time."""
     over = threading.Event()
 
     def beats() -> None:
@@ -171,7 +173,7 @@ def beating(seat: Leadership) -> Iterator[None]:
 
 
 def silent_s(root: str, clock: Clock) -> float | None:
-    """How long the manager of this machine's root has been silent; None: there never was one."""
+    """Return how long this root's manager has been silent; None: there never was one."""
     try:
         beat_s = fs.lstat(f"{root}/{HEARTBEAT}").st_mtime
     except OSError:

@@ -1,7 +1,4 @@
-"""From a claim to an outcome: the claim becomes a piece of work, and a runner does it.
-
-Claiming and committing live in worker; what a runner does with the work, in runners and execution.work.
-"""
+"""Turn a claim into an outcome: build the work and let a runner do it."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from farro.worker.snapshot import Snapshots
 
 @runtime_checkable
 class BatchRunner(Protocol):
-    """A runner that does several small jobs in a row (runners.inline)."""
+    """A runner that does several small jobs in one call (runners.inline)."""
 
     def run_jobs(self, works: Sequence[Work]) -> list[Outcome | BegunCall]: ...
 
@@ -38,7 +35,7 @@ class BatchRunner(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Performer:
-    """Runs the plan of a claim. One for all slots of a worker."""
+    """Run the plan of a claim. One for all slots of a worker."""
 
     root: str
     base_env: Mapping[str, str]
@@ -56,8 +53,8 @@ class Performer:
     confined_env: Callable[[], Mapping[str, str]] | None = None  # base_env of jobs with allowed_paths. None: the same
 
     def run_batch(self, claims: Iterable[Claim]) -> list[Outcome | BegunCall]:
-        """What came of the first of these, as far as they are functions that are over in a moment: their outcomes, or
-        what `perform` has to go on with, the last of which may be under way. The others were not begun."""
+        """Run the first of these as far as they are functions that are over in a moment. Returns outcomes, or what
+        `perform` has to continue; the last may still be running. The others were not begun."""
         row: Callable[[Sequence[Work]], list[Outcome | BegunCall]] | None = getattr(self.runner, "run_jobs", None)
         if row is None:
             return []
@@ -70,8 +67,11 @@ class Performer:
         return row(works) if works else []
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: BegunCall | None = None) -> Outcome:
-        """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written. So does
-        NoFolder: nothing of it has begun. `begun`: what `row` told of it."""
+        """Return the outcome of the attempt. `begun`: what `run_batch` returned for it.
+
+        Lost goes through: another agent has the job, and nothing may be written. So does NoFolder: nothing of it has
+        begun.
+        """
         try:
             work = self.work(claim)
             runner = self.runner
@@ -93,7 +93,7 @@ class Performer:
             return bug(claim.job_id, error)
 
     def work(self, claim: Claim) -> Work:
-        """All that is needed to run a claim's attempt, wherever it is run."""
+        """Return all that is needed to run a claim's attempt, wherever it runs."""
         life, prompt = claim.envelope.lifecycle, claim.envelope.prompt
         if not getattr(self.runner, "late", False) or "allowed_paths" in prompt or asks_agents(prompt):
             claim.make()
@@ -125,7 +125,7 @@ class Performer:
         return self.base_env if self.confined_env is None or "allowed_paths" not in prompt else self.confined_env()
 
     def _keep_snapshot(self, claim: Claim) -> None:
-        """The config and policies of the claim, into the job: what its agents work under."""
+        """Copy the claim's config and policies into the job: its agents work under these."""
         if self.snapshots is not None:
             life = claim.envelope.lifecycle
             self._keep_task(claim, self.snapshots)
@@ -134,7 +134,8 @@ class Performer:
             self.snapshots.keep(snapshot, claim.folder)
 
     def _keep_task(self, claim: Claim, snapshots: Snapshots) -> None:
-        """A job that the manager routes needs the task that it names; to others its id may be a word like any other."""
+        """Copy the task into the job. Only a job that the manager routes needs it; for others the id may be any
+        word."""
         task_id = routing.task_id(claim.envelope.prompt)
         if task_id is None:
             return
@@ -148,14 +149,14 @@ class Performer:
 
 
 def asks_agents(prompt: Mapping[str, Any]) -> bool:
-    """Whether a provider is asked: for the prompt itself, or by one of its steps."""
+    """Return whether a provider is called: for the prompt itself, or by one of its steps."""
     if is_agent_prompt(prompt):
         return True
     return any(True for _ in _agent_steps(prompt))
 
 
 def asked_roles(prompt: Mapping[str, Any]) -> set[str]:
-    """The roles that steps of a plan ask."""
+    """Return the roles that steps of a plan call."""
     names = (step.get("command") for step in _agent_steps(prompt))
     return {name for name in names if isinstance(name, str) and ids.ROLE.fullmatch(name)}
 

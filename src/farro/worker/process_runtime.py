@@ -1,14 +1,12 @@
-"""Components as detached processes of this machine, each with a record on disk.
+"""Port: Runtime. Run components as detached processes of this machine, each with a record on disk.
 
-What a component does is its own; which there are lives with whoever launches.
+A launch takes the folder's lock, writes a record with a new marker, starts the process with that marker in its
+environment, and adds its pid, start time and boot id to the record. The kernel drops the lock when a launcher dies. A
+launcher that died before the last step leaves a record without a pid, and the process is found by its marker; if there
+is none, it was never started, or has ended. Every process may read records; they are written under the lock.
 
-A launch is: take the folder's lock; write a record with a new mark; start the process with that mark in its
-environment; write its number, start time and boot into the record. The kernel drops the lock when a launcher dies. A
-launcher that died before the last step leaves a record without a number, and the process is found by the mark; if there
-is none, it was never started, or it ended. Records are read by everybody and written under the lock.
-
-How a component ended is known to its parent alone, which writes it beside the record, under the same mark. Memory is
-limited by a cgroup around the component where one can be had, else by RLIMIT_AS of each process.
+Only its parent knows how a component ended, and writes it beside the record, under the same marker. Memory is limited
+by a cgroup around the component if possible, else by RLIMIT_AS of each process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a job goes next: its task, its hops and its last result, read from its folder, become one decision.
+"""Decide where a job goes next, from its task, its hops and its last result.
 
-The rules live in roles.workflow. The manager asks here for every job; a worker asks where its role has the fast path,
-or where the manager is away and the config permits to do without.
+The manager asks for every job; a worker asks if its role has the fast path, or if the manager is away and the config
+permits to bypass it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from farro.store.port import Claim
 
 
 def task_id(prompt: Mapping[str, Any]) -> str | None:
-    """The task that a prompt names."""
+    """Return the task that a prompt names."""
     inputs = prompt.get("inputs")
     named = inputs.get("task_id") if isinstance(inputs, Mapping) else None
     return named if isinstance(named, str) else None
@@ -32,20 +32,20 @@ def job_folder(claim: Claim) -> str:
 
 
 def previous(claim: Claim) -> tuple[tuple[str, str], ...]:
-    """Earlier hops: who worked, and where its result lies."""
+    """Return earlier hops: the role, and the folder with its result."""
     attempts = claim.place.rpartition("/")[0]
     found = workflow.worked_before(claim.envelope.lifecycle.hops)
     return tuple((role, f"{attempts}/{attempt:04d}") for role, attempt in found)
 
 
 def task_of(folder: str) -> WorkflowTask | None:
-    """The workflow that a job follows; None: it has none. BadDocument where it is wrong."""
+    """Return the workflow that a job follows; None: it has none. BadDocument: it is invalid."""
     found = task_snapshot.kept(folder)
     return found if isinstance(found, WorkflowTask) else None
 
 
 def of_worker(claim: Claim, outcome: Succeeded) -> RouteDecision:
-    """What the manager would decide about this success."""
+    """Return what the manager would decide about this success."""
     task = task_of(job_folder(claim))
     life = claim.envelope.lifecycle
     at = workflow.position(life.hops, life.first_role, task)
@@ -53,7 +53,7 @@ def of_worker(claim: Claim, outcome: Succeeded) -> RouteDecision:
 
 
 def of_manager(claim: Claim) -> tuple[RouteDecision, WorkflowTask | None, Position]:
-    """What comes next for a job that the manager has claimed."""
+    """Return what comes next for a job that the manager has claimed."""
     task = task_of(job_folder(claim))
     life = claim.envelope.lifecycle
     at = workflow.position(life.hops, life.first_role, task)
@@ -70,7 +70,7 @@ def result(claim: Claim, attempt: int) -> Mapping[str, Any]:
 
 
 def drafts(claim: Claim, at: Position) -> tuple[Any, ...]:
-    """The prompts that an Architect who has just succeeded proposes."""
+    """Return the prompts that an Architect who has just succeeded proposes."""
     if at.worked is None or answers.shape_of(at.worked.role) is not answers.Analysis:
         return ()
     found = (_answer(result(claim, at.worked.attempt)) or {}).get("prompts")
@@ -78,7 +78,7 @@ def drafts(claim: Claim, at: Position) -> tuple[Any, ...]:
 
 
 def proposes(outcome: Succeeded) -> bool:
-    """Whether there are drafts in what has just succeeded."""
+    """Return whether this success contains drafts."""
     return bool((_answer(outcome.report.result) or {}).get("prompts"))
 
 
@@ -89,7 +89,7 @@ def _answer(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def move(decision: RouteDecision, *, role: str, route: Mapping[str, Any] | None = None) -> Move:
-    """The decision as the store carries it out. `role`: who holds the job."""
+    """Return the decision as the store carries it out. `role`: the role that holds the job."""
     told = decision.route if route is None else route
     match decision.code:
         case RouteCode.COMPLETE:

@@ -1,6 +1,6 @@
-"""farro as systemd user services: the text of the units, writing them, and taking them away again.
+"""Install farro as systemd user services: write the units, and remove them again.
 
-Only what bears our first line is ever overwritten or removed. Asking systemd lives in system.systemd.
+Only files with our first line are ever overwritten or removed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Units:
 
 @dataclass(kw_only=True, slots=True)
 class ServiceChanges:
-    """What was done, and what is left to a person."""
+    """What was done, and what the user still has to do."""
 
     written: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)

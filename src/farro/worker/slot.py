@@ -1,8 +1,6 @@
-"""One slot of a worker: an agent with a loop of its own, which claims, performs and commits.
+"""One slot of a worker: an agent with its own loop that claims, performs and commits jobs.
 
-All slots of a process, and its signals, live in worker; performing lives in perform, the end of a drain in drain.
-
-A slot ends an attempt's process tree before it lets go of the job (R6).
+A slot ends an attempt's processes before it releases the job (R6).
 """
 
 from __future__ import annotations
@@ -105,7 +103,7 @@ class Slot:
         self._gathering = BatchWait(trips=self._one_trip is not None)
 
     def join(self) -> Agent:
-        """This slot's agent; a new one when it has none. InputError when the role, the name or a tag cannot be."""
+        """Return this slot's agent; a new one if it has none. InputError: the role, the name or a tag is invalid."""
         if self._agent is None:
             self._agent = self._store.join(self._name, role=self._role, slot=self._number, tags=self._tags)
         return self._agent
@@ -121,8 +119,8 @@ class Slot:
                 self._store.leave(agent)
 
     def run_once(self) -> Turn:
-        """Claim a job, perform it, commit what came of it; or find that there is nothing to do. Where the store is one
-        for it, several in a row, while each is over in a moment."""
+        """Claim a job, perform it and commit its outcome, or find nothing to do. If the store supports it, several
+        small jobs at once."""
         agent = self.join()
         self._store.heartbeat(agent)
         claims = deque(self._claimed(agent))
@@ -270,13 +268,13 @@ class Slot:
         return self._line(claim, "info", CHANGED, {**event, **extra})
 
     def _beat(self, agent: Agent, claim: Claim) -> None:
-        """While a job runs. A store that cannot be reached is no reason to end it: where its lease ran out meanwhile,
-        the commit is told."""
+        """Send a heartbeat while a job runs. An unreachable store is no reason to end the job: if its lease ran out,
+        the commit reports it."""
         with contextlib.suppress(TryAgain):
             self._store.heartbeat(agent, claim)
 
     def run(self, until: Until) -> None:
-        """Turn until told to stop, or until `until` says that it is over."""
+        """Repeat turns until stopped, or until `until` is over."""
         try:
             cursor = 0 if self._one_trip else self._store.changes(None, role=self._role).cursor
             while not self._stop.requested:
@@ -332,7 +330,7 @@ class Slot:
                 return turn, False
 
     def _safely(self, turn: Callable[[], Turn]) -> Turn:
-        """A turn whose trouble is this slot's alone. After it the agent leaves: recovery looks at what it held."""
+        """Do a turn whose errors stay in this slot. After one the agent leaves: recovery looks at what it held."""
         try:
             return turn()
         except SyncFailed:
@@ -359,7 +357,7 @@ class Slot:
         return min(longest_s, max(0.0, (due - self._clock.now()).total_seconds()))
 
     def _say(self, *events: LogEvent) -> None:
-        """With one write, after what was not told before it."""
+        """Flush deferred log events, then these."""
         untold, self._untold = self._untold, []
         self._log.many([*untold, *events])
 

@@ -1,7 +1,7 @@
-"""Which tasks somebody has started: jobs/.tasks/<task> -> <job>. So auto-plan starts none a second time.
+"""Record which tasks were started: jobs/.tasks/<task> -> <job>. So auto-plan starts none a second time.
 
-A mark is made when a job with that task is queued by `--task`, and again at its first claim, for those that were queued
-in another way. It stays when the job is pruned: who wants a task again enqueues it.
+The mark is made when a job with that task is queued by `--task`, and again at its first claim, for jobs queued in
+another way. It stays when the job is pruned: to run a task again, enqueue it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The watchdog's loop: a pass of recovery, again and again. Any number may run.
-
-What a pass does lives in the store; judging stale jobs is the manager's.
-"""
+"""The watchdog: repeats the store's recovery. Any number may run."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ class Watchdog(Daemon):
         self._sweep = sweep  # what dead runners left
 
     def run_once(self) -> list[RecoveryAction]:
-        """One pass; answers what it did."""
+        """Do one recovery pass and return what it did."""
         try:
             done = self._store.recover(self.agent())
         except Lost as lost:  # declared dead by another watchdog: it hung, or was stopped

@@ -1,6 +1,4 @@
-"""The worker: N slots in a process, started and ended together.
-
-What a slot does lives in slot; what a crash leaves is the watchdog's.
+"""The worker: N slots in one process, started and ended together.
 
 Signals (DESIGN §12): `stop` gives running steps five seconds to end by themselves, then their jobs are released, all
 within ten.
