@@ -75,7 +75,7 @@ class Front:
             gate=lambda force: Gate.of(self.settings, user="tester", force=force),
             examine=lambda: Examination(results=(), strict=False),
         )
-        self._server = server.Serving(self.web, lambda *told: None)
+        self._server = server.WebServer(self.web, lambda *told: None)
         self._listening = server.bind("127.0.0.1", 0)
         self.port: int = self._listening.getsockname()[1]
         self.host = f"127.0.0.1:{self.port}"
@@ -120,9 +120,8 @@ class Front:
         return found
 
     def link(self) -> str:
-        return (
-            f"/login?code={access_keys.code(str(self.root), lambda count: b'x' * (count - 1) + bytes([len(self.log)]))}"
-        )
+        code = access_keys.new_code(str(self.root), lambda count: b"x" * (count - 1) + bytes([len(self.log)]))
+        return f"/login?code={code}"
 
     def events(self, path: str = "/api/events", last: str | None = None) -> Events:
         return Events(self.port, path, last)

@@ -151,7 +151,7 @@ class Site:
 
     def link(self) -> str:
         """A sign-in link that works once, as `farro web --link` prints one."""
-        return access_keys.link(self.url, access_keys.code(str(self.root), secrets.token_bytes))
+        return access_keys.link(self.url, access_keys.new_code(str(self.root), secrets.token_bytes))
 
     def ask(self, path: str) -> Any:
         token = (self.root / "jobs/.web/token").read_text().strip()

@@ -25,12 +25,12 @@ APART = (("GET", "/"), ("GET", "/page/x"), *(("GET", path) for path in _STREAMS)
 ROUTES = sorted({(one.method, re.sub(r"{[^}]*}", "x", one.path)) for one in ENDPOINTS} | set(APART))
 
 
-def test_the_table_of_routes_is_whole(front: Front) -> None:
+def test_route_table_lists_every_route(front: Front) -> None:
     told = {re.sub(r"{[^}]*}", "x", route.path) for route in front.web.routes}
     assert told == {path for _, path in ROUTES} | {"/healthz"}
 
 
-def test_every_route_wants_a_token(front: Front) -> None:
+def test_every_route_requires_a_token(front: Front) -> None:
     for method, path in ROUTES:
         for token in (None, "wrong", "", TOKEN + "x", TOKEN[:-1], "ä"):
             headers = {} if token is None else {"Authorization": f"Bearer {token}".encode().decode("latin-1")}
@@ -39,7 +39,7 @@ def test_every_route_wants_a_token(front: Front) -> None:
             assert "bearer" in answer.headers["www-authenticate"].lower()
 
 
-def test_every_route_refuses_a_foreign_host_though_the_token_is_right(front: Front) -> None:
+def test_every_route_refuses_a_foreign_host_despite_a_valid_token(front: Front) -> None:
     foreign = ("evil.example", f"evil.example:{front.port}", "127.0.0.1.evil.example", "10.0.0.1", "", "[::1", "a b")
     for method, path in (*ROUTES, ("GET", "/healthz"), ("GET", "/login?code=x"), ("POST", "/logout")):
         for host in foreign:
@@ -48,7 +48,7 @@ def test_every_route_refuses_a_foreign_host_though_the_token_is_right(front: Fro
             assert answer.status == 400 or answer.code == "forbidden_host"
 
 
-def test_every_route_refuses_a_foreign_origin_though_the_token_is_right(front: Front) -> None:
+def test_every_route_refuses_a_foreign_origin_despite_a_valid_token(front: Front) -> None:
     foreign = (
         "http://evil.example",
         "null",
@@ -62,12 +62,12 @@ def test_every_route_refuses_a_foreign_origin_though_the_token_is_right(front: F
             assert (answer.status, answer.code) == (403, "forbidden_origin"), (method, path, origin)
 
 
-def test_our_own_names_and_our_own_page_are_let_in(front: Front) -> None:
+def test_own_host_names_and_own_origin_are_accepted(front: Front) -> None:
     for host in (front.host, f"localhost:{front.port}", "localhost", f"[::1]:{front.port}", f"127.0.0.2:{front.port}"):
         assert front.get("/api", headers={"Host": host, "Origin": f"http://{host}"}).status == 200, host
 
 
-def test_a_name_of_the_config_is_let_in_and_addresses_are_where_it_listens_beyond_loopback(
+def test_configured_hosts_are_accepted_and_addresses_when_listening_beyond_loopback(
     make_front: Callable[..., Front],
 ) -> None:
     front = make_front(config_of={"web": {"hosts": ["Farro.example"]}}, beyond=True)
@@ -75,7 +75,7 @@ def test_a_name_of_the_config_is_let_in_and_addresses_are_where_it_listens_beyon
         assert front.get("/api", headers={"Host": host}).status == status, host
 
 
-def test_a_link_works_once_and_its_session_reads_and_changes(front: Front) -> None:
+def test_sign_in_link_works_once_and_its_session_can_read_and_write(front: Front) -> None:
     link = front.link()
     first, second = front.get(link, token=None), front.get(link, token=None)
     assert (first.status, second.status) == (303, 401)
@@ -93,17 +93,17 @@ def test_a_link_works_once_and_its_session_reads_and_changes(front: Front) -> No
     assert front.post("/logout", token=None, headers=own).status == 204
 
 
-def test_the_token_is_its_owners_alone_wherever_the_folder_is_copied_to(front: Front) -> None:
+def test_token_file_is_readable_by_its_owner_only(front: Front) -> None:
     (front.root / "jobs/.web").chmod(0o755)
     access_keys.token(str(front.root), os.urandom)
-    access_keys.code(str(front.root), os.urandom)
+    access_keys.new_code(str(front.root), os.urandom)
     kept = [path for path in (front.root / "jobs/.web").rglob("*") if path.is_file() and path.name != "address"]
     assert len(kept) >= 2
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
 
 
 @pytest.mark.parametrize("left", [b"", b"\n", bytes(49)], ids=["nothing", "a line", "zeros"])
-def test_a_token_that_lost_its_bytes_is_made_anew(tmp_path: Path, left: bytes) -> None:
+def test_token_file_without_its_bytes_is_replaced(tmp_path: Path, left: bytes) -> None:
     """After a power cut the file may be there and empty: everybody could have said what it holds."""
     (tmp_path / "jobs/.web").mkdir(parents=True)
     (tmp_path / "jobs/.web/token").write_bytes(left)
@@ -113,7 +113,7 @@ def test_a_token_that_lost_its_bytes_is_made_anew(tmp_path: Path, left: bytes) -
     assert (tmp_path / "jobs/.web/token").stat().st_mode & 0o077 == 0
 
 
-def test_a_change_by_cookie_needs_the_origin_of_our_own_page(front: Front) -> None:
+def test_write_with_a_cookie_requires_the_own_origin(front: Front) -> None:
     kept = front.get(front.link(), token=None).headers["set-cookie"].partition(";")[0]
     for method, path in ROUTES:
         if method == "POST":
@@ -122,7 +122,7 @@ def test_a_change_by_cookie_needs_the_origin_of_our_own_page(front: Front) -> No
 
 
 @pytest.mark.parametrize("value", ["", "x", "9999999999.", "9999999999.00", "-1.x", "1.x", "9" * 400 + ".x", "a=b; c"])
-def test_a_session_that_was_not_signed_here_is_none(front: Front, value: str) -> None:
+def test_session_with_a_foreign_signature_is_refused(front: Front, value: str) -> None:
     assert front.get("/api", token=None, headers={"Cookie": f"{cookie_name(KEY)}={value}"}).status == 401
 
 
@@ -130,37 +130,37 @@ def session(until_s: int) -> str:
     return f"{cookie_name(KEY)}={until_s}.{sign(KEY, str(until_s))}"
 
 
-def test_cookies_of_other_programs_of_this_machine_do_not_hide_ours(front: Front) -> None:
+def test_cookies_of_other_programs_do_not_hide_the_session(front: Front) -> None:
     for other in ('pref={"a": [1, 2]}; x', "a b=c", "=", "farro_session=1.x; farro_session_00000000=2.y"):
         cookie = {"Cookie": f"{other}; {session(4_000_000_000)}"}
         assert front.get("/api", token=None, headers=cookie).status == 200, other
 
 
-def test_two_servers_of_one_machine_keep_their_sessions_apart() -> None:
+def test_servers_of_one_host_use_different_cookies() -> None:
     assert cookie_name(b"one") != cookie_name(b"two")
 
 
-def test_who_signed_out_is_out_though_the_cookie_was_kept(front: Front) -> None:
+def test_signed_out_cookie_is_refused(front: Front) -> None:
     cookie = {"Cookie": session(4_000_000_000), "Origin": f"http://{front.host}"}
     assert front.post("/logout", token=None, headers=cookie).status == 204
     assert front.get("/api", token=None, headers=cookie).status == 401
     assert front.get("/api", token=None, headers={"Cookie": session(4_000_000_001)}).status == 200
 
 
-def test_a_stream_ends_with_the_session_that_opened_it(front: Front) -> None:
+def test_stream_ends_with_its_session(front: Front) -> None:
     soon = session(int(time.time()) + 3)
     answer = front.get("/api/events", token=None, headers={"Cookie": soon})  # reads to the end
     assert answer.status == 200
     assert b"event: hello" in answer.body
 
 
-def test_a_session_is_over_after_a_week(front: Front) -> None:
+def test_session_expires_after_a_week(front: Front) -> None:
     for until_s, status in ((4_000_000_000, 200), (1_000_000_000, 401)):
         cookie = {"Cookie": session(until_s)}
         assert front.get("/api", token=None, headers=cookie).status == status
 
 
-def test_every_answer_carries_the_headers_that_bind_a_browser(front: Front) -> None:
+def test_every_response_has_the_security_headers(front: Front) -> None:
     for method, path in (*ROUTES, ("GET", "/healthz"), ("GET", "/nothing"), ("DELETE", "/api"), ("GET", "/login")):
         if path.endswith(("/api/events", "/stream")):
             continue
@@ -172,17 +172,17 @@ def test_every_answer_carries_the_headers_that_bind_a_browser(front: Front) -> N
         assert "cache-control" in answer.headers
 
 
-def test_the_first_page_asks_for_the_link_where_there_is_no_session(front: Front) -> None:
+def test_index_without_a_session_shows_the_sign_in_page(front: Front) -> None:
     answer = front.get("/", token=None)
     assert answer.status == 401
     assert answer.headers["content-type"].startswith("text/html")
     assert b"farro web --link" in answer.body
 
 
-def test_a_server_that_only_shows_changes_nothing(make_front: Callable[..., Front]) -> None:
+def test_read_only_server_refuses_every_change(make_front: Callable[..., Front]) -> None:
     front = make_front(config_of={"web": {"read_only": True}})
     for one in ENDPOINTS:
-        if one.method == "POST" and not one.harmless:
+        if one.method == "POST" and not one.changes_nothing:
             body = {"plan": {}, "note": "n", "role": "Runner", "text": "t", "action": "kill", "jobs": ["x"]}
             path = re.sub(r"{[^}]*}", "x", one.path)
             known = {name: body[name] for name in body if name in getattr(one.body, "__dataclass_fields__", {})}
@@ -194,7 +194,7 @@ def test_a_server_that_only_shows_changes_nothing(make_front: Callable[..., Fron
     assert front.listed() == []
 
 
-def test_bodies_are_bounded_and_must_be_json(front: Front) -> None:
+def test_bodies_are_limited_and_must_be_json(front: Front) -> None:
     big = b'{"note": "' + b"x" * (1 << 20) + b'"}'
     assert front.post("/api/jobs", big).status == 413
     assert front.ask("POST", "/api/jobs", b"a=b", headers={"Content-Type": "text/plain"}).status == 415
@@ -207,8 +207,8 @@ def test_bodies_are_bounded_and_must_be_json(front: Front) -> None:
         assert answer.status == 422, wrong[:20]
 
 
-def test_a_connection_that_says_nothing_is_closed(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farro.web.server.HEAD_S", 0.2)
+def test_silent_connection_is_closed(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farro.web.server.HEAD_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", front.port)) as silent:
         silent.settimeout(30)
         silent.sendall(b"GET /api HTT")
@@ -223,7 +223,7 @@ def test_a_connection_that_says_nothing_is_closed(front: Front, monkeypatch: pyt
         assert slow.recv(100) == b""
 
 
-def test_what_is_no_http_is_answered_or_closed_and_the_server_lives(front: Front) -> None:
+def test_server_survives_input_that_is_not_http(front: Front) -> None:
     for told in (
         b"*1\r\n$4\r\nPING\r\n",
         b"\x16\x03\x01\x02\x00",

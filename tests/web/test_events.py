@@ -17,7 +17,7 @@ from http_stage import PATIENCE_S, TOKEN, Events, Front, Hands, submission
 from support import eventually
 
 
-def test_every_change_is_told_in_its_order(any_front: Front) -> None:
+def test_every_change_is_sent_in_order(any_front: Front) -> None:
     viewer = any_front.events()
     job_id = any_front.store.enqueue(submission())
     hands = Hands(any_front.store)
@@ -36,7 +36,7 @@ def test_every_change_is_told_in_its_order(any_front: Front) -> None:
     hands.leave()
 
 
-def test_whoever_comes_back_is_told_all_that_it_missed(front: Front) -> None:
+def test_reconnecting_viewer_receives_the_events_it_missed(front: Front) -> None:
     viewer = front.events()
     first = front.store.enqueue(submission())
     assert next(viewer.changes()) == (first, "queued")
@@ -54,7 +54,7 @@ def test_whoever_comes_back_is_told_all_that_it_missed(front: Front) -> None:
 
 
 @pytest.mark.parametrize("last", ["other.5", "nonsense", "x.99999999999999999999", "."])
-def test_an_id_of_another_server_is_a_gap(front: Front, last: str) -> None:
+def test_event_id_of_another_server_leads_to_a_gap(front: Front, last: str) -> None:
     back = front.events(last=last)
     told = iter(back)
     assert next(told)[0] == "hello"
@@ -62,8 +62,8 @@ def test_an_id_of_another_server_is_a_gap(front: Front, last: str) -> None:
     back.close()
 
 
-def test_whoever_falls_too_far_behind_is_told_of_a_gap(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "RING", 3)
+def test_viewer_that_falls_too_far_behind_receives_a_gap(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "RING_EVENTS", 3)
     viewer = front.events()
     front.store.enqueue(submission())
     next(viewer.changes())
@@ -78,7 +78,7 @@ def test_whoever_falls_too_far_behind_is_told_of_a_gap(front: Front, monkeypatch
     back.close()
 
 
-def test_a_hundred_viewers_share_one_reader_of_changes(front: Front) -> None:
+def test_hundred_viewers_share_one_change_follower(front: Front) -> None:
     asked: list[Any] = []
     real = front.store.changes
     front.store.changes = lambda *a, **k: (asked.append(threading.get_ident()), real(*a, **k))[1]  # type: ignore[method-assign]
@@ -96,8 +96,8 @@ def test_a_hundred_viewers_share_one_reader_of_changes(front: Front) -> None:
     eventually(lambda: front.web.hub is not None and front.web.hub.viewers == 0)
 
 
-def test_a_viewer_that_reads_nothing_is_let_go(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "SLOW_S", 0.5)
+def test_viewer_that_reads_nothing_is_disconnected(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SEND_TIMEOUT_S", 0.5)
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", front.port))
@@ -107,14 +107,14 @@ def test_a_viewer_that_reads_nothing_is_let_go(front: Front, monkeypatch: pytest
         eventually(lambda: front.web.hub is not None and front.web.hub.viewers == 1)
         deadline = time.monotonic() + PATIENCE_S
         while front.web.hub is not None and front.web.hub.viewers and time.monotonic() < deadline:
-            front.web.hub.tell("noise", {"x": "y" * 100_000})
+            front.web.hub.publish(("noise", {"x": "y" * 100_000}))
             time.sleep(0.01)
         assert front.web.hub is not None
         assert front.web.hub.viewers == 0
 
 
-def test_quiet_streams_beat(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "BEAT_S", 0.1)
+def test_quiet_streams_send_heartbeats(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0.1)
     viewer = front.events()
     assert viewer.until(lambda kind, data: kind == "beat") == ("beat", {})  # an event: a page hears no comments
     viewer.close()
@@ -124,7 +124,7 @@ def test_quiet_streams_beat(front: Front, monkeypatch: pytest.MonkeyPatch) -> No
     said.close()
 
 
-def test_streams_end_with_the_server(make_front: Callable[..., Front]) -> None:
+def test_streams_end_when_the_server_stops(make_front: Callable[..., Front]) -> None:
     front = make_front()
     viewer: Events = front.events()
     front._server.stop()
@@ -132,7 +132,7 @@ def test_streams_end_with_the_server(make_front: Callable[..., Front]) -> None:
     viewer.close()
 
 
-def test_a_server_that_starts_again_knows_the_jobs_of_before(make_front: Callable[..., Front]) -> None:
+def test_restarted_server_lists_earlier_jobs(make_front: Callable[..., Front]) -> None:
     front = make_front("same")
     hands = Hands(front.store)
     front.store.enqueue_many([submission() for _ in range(3)])
@@ -147,16 +147,18 @@ def test_a_server_that_starts_again_knows_the_jobs_of_before(make_front: Callabl
     front.close = lambda: None  # type: ignore[method-assign]
 
 
-def test_a_worker_that_comes_is_told_though_no_job_changes(front: Front) -> None:
+def test_joining_worker_is_announced_without_a_job_change(front: Front) -> None:
     viewer = front.events()
     front.store.join("hands", role="Runner")
     assert viewer.until(lambda kind, data: kind == "workers")
     viewer.close()
 
 
-def test_a_fault_while_changes_are_read_is_a_gap_and_no_end(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_while_reading_changes_leads_to_a_gap_and_not_to_the_end(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader that died without a word would leave every page as it was, for ever."""
-    catalog = front.web._house.catalog
+    catalog = front.web._state.catalog
     whole, faults = catalog.fill, [RuntimeError("ours")]
 
     def fill(most: int) -> int:
@@ -175,7 +177,7 @@ def test_a_fault_while_changes_are_read_is_a_gap_and_no_end(front: Front, monkey
     viewer.close()
 
 
-def test_of_very_many_changes_at_once_each_job_is_told_once(front: Front) -> None:
+def test_burst_of_changes_names_each_job_once(front: Front) -> None:
     catalog = Catalog(front.store, SystemClock())
     catalog.load()
     hands = Hands(front.store)
@@ -193,10 +195,10 @@ def test_of_very_many_changes_at_once_each_job_is_told_once(front: Front) -> Non
     assert len(catalog._curves._slot("Runner", catalog.now_ms()).waits) in range(1, 61), "when they began is known"
 
 
-def test_an_event_that_nobody_looks_at_is_not_spelled(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_without_viewers_is_not_encoded(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     spelled: list[str] = []
-    spell = events._change
-    monkeypatch.setattr(events, "_change", lambda one: spelled.append(one.job_id) or spell(one))
+    spell = events._change_data
+    monkeypatch.setattr(events, "_change_data", lambda one: spelled.append(one.job_id) or spell(one))
     seen = front.events()
     job_id = front.store.enqueue(submission())
     assert next(seen.changes()) == (job_id, "queued")

@@ -22,15 +22,14 @@ from farro.queue import tree
 from farro.queue.logs import LogFollower
 from farro.roles.workflow import RouteCode
 from farro.store.port import Submission
-from farro.web import job_queries, output, output_streams
-from farro.web import request_handling as serving_of_answers
+from farro.web import job_queries, output, request_handling
 from http_stage import REPORT, TOKEN, Front, Hands, submission
 from support import eventually
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202egnp.exe\u2066 \"'`${x}\x00\U0001f600"
 
 
-def test_a_job_is_queued_worked_and_shown(any_front: Front) -> None:
+def test_job_is_enqueued_run_and_shown(any_front: Front) -> None:
     made = any_front.post("/api/jobs", {"command": ["echo", "hello"], "priority": "P1"})
     assert made.status == 201
     (job_id,) = made.json["jobs"]
@@ -50,7 +49,7 @@ def test_a_job_is_queued_worked_and_shown(any_front: Front) -> None:
     assert (counts["Runner"]["queued"], counts["Runner"]["succeeded"]) == (0, 1)
 
 
-def test_verbs_change_a_job_and_say_what_it_is(any_front: Front) -> None:
+def test_job_commands_return_the_changed_job(any_front: Front) -> None:
     (first,) = any_front.post("/api/jobs", {"command": ["true"], "id": "first-of-all"}).json["jobs"]
     killed = any_front.post(f"/api/jobs/{first}/kill", {"note": "not needed"})
     assert (killed.status, killed.json["status"], killed.json["hops"][-1]["note"]) == (200, "killed", "not needed")
@@ -65,7 +64,7 @@ def test_verbs_change_a_job_and_say_what_it_is(any_front: Front) -> None:
     assert any_front.post("/api/jobs/fi/kill").code == "unknown_job"  # too little of an id to end a job by
 
 
-def test_many_jobs_are_steered_at_once_and_each_answers_for_itself(front: Front) -> None:
+def test_bulk_action_reports_each_job_separately(front: Front) -> None:
     jobs = front.store.enqueue_many([submission() for _ in range(5)])
     told = front.post("/api/jobs/actions", {"action": "kill", "jobs": [*jobs, "nobody", jobs[0]]}).json["results"]
     assert [one["ok"] for one in told] == [True] * 5 + [False]
@@ -75,7 +74,7 @@ def test_many_jobs_are_steered_at_once_and_each_answers_for_itself(front: Front)
     assert front.post("/api/jobs/actions", {"action": "dance", "jobs": jobs}).code == "bad_document"
 
 
-def test_a_bulk_kill_that_comes_too_late_says_why(any_front: Front) -> None:
+def test_bulk_kill_of_an_ended_job_says_why_nothing_changed(any_front: Front) -> None:
     job_id = any_front.store.enqueue(submission())
     hands = Hands(any_front.store)
     eventually(lambda: hands.one() == job_id)
@@ -85,7 +84,7 @@ def test_a_bulk_kill_that_comes_too_late_says_why(any_front: Front) -> None:
     assert told["error"]["message"] == f"{job_id} is succeeded already; nothing was changed"
 
 
-def test_pages_tell_every_job_once_while_jobs_come_and_move(any_front: Front) -> None:
+def test_pages_list_every_job_once_while_jobs_come_and_move(any_front: Front) -> None:
     """Whoever was there when the paging began and still is when it ends is in exactly one page."""
     there = set(any_front.store.enqueue_many([submission() for _ in range(240)]))
     eventually(lambda: any_front.get("/api").json["jobs"] == 240)
@@ -118,7 +117,7 @@ def test_pages_tell_every_job_once_while_jobs_come_and_move(any_front: Front) ->
         busy.join()
 
 
-def test_filters_search_and_orders(front: Front) -> None:
+def test_job_list_filters_searches_and_orders(front: Front) -> None:
     store = front.store
     store.enqueue(submission("make", prompt={"name": "Build the thing", "metadata": {"tags": ["gpu", "big"]}}))
     store.enqueue(submission("ls", prompt={"metadata": {"tags": ["gpu"]}}))
@@ -151,16 +150,16 @@ def test_filters_search_and_orders(front: Front) -> None:
         assert front.get(f"/api/jobs{wrong}").status == 422, wrong
 
 
-def test_a_pruned_job_leaves_the_list(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruned_job_leaves_the_list(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     (job_id, other) = front.store.enqueue_many([submission(), submission()])
     eventually(lambda: len(front.listed()) == 2)
     shutil.rmtree(front.root / "agents/Runner/incoming" / job_id)
-    told = front.web._house.catalog.compare()
+    told = front.web._state.catalog.compare()
     assert [(one.job_id, one.status) for one in told] == [(job_id, None)]
     assert [row["job_id"] for row in front.listed()] == [other]
 
 
-def test_hostile_fields_come_back_as_text_that_no_browser_takes_for_a_page(front: Front) -> None:
+def test_hostile_fields_are_never_served_as_html(front: Front) -> None:
     prompt = {"name": HOSTILE.replace("\x00", ""), "metadata": {"x": HOSTILE.replace("\x00", "")}}
     job_id = front.store.enqueue(submission(prompt=prompt))
     hands = Hands(front.store)
@@ -182,7 +181,7 @@ def test_hostile_fields_come_back_as_text_that_no_browser_takes_for_a_page(front
     assert "sandbox" in drawn.headers["content-security-policy"]
 
 
-def test_files_are_text_or_something_to_save_and_stay_inside_the_job(front: Front) -> None:
+def test_job_files_are_text_or_downloads_and_stay_inside_the_job(front: Front) -> None:
     job_id = front.store.enqueue(
         submission(payload={"page.html": b"<script>1</script>", "picture.png": b"\x89PNG\0\1"})
     )
@@ -212,7 +211,7 @@ def test_files_are_text_or_something_to_save_and_stay_inside_the_job(front: Fron
         assert front.get(f"{base}/{name}").status in (404, 405, 422), name
 
 
-def test_the_output_of_steps_is_read_whole_or_from_its_end(front: Front) -> None:
+def test_step_output_is_returned_whole_or_from_its_end(front: Front) -> None:
     job_id = front.store.enqueue(submission())
     agent = front.store.join("hands", role="Runner")
     claim = front.store.claim(agent)
@@ -248,7 +247,7 @@ def test_the_output_of_steps_is_read_whole_or_from_its_end(front: Front) -> None
     front.store.leave(agent)
 
 
-def test_what_is_wrong_with_a_new_job_is_told_with_its_place_and_nothing_is_queued(front: Front) -> None:
+def test_invalid_new_job_is_refused_with_the_position_of_each_problem(front: Front) -> None:
     wrong: tuple[tuple[dict[str, Any], int], ...] = (
         ({}, 400),
         ({"command": ["x"], "plan": {"steps": []}}, 400),
@@ -273,7 +272,7 @@ def test_what_is_wrong_with_a_new_job_is_told_with_its_place_and_nothing_is_queu
     assert front.store.list() == []
 
 
-def test_jobs_may_wait_for_a_time_or_for_each_other(front: Front) -> None:
+def test_job_waits_for_a_time_or_for_other_jobs(front: Front) -> None:
     (first,) = front.post("/api/jobs", {"command": ["true"], "delay": "1h"}).json["jobs"]
     (second,) = front.post("/api/jobs", {"plan": {"steps": [{"id": "a", "command": "true"}]}, "after": [first]}).json[
         "jobs"
@@ -287,14 +286,14 @@ def test_jobs_may_wait_for_a_time_or_for_each_other(front: Front) -> None:
     assert (counts["queued"], counts["delayed"], counts["waiting"]) == (0, 1, 1)
 
 
-def test_a_full_queue_answers_429_and_the_same_id_again_is_the_same_job(make_front: Callable[..., Front]) -> None:
+def test_full_queue_returns_429_and_a_repeated_id_returns_the_same_job(make_front: Callable[..., Front]) -> None:
     front = make_front(config_of={"capacity": {"roles": {"Runner": 1}}})
     assert front.post("/api/jobs", {"command": ["true"], "id": "one"}).json["jobs"] == ["one"]
     assert front.post("/api/jobs", {"command": ["true"]}).status == 429
     assert front.post("/api/jobs", {"command": ["false"], "id": "one"}).status in (409, 429)
 
 
-def test_what_is_searched_for_is_bounded_and_a_made_up_cursor_is_no_fault_of_ours(front: Front) -> None:
+def test_search_is_limited_and_an_invalid_cursor_is_a_client_error(front: Front) -> None:
     for query in ("order=changed", "order=changed&text=x", "order=newest", "order=oldest&text=x"):
         assert front.get(f"/api/jobs?{query}&cursor={'9' * 5000}").status == 200, query
     assert front.get(f"/api/jobs?text={'a+' * 101}").status == 422
@@ -319,7 +318,7 @@ def routed_by_the_manager(front: Front) -> str:
     return job_id
 
 
-def test_output_is_that_of_the_last_attempt_that_has_some(front: Front) -> None:
+def test_logs_show_the_last_attempt_with_output(front: Front) -> None:
     job_id = routed_by_the_manager(front)
     told = front.get(f"/api/jobs/{job_id}/logs").json
     assert (told["attempt"], [one["text"] for one in told["output"]]) == (1, ["the answer\n"])
@@ -332,7 +331,7 @@ def test_output_is_that_of_the_last_attempt_that_has_some(front: Front) -> None:
     stream.close()
 
 
-def test_earlier_output_is_read_page_by_page_and_all_of_it_is_saved(front: Front) -> None:
+def test_earlier_output_is_paged_and_the_download_is_complete(front: Front) -> None:
     job_id, home = running(front)
     lines = {
         step: [f"{step} {number}\n" for number in range(count)] for step, count in (("a", 25), ("b", 0), ("c", 40))
@@ -362,7 +361,7 @@ def test_earlier_output_is_read_page_by_page_and_all_of_it_is_saved(front: Front
     assert front.get(f"/api/jobs/{job_id}/logs/whole?tail=3").status == 422
 
 
-def test_a_link_in_the_place_of_output_hides_nothing_and_shows_nothing(front: Front) -> None:
+def test_symlink_in_place_of_output_is_not_followed(front: Front) -> None:
     job_id, home = running(front)
     for step in ("1", "2", "3"):
         (home / step).mkdir(parents=True)
@@ -374,9 +373,7 @@ def test_a_link_in_the_place_of_output_hides_nothing_and_shows_nothing(front: Fr
         assert [(one["step"], one["text"]) for one in told] == [("1", "said\n")]
 
 
-def test_all_output_of_one_answer_is_bounded_and_the_last_is_told(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_of_one_response_is_limited_to_the_newest(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "LOG_BYTES", 1000)
     monkeypatch.setattr(output, "LOGS_BYTES", 2500)
     job_id, home = running(front)
@@ -389,20 +386,18 @@ def test_all_output_of_one_answer_is_bounded_and_the_last_is_told(
         assert all(one["truncated"] for one in told)
 
 
-def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_of_a_busy_step_is_read_at_intervals(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id, home = running(front)
     (home / "1").mkdir(parents=True)
     over = threading.Event()
     looks: list[float] = []
-    look = output_streams._look
+    look = output._read_new_output
 
     def counted(follower: LogFollower) -> Any:
         looks.append(time.monotonic())
         return look(follower)
 
-    monkeypatch.setattr(output_streams, "_look", counted)
+    monkeypatch.setattr(output, "_read_new_output", counted)
 
     def talk() -> None:
         with open(home / "1/stdout", "w", buffering=1) as said:
@@ -418,14 +413,14 @@ def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(
             if len(looks) >= 5:
                 break
         # Else it looks as often as it can, and takes a core for it. A look may bring several pieces.
-        assert all(after - before >= 0.9 * output_streams.LOOK_S for before, after in itertools.pairwise(looks))
+        assert all(after - before >= 0.9 * output.POLL_S for before, after in itertools.pairwise(looks))
     finally:
         over.set()
         thread.join()
         stream.close()
 
 
-def test_of_a_job_with_very_many_files_some_are_told(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_list_of_a_job_is_limited(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_queries, "FILES", 5)
     job_id, home = running(front)
     home.mkdir(parents=True)
@@ -436,7 +431,7 @@ def test_of_a_job_with_very_many_files_some_are_told(front: Front, monkeypatch: 
     assert told["files_more"] >= 15
 
 
-def test_a_large_file_is_whole_and_who_does_not_take_it_is_left_alone(
+def test_large_file_arrives_complete_and_a_client_that_does_not_read_is_disconnected(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, home = running(front)
@@ -445,7 +440,7 @@ def test_a_large_file_is_whole_and_who_does_not_take_it_is_left_alone(
     (home / "large").write_bytes(data)
     path = f"/api/jobs/{job_id}/files/attempts/0001/steps/large"
     assert front.get(path).body == data
-    monkeypatch.setattr(serving_of_answers, "SLOW_S", 0.2)
+    monkeypatch.setattr(request_handling, "SEND_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", front.port)) as lazy:
         lazy.settimeout(30)
         lazy.sendall(f"GET {path} HTTP/1.1\r\nHost: {front.host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
@@ -471,7 +466,7 @@ def running(front: Front) -> tuple[str, Path]:
     return claim.job_id, Path(claim.folder) / "steps"
 
 
-def test_a_named_job_is_found_and_reset_by_its_name(any_front: Front) -> None:
+def test_named_job_is_found_and_reset(any_front: Front) -> None:
     first = any_front.store.enqueue_named("nightly", submission())
     eventually(lambda: any_front.get("/api/names").json == {"names": [{"name": "nightly", "job_id": first}]})
     assert any_front.get("/api/names/nightly").json == {"name": "nightly", "job_id": first}
@@ -487,7 +482,7 @@ def test_a_named_job_is_found_and_reset_by_its_name(any_front: Front) -> None:
     assert "nightly" in any_front.get("/api/names/nightl").json["error"]["message"]
 
 
-def test_finished_jobs_are_removed_and_a_dry_run_removes_none(any_front: Front) -> None:
+def test_prune_removes_finished_jobs_and_a_dry_run_none(any_front: Front) -> None:
     made = list(any_front.store.enqueue_many([submission() for _ in range(4)]))
     hands = Hands(any_front.store)
     ended = [hands.one() for _ in range(3)]
@@ -505,7 +500,7 @@ def test_finished_jobs_are_removed_and_a_dry_run_removes_none(any_front: Front) 
     assert there == set(made) - set(ended[:2])
 
 
-def test_a_job_that_is_not_there_is_told_from_memory(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_job_is_reported_from_memory(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = front.store.enqueue(submission())
     eventually(lambda: front.listed())
     monkeypatch.setattr(tree, "entries", lambda *args, **options: pytest.fail("all jobs were looked at"))

@@ -13,7 +13,7 @@ from http_stage import Front, Hands, submission
 from support import eventually
 
 
-def test_waiting_returns_when_jobs_have_ended(any_front: Front) -> None:
+def test_wait_returns_when_jobs_have_ended(any_front: Front) -> None:
     front = any_front
     first, second = (front.store.enqueue(submission()) for _ in range(2))
     told = front.get(f"/api/wait?job={first}&timeout_s=0").json
@@ -36,13 +36,13 @@ def test_waiting_returns_when_jobs_have_ended(any_front: Front) -> None:
     assert (told["waiting"], told["timed_out"]) == ([], False)
 
 
-def test_waiting_for_nothing_or_for_too_long_is_refused(front: Front) -> None:
+def test_wait_without_jobs_or_for_too_long_is_refused(front: Front) -> None:
     assert front.get("/api/wait").status == 422
-    assert front.get(f"/api/wait?job=x&timeout_s={long_requests.LONGEST_S + 1}").status == 422
+    assert front.get(f"/api/wait?job=x&timeout_s={long_requests.MAX_WAIT_S + 1}").status == 422
     assert front.get("/api/wait?job=nope").code == "unknown_job"
 
 
-def test_whoever_waits_keeps_nobody_from_looking_nor_the_server_from_stopping(make_front: Callable[..., Front]) -> None:
+def test_waiting_requests_block_neither_queries_nor_shutdown(make_front: Callable[..., Front]) -> None:
     front = make_front()
     job_id = front.store.enqueue(submission())
     answers: list[int] = []
@@ -64,14 +64,14 @@ def test_whoever_waits_keeps_nobody_from_looking_nor_the_server_from_stopping(ma
     assert time.monotonic() - began_s < 55, "they are let go, not waited for"
 
 
-def test_a_plan_of_commands_cannot_be_replayed(front: Front) -> None:
+def test_command_plan_cannot_be_replayed(front: Front) -> None:
     job_id = front.store.enqueue(submission())
     answer = front.post(f"/api/jobs/{job_id}/replay")
     assert answer.status == 400
     assert "farro retry" in answer.json["error"]["message"]
 
 
-def test_the_tools_that_are_registered_are_listed(make_front: Callable[..., Front]) -> None:
+def test_registered_tools_are_listed(make_front: Callable[..., Front]) -> None:
     front = make_front(
         config_of={"tools": {"sums": {"python": "statistics:mean"}, "gone": {"command": "/nowhere/gone"}}}
     )
@@ -81,7 +81,7 @@ def test_the_tools_that_are_registered_are_listed(make_front: Callable[..., Fron
     assert told["gone"]["usable"] is False
 
 
-def test_the_lock_of_policies_is_written_and_compared(front: Front) -> None:
+def test_policy_lock_is_written_and_compared(front: Front) -> None:
     assert front.get("/api/policy/lock").json == {"file": "policy.lock.json", "locked": False, "differences": []}
     assert front.post("/api/policy/lock").json == {"file": "policy.lock.json", "changed": True}
     assert front.post("/api/policy/lock").json["changed"] is False
@@ -93,7 +93,7 @@ def test_the_lock_of_policies_is_written_and_compared(front: Front) -> None:
     assert [(one["path"], one["locked"]) for one in told["differences"]] == [("lock_version", "0")]
 
 
-def test_a_provider_is_asked_and_its_trouble_told(make_front: Callable[..., Front]) -> None:
+def test_provider_test_returns_the_answer_or_the_failure(make_front: Callable[..., Front]) -> None:
     providers = {
         "play": {"kind": "scripted", "file": "answers.json"},
         "away": {"kind": "openai", "base_url": "http://127.0.0.1:9", "api_key": "${NOBODYS_KEY}"},

@@ -30,7 +30,7 @@ def root(shm: Path) -> Path:
     return shm
 
 
-def test_it_serves_until_it_is_told_to_stop_and_keeps_its_link_out_of_the_log(root: Path) -> None:
+def test_web_serves_until_a_signal_and_never_logs_its_link(root: Path) -> None:
     port = free_port()
     command = [*FARRO, "web", "--bind", f"127.0.0.1:{port}", "--root", str(root), "--json"]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -81,7 +81,7 @@ def test_it_serves_until_it_is_told_to_stop_and_keeps_its_link_out_of_the_log(ro
     assert json.loads(line)["actor"].startswith("web-")  # and who that is
 
 
-def test_no_link_is_made_where_no_web_runs(root: Path) -> None:
+def test_no_link_without_a_running_server(root: Path) -> None:
     """Neither before the first one, nor after one that was killed: its port may be another root's by now."""
     for words in ((), ("--bind", "127.0.0.1:8420")):
         done = run("web", "--link", "--root", str(root), *words)
@@ -106,7 +106,7 @@ def test_no_link_is_made_where_no_web_runs(root: Path) -> None:
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "192.0.2.1:80", "[::]:0"])
-def test_beyond_loopback_it_needs_a_token(root: Path, bind: str) -> None:
+def test_listening_beyond_loopback_requires_a_token(root: Path, bind: str) -> None:
     done = subprocess.run(
         [*FARRO, "web", "--bind", bind, "--root", str(root)], capture_output=True, text=True, check=False
     )
@@ -114,7 +114,7 @@ def test_beyond_loopback_it_needs_a_token(root: Path, bind: str) -> None:
     assert "web.token" in done.stderr
 
 
-def test_a_port_that_is_taken_is_told_without_a_traceback(root: Path) -> None:
+def test_taken_port_is_reported_without_a_traceback(root: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -128,7 +128,7 @@ def test_a_port_that_is_taken_is_told_without_a_traceback(root: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["web", "agq"])
-def test_who_looks_for_a_port_is_told_of_bind(command: str) -> None:
+def test_option_port_hints_at_bind(command: str) -> None:
     done = subprocess.run([*FARRO, command, "--port", "8000"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--bind 127.0.0.1:8000" in done.stderr

@@ -26,7 +26,7 @@ from http_stage import REPORT, Front, Hands, submission
 from support import eventually
 
 
-def test_curves_and_figures_tell_of_what_ended(any_front: Front) -> None:
+def test_series_statistics_and_metrics_count_ended_jobs(any_front: Front) -> None:
     any_front.store.enqueue_many([submission() for _ in range(3)])
     hands = Hands(any_front.store)
     hands.one()
@@ -49,7 +49,7 @@ def test_curves_and_figures_tell_of_what_ended(any_front: Front) -> None:
     hands.leave()
 
 
-def test_those_who_keep_the_house_are_no_slots(any_front: Front) -> None:
+def test_support_processes_are_not_counted_as_workers(any_front: Front) -> None:
     keeper = any_front.store.join("manager", role="Manager")
     hands = Hands(any_front.store)
     eventually(lambda: any_front.get("/api/queues").json["total"]["workers"] == 1)
@@ -60,7 +60,7 @@ def test_those_who_keep_the_house_are_no_slots(any_front: Front) -> None:
     any_front.store.leave(keeper)
 
 
-def test_a_queue_is_paused_with_a_reason_and_goes_on(any_front: Front) -> None:
+def test_queue_is_paused_with_a_reason_and_resumed(any_front: Front) -> None:
     (job_id,) = any_front.post("/api/jobs", {"command": ["true"]}).json["jobs"]
     stream = any_front.events()
     assert next(iter(stream))[0] == "hello"
@@ -92,7 +92,7 @@ def test_a_queue_is_paused_with_a_reason_and_goes_on(any_front: Front) -> None:
     assert any_front.post("/api/queues/Runner/pause", {"why": "x" * 501}).status == 422
 
 
-def test_the_past_is_what_the_queues_were(any_front: Front) -> None:
+def test_history_shows_the_queues_of_a_moment(any_front: Front) -> None:
     (job_id,) = any_front.post("/api/jobs", {"command": ["true"]}).json["jobs"]
     hands = Hands(any_front.store)
     eventually(lambda: hands.one() == job_id)
@@ -120,7 +120,7 @@ def test_the_past_is_what_the_queues_were(any_front: Front) -> None:
     assert any_front.get("/api/history?at=yesterday").status == 422
 
 
-def test_pages_of_the_audit_log_tell_every_line_once(front: Front) -> None:
+def test_audit_pages_list_every_line_once(front: Front) -> None:
     front.store.enqueue_many([submission() for _ in range(50)])
     front.store.note("told")
     eventually(lambda: len(front.get("/api/audit?limit=1000").json["lines"]) >= 51)
@@ -137,8 +137,8 @@ def test_pages_of_the_audit_log_tell_every_line_once(front: Front) -> None:
     assert all(line["ts"] <= bound for line in front.get(f"/api/audit?until={bound}").json["lines"])
 
 
-def test_the_log_that_is_folded_grows_with_the_file_and_knows_what_is_missing(front: Front) -> None:
-    past = front.web._house.past
+def test_queue_history_follows_the_audit_log_and_reports_missing_lines(front: Front) -> None:
+    past = front.web._state.queue_history
     log = front.root / "logs/audit.log"
     line = {"ts": "2026-01-01T00:00:00.000Z", "event": "claimed", "actor": "a", "job_id": "old", "role": "Runner"}
     log.parent.mkdir(exist_ok=True)
@@ -182,7 +182,7 @@ CROSSED = (
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_job_that_starts_at_once_was_not_there_before_it_was_enqueued(front: Front, at_once: bool) -> None:
+def test_job_is_absent_from_history_before_it_was_enqueued(front: Front, at_once: bool) -> None:
     front.store.close()
     log = front.root / "logs/audit.log"
     log.parent.mkdir(exist_ok=True)
@@ -208,8 +208,8 @@ def test_a_job_that_starts_at_once_was_not_there_before_it_was_enqueued(front: F
         assert [point["in_progress"] for point in points] == [0] * 9 + [1] * 5 + [0] * 6
 
 
-def test_a_beginning_that_is_told_a_minute_late_is_still_the_beginning(front: Front) -> None:
-    seen = front.web._house.past
+def test_enqueue_line_logged_a_minute_late_still_comes_first(front: Front) -> None:
+    seen = front.web._state.queue_history
     log = front.root / "logs/audit.log"
     log.parent.mkdir(exist_ok=True)
     log.write_text(audit_line(100, "claimed") + audit_line(200, "committed"))
@@ -223,7 +223,7 @@ def test_a_beginning_that_is_told_a_minute_late_is_still_the_beginning(front: Fr
     assert [job.status for job in seen.at(MIDNIGHT + 60_000, limit=10).jobs] == ["succeeded"]
 
 
-def test_a_jobs_history_is_told_in_the_order_in_which_it_happened(front: Front) -> None:
+def test_job_history_is_in_chronological_order(front: Front) -> None:
     front.store.enqueue(submission(job_id="quick"))
     front.store.close()
     log = front.root / "logs/audit.log"
@@ -233,7 +233,7 @@ def test_a_jobs_history_is_told_in_the_order_in_which_it_happened(front: Front) 
     assert told == ["enqueued", "claimed", "committed"]
 
 
-def test_a_task_shows_its_way_with_the_diff(front: Front) -> None:
+def test_task_shows_its_route_and_the_diff(front: Front) -> None:
     (front.root / "tasks").mkdir(exist_ok=True)
     task = {
         "id": "T-1",
@@ -267,7 +267,7 @@ def test_a_task_shows_its_way_with_the_diff(front: Front) -> None:
     assert front.get("/api/tasks/nothing").status == 404
 
 
-def test_a_person_answers_in_the_inbox(front: Front) -> None:
+def test_inbox_accepts_the_answers_of_a_person(front: Front) -> None:
     assert front.get("/api/inbox").json == {"waiting": []}
     jobs = front.store.enqueue_many([submission(role="Manager") for _ in range(3)])
     agent = front.store.join("hands", role="Manager")
@@ -291,7 +291,7 @@ def test_a_person_answers_in_the_inbox(front: Front) -> None:
     eventually(lambda: front.get("/api/inbox").json == {"waiting": []})
 
 
-def test_a_plan_is_drawn_checked_and_explained(front: Front) -> None:
+def test_plan_is_drawn_checked_and_explained(front: Front) -> None:
     plan = {"steps": [{"id": "a", "command": "true"}, {"id": "b", "command": "true", "needs": ["a"]}]}
     checked = front.post("/api/plans/check", {"plan": plan}).json
     assert (checked["ok"], checked["steps"], checked["problems"]) == (True, 2, [])
@@ -307,7 +307,7 @@ def test_a_plan_is_drawn_checked_and_explained(front: Front) -> None:
     assert front.get(f"/api/jobs/{job_id[:22]}").json["job_id"] == job_id
 
 
-def test_what_is_asked_of_a_swarm_is_written_down_for_the_orchestrator(front: Front) -> None:
+def test_swarm_command_is_stored_for_the_orchestrator(front: Front) -> None:
     assert front.get("/api/swarms").json == {"swarms": [], "orchestrator": False}
     made = front.post("/api/swarms/demo/create")
     assert made.status == 202
@@ -321,7 +321,7 @@ def test_what_is_asked_of_a_swarm_is_written_down_for_the_orchestrator(front: Fr
     assert front.post("/api/components/worker/x/config", {}).status == 400
 
 
-def test_a_swarms_plan_comes_with_what_was_configured_since(front: Front) -> None:
+def test_swarm_plan_includes_later_configuration(front: Front) -> None:
     place = SwarmFiles(f"{front.root}/swarms")
     place.make()
     place.make_swarm("demo")
@@ -339,7 +339,7 @@ def test_a_swarms_plan_comes_with_what_was_configured_since(front: Front) -> Non
     assert front.get("/api/swarms/demo/plan").json == {"plan": plan, "configured": {}}
 
 
-def test_costs_alerts_schedules_and_doctor_answer(front: Front) -> None:
+def test_costs_alerts_schedules_and_doctor_respond(front: Front) -> None:
     assert front.get("/api/costs?since=7d&by=day").json["total"]["calls"] == 0
     assert front.get("/api/alerts").json["firing"] == 0
     assert front.get("/api/schedules").json == {"schedules": []}
@@ -372,7 +372,7 @@ class Away:
         return told
 
 
-def test_a_store_that_does_not_answer_is_503_with_a_message_and_the_server_comes_back(
+def test_unreachable_store_returns_503_and_the_server_recovers(
     make_front: Callable[..., Front],
 ) -> None:
     between: list[Away] = []
@@ -398,7 +398,7 @@ def test_a_store_that_does_not_answer_is_503_with_a_message_and_the_server_comes
     eventually(lambda: more in [row["job_id"] for row in front.listed()])
 
 
-def test_a_fault_of_ours_is_500_without_a_word_of_what_it_was(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_returns_500_without_details(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret words")
 
@@ -409,7 +409,7 @@ def test_a_fault_of_ours_is_500_without_a_word_of_what_it_was(front: Front, monk
     assert any("secret words" in str(fields) for _, _, fields in front.log)
 
 
-def test_the_page_is_served_with_a_tag_and_nothing_outside_of_it(front: Front) -> None:
+def test_page_files_have_an_etag_and_no_other_file_is_served(front: Front) -> None:
     page = front.get("/")
     assert page.status == 200
     assert page.headers["content-type"].startswith("text/html")
@@ -419,7 +419,7 @@ def test_the_page_is_served_with_a_tag_and_nothing_outside_of_it(front: Front) -
         assert front.get(f"/page/{name}").status == 404, name
 
 
-def test_no_file_of_the_page_names_another_host(front: Front) -> None:
+def test_page_files_name_no_other_host(front: Front) -> None:
     home = resources.files("farro.web").joinpath("page")
     page = front.get("/").body.decode()
     for source in re.findall(r'(?:src|href)="([^"]*)"', page):
@@ -428,7 +428,7 @@ def test_no_file_of_the_page_names_another_host(front: Front) -> None:
             assert home.joinpath(source.removeprefix("/page/")).is_file(), source
 
 
-def test_roles_and_kept_plans_are_told_and_a_plan_is_queued(any_front: Front) -> None:
+def test_roles_and_library_plans_are_listed_and_a_plan_is_enqueued(any_front: Front) -> None:
     front = any_front
     roles = {line["role"]: line for line in front.get("/api/roles").json["roles"]}
     assert roles["Runner"]["cap"] == front.settings.cap_of("Runner")
@@ -444,11 +444,9 @@ def test_roles_and_kept_plans_are_told_and_a_plan_is_queued(any_front: Front) ->
         assert front.post(f"/api/plans/{name}/submit").status == status, name
 
 
-def test_while_somebody_reads_a_long_log_nobody_waits_for_it_in_a_thread(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_a_long_log_blocks_no_other_thread(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past, "WAIT_S", 0.05)
-    with front.web._house.past._lock:
+    with front.web._state.queue_history._lock:
         for path in ("/api/history/range", "/api/history?at=2026-01-01T00:00:00Z", "/api/history/series"):
             answer = front.get(path)
             assert (answer.status, answer.code) == (503, "try_again"), path
@@ -456,7 +454,7 @@ def test_while_somebody_reads_a_long_log_nobody_waits_for_it_in_a_thread(
     assert front.get("/api/history/range").status == 200
 
 
-def test_a_log_that_is_read_in_lots_tells_the_same(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_read_in_batches_gives_the_same_history(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     hands = Hands(front.store)
     front.store.enqueue_many([submission() for _ in range(10)])
     while hands.one():

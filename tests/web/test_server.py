@@ -12,16 +12,16 @@ from http_stage import Front
 from support import PATIENCE_S, eventually
 
 
-def test_the_date_of_an_answer_is_that_of_the_clock(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_date_header_follows_the_clock(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     later = "Thu, 01 Jan 2099 00:00:00 GMT"
     assert front.get("/healthz").headers["date"] != later
     monkeypatch.setattr("uvicorn.server.formatdate", lambda *args, **more: later)
     eventually(lambda: front.get("/healthz").headers["date"] == later)
 
 
-def test_a_server_that_nobody_asks_sleeps_until_it_shall_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_server_sleeps_until_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "TICK_S", 3600.0)
-    server = serving.Unhurried(uvicorn.Config(app=""))
+    server = serving.QuietServer(uvicorn.Config(app=""))
     looks: list[bool] = []
 
     async def look(counter: int) -> bool:
@@ -34,7 +34,7 @@ def test_a_server_that_nobody_asks_sleeps_until_it_shall_leave(monkeypatch: pyte
         running = asyncio.create_task(server.main_loop())
         await asyncio.sleep(0.3)  # uvicorn itself would have looked three times more
         server.should_exit = True
-        server.call()
+        server.wake()
         async with asyncio.timeout(PATIENCE_S):
             await running
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from farro.store.ledger import Ledger, Prices
     from farro.store.library import Library
     from farro.store.port import Store, StorePolicy
-    from farro.web.application import Web
+    from farro.web.application import WebApplication
     from farro.worker.hand_off import HandOff
     from farro.worker.perform import Performer
     from farro.worker.runtime import Runtime
@@ -475,7 +475,7 @@ class App:
         gate: Callable[[bool], Gate],
         examine: Callable[[], Examination],
         orchestrate: Callable[[], None] = lambda: None,
-    ) -> Web:
+    ) -> WebApplication:
         """Make the HTTP API and dashboard of a store. `token`: None takes the root's own. `beyond`: it listens beyond
         loopback. `examine` runs doctor; `orchestrate` starts the swarm orchestrator where none runs."""
         from farro.app import web

@@ -18,12 +18,13 @@ from farro.log.structured import Log
 from farro.queue import admission
 from farro.queue.agent_rules import contract_of
 from farro.queue.catalog.catalog import Catalog
-from farro.queue.plan_check import PlanContext as PlanGround
+from farro.queue.plan_check import PlanContext
 from farro.queue.time_travel import QueueHistory
 from farro.store.port import Store
 from farro.web import access_keys
-from farro.web.application import Web
-from farro.web.state import Access, House
+from farro.web.access import AccessRules
+from farro.web.application import WebApplication
+from farro.web.state import WebState
 
 if TYPE_CHECKING:
     from farro.app import App
@@ -41,10 +42,10 @@ def state(
     gate: Callable[[bool], Gate],
     examine: Callable[[], Examination],
     orchestrate: Callable[[], None],
-) -> House:
+) -> WebState:
     """Collect what the requests work with."""
     clock, root = SystemClock(), store.root
-    return House(
+    return WebState(
         store=store,
         settings=settings,
         catalog=Catalog(store, clock),
@@ -57,33 +58,34 @@ def state(
         gate=gate,
         contract=lambda: contract_of(root, settings),
         library=functools.cache(lambda: app.library(root, settings)),
-        ground=lambda: PlanGround(settings=settings, tools=app.tools(settings, root), cwd=root, env=os.environ),
+        plan_context=lambda: PlanContext(settings=settings, tools=app.tools(settings, root), cwd=root, env=os.environ),
         examine=examine,
-        orchestrate=orchestrate,
+        ensure_orchestrator=orchestrate,
         settings_of=reader.load,
-        lock=lambda: app.policy_lock(root, settings),
-        ask_provider=functools.partial(_ask_provider, app, root, settings),
-        past=QueueHistory(store),
+        policy_lock=lambda: app.policy_lock(root, settings),
+        test_provider=functools.partial(_ask_provider, app, root, settings),
+        queue_history=QueueHistory(store),
         store_name="files" if settings.store == "files" else settings.store.partition(":")[0],
         started_at=timestamp(clock.now()),
         read_only=settings.web.read_only,
     )
 
 
-def application(state: House, *, token: str | None, beyond: bool) -> Web:
+def application(state: WebState, *, token: str | None, beyond: bool) -> WebApplication:
     """Guard the state with a token: `token`, else the root's own. `beyond`: it listens beyond loopback."""
     root, clock, web = state.store.root, state.clock, state.settings.web
-    token = token or access_keys.token(root, secrets.token_bytes)
-    access = Access(
+    own_token = access_keys.token(root, secrets.token_bytes)  # made even where the config has one: it may go again
+    token = token or own_token
+    access = AccessRules(
         token=token,
         key=hashlib.sha256(f"farro session {token}".encode()).digest(),
-        use_code=lambda code: access_keys.use(root, code, clock.now().timestamp()),
+        use_code=lambda code: access_keys.use_code(root, code, clock.now().timestamp()),
         hosts=frozenset(host.lower() for host in web.hosts),
         beyond=beyond,
         secure=web.secure_cookie,
         now_s=lambda: clock.now().timestamp(),
     )
-    return Web(state, access, epoch=secrets.token_hex(4))
+    return WebApplication(state, access, epoch=secrets.token_hex(4))
 
 
 def _ask_provider(

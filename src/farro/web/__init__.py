@@ -1,5 +1,5 @@
-"""farro over HTTP: the API for programs and the dashboard, events as they happen, metrics, and the page itself.
+"""Serve farro over HTTP: the API, server-sent events, metrics and the dashboard.
 
-What is done lives in operations; here are only the protocol, its guards and its documents. `app.make` puts it together
-from a store, settings and operations; `cli.web` serves it. The contract is docs/http.md and schemas/openapi.json.
+The modules here decode requests, check access and encode responses; the work itself is done by the queue, agents, air
+and swarm packages. The contract is docs/http.md and schemas/openapi.json.
 """

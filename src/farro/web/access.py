@@ -1,12 +1,9 @@
-"""Who may come in: Host and Origin are looked at on every route, the token on every route but two. And the headers that
-keep a browser from doing anything else with what it gets.
+"""Guard every request: check Host and Origin on all routes, and the token or session on all but two.
 
-Making tokens and links lives in operations.web_access; what a route does, in the modules of the nouns.
-
-A page of somebody else's can make this browser send requests here. It cannot name our Host by an own name that it lets
-point to loopback (DNS rebinding: the Host header has that name); it cannot send our cookie (SameSite=Strict), nor
-change anything without an Origin, which the browser sets and which is not ours. Checked in this order, before anything
-of the request is parsed.
+A foreign page can make this browser send requests here. With DNS rebinding it can point a name of its own to loopback,
+but then the Host header holds that name. It cannot send our cookie (SameSite=Strict), and it can change nothing
+without an Origin header, which the browser sets and which is not ours. The checks run in this order, before the
+request is parsed. The guard also adds the headers that restrict what a browser may do with a response.
 """
 
 from __future__ import annotations
@@ -15,22 +12,24 @@ import base64
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from farro.lazy_dataclass import dataclass, field
 from farro.web import errors
-from farro.web.errors import Wrong
-from farro.web.state import Access
+from farro.web.errors import HttpError
 
 COOKIE = "farro_session"
 SESSION_S = 7 * 86_400
-OPEN = ("/healthz", "/login")  # without a token
-SESSION_LEFT = "farro.session_s"  # in a request's scope: for how long its session lasts; what streams ends with it
-_SIGNED_OUT = 10_000  # sessions that are remembered as ended
+WITHOUT_TOKEN = ("/healthz", "/login")
+SESSION_LEFT = (
+    "farro.session_s"  # key in a request's scope: seconds left of its session; a stream ends with the session
+)
+_MAX_SIGNED_OUT = 10_000  # newest signed-out sessions to remember
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 HEADERS: Mapping[str, str] = {
@@ -55,7 +54,7 @@ _SIGN_IN = """<!doctype html>
 <title>farro: sign in</title><style>{style}</style></head>
 <body><main><h1>farro: sign in</h1>
 <p>{what}</p>
-<p>Have a link printed where farro runs, in its root, and open it here:</p>
+<p>Run this command in farro's root, and open the link that it prints:</p>
 <pre>farro web --link</pre>
 <p><small>Each link signs in one browser, once, and is good for an hour. Programs send
 <code>Authorization: Bearer TOKEN</code> instead.</small></p></main></body></html>
@@ -64,37 +63,53 @@ _NO_SESSION = "This browser is not signed in: it never was, it signed out, or it
 _NO_LINK = "This link does not work any more: it was used already, or it is more than an hour old."
 
 
-def sign_in(what: str, headers: Mapping[str, str] | None = None) -> Response:
-    """What a person sees who is not let in. The page's own files are behind the door, so it brings its style along."""
+def sign_in_page(reason: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Build the page for a browser that is not signed in.
+
+    Its style is inline, because the dashboard's files need a session.
+    """
     allowed = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; frame-ancestors 'none'"
-    text = _SIGN_IN.format(style=_STYLE, what=what)
-    told = {**(headers or {}), "Content-Security-Policy": policy}
-    return Response(text, status_code=401, media_type="text/html", headers=told)
+    text = _SIGN_IN.format(style=_STYLE, what=reason)
+    all_headers = {**(headers or {}), "Content-Security-Policy": policy}
+    return Response(text, status_code=401, media_type="text/html", headers=all_headers)
 
 
-class Guard:
-    """Around everything. Nothing behind it sees a request that it refused."""
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """The credentials and host names that the guard accepts."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    token: str
+    key: bytes  # signs sessions
+    use_code: Callable[[str], bool]  # consumes a sign-in code; False: it is unknown or too old
+    hosts: frozenset[str] = frozenset()  # names accepted besides localhost and loopback addresses
+    beyond: bool = False  # the server listens beyond loopback
+    secure: bool = False  # the cookie is for https only
+    now_s: Callable[[], float] = field(default=lambda: 0.0)
+
+
+class AccessGuard:
+    """Wrap an ASGI application and answer the requests that are not permitted itself."""
+
+    def __init__(self, app: ASGIApp, access: AccessRules) -> None:
         self._app = app
         self._access = access
         self._cookie = cookie_name(access.key)
-        self._ended: dict[str, None] = {}  # signatures of sessions that were signed out
+        self._signed_out: dict[str, None] = {}  # signatures of sessions that were signed out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
-            return  # no websockets: the server closes what nobody accepts
+            return  # no websockets: the server closes a connection that the application does not accept
         guarded = _with_headers(send)
         try:
-            self._judge(scope)
-        except Wrong as wrong:
-            if wrong.status == 401 and _wants_page(scope):
-                answer = sign_in(_NO_SESSION, wrong.headers)
+            self._check(scope)
+        except HttpError as error:
+            if error.status == 401 and _wants_page(scope):
+                answer = sign_in_page(_NO_SESSION, error.headers)
             else:
-                answer = errors.response(wrong)
+                answer = errors.response(error)
             await answer(scope, receive, guarded)
             return
         if scope["path"] == "/login":
@@ -107,38 +122,38 @@ class Guard:
         else:
             await self._app(scope, receive, guarded)
 
-    def _judge(self, scope: Scope) -> None:
+    def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._host_is_ours(hosts[0], scope):
-            raise Wrong(
+            raise HttpError(
                 403,
                 "forbidden_host",
                 "this server does not answer to that Host; use its address, or name the host in `web.hosts`",
             )
         origins = headers.getlist("origin")
         if origins and not all(self._origin_is_ours(origin, hosts[0]) for origin in origins):
-            raise Wrong(403, "forbidden_origin", "requests from pages of another origin are refused")
-        if scope["path"] in OPEN:
+            raise HttpError(403, "forbidden_origin", "requests from pages of another origin are refused")
+        if scope["path"] in WITHOUT_TOKEN:
             return
-        if self._bears_token(headers):
+        if self._has_token(headers):
             return
         left_s = self._session_s(headers)
         if left_s <= 0:
-            raise Wrong(
+            raise HttpError(
                 401,
                 "unauthorized",
                 "a token is needed: Authorization: Bearer TOKEN, or the link that `farro web --link` prints",
                 {"WWW-Authenticate": 'Bearer realm="farro"'},
             )
         if scope["method"] not in _SAFE and not origins:
-            raise Wrong(403, "forbidden_origin", "a change by cookie needs the Origin of this server's own page")
+            raise HttpError(403, "forbidden_origin", "a change by cookie needs the Origin of this server's own page")
         scope[SESSION_LEFT] = left_s
 
-    # --- where it comes from ---
+    # --- Host and Origin ---
 
     def _host_is_ours(self, host: str, scope: Scope) -> bool:
-        """Names are only those that were told; an address cannot be made to point elsewhere, so any of ours will do."""
+        """Accept configured names only, but any loopback address: DNS rebinding cannot change what an address means."""
         name = _without_port(host)
         if name is None:
             return False
@@ -153,37 +168,39 @@ class Guard:
     def _origin_is_ours(self, origin: str, host: str) -> bool:
         return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
-    # --- who it is ---
+    # --- token and session ---
 
-    def _bears_token(self, headers: Headers) -> bool:
+    def _has_token(self, headers: Headers) -> bool:
         kind, _, token = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and bool(self._access.token) and _same(token.strip(), self._access.token)
+        return kind.lower() == "bearer" and bool(self._access.token) and _equal(token.strip(), self._access.token)
 
     def _session_s(self, headers: Headers) -> float:
-        """For how many seconds it lasts; nothing: there is none, or it is over."""
-        until, _, signature = self._told(headers).partition(".")
+        """Return how many seconds the session still lasts; 0 or less: there is none, or it is over."""
+        until, _, signature = self._session_cookie(headers).partition(".")
         if not until.isdecimal() or not until.isascii() or len(until) > 12:
             return 0.0
-        if not _same(signature, sign(self._access.key, until)) or signature in self._ended:
+        if not _equal(signature, sign(self._access.key, until)) or signature in self._signed_out:
             return 0.0
         return int(until) - self._access.now_s()
 
-    def _told(self, headers: Headers) -> str:
-        """Other programs of this machine set cookies too, of any form: theirs must not hide ours."""
+    def _session_cookie(self, headers: Headers) -> str:
+        """Read our cookie among those of other programs on this host, which may be malformed."""
         return cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie, "")
 
     def _sign_out(self, headers: Headers) -> None:
         if self._session_s(headers) > 0:
-            self._ended[self._told(headers).partition(".")[2]] = None
-            if len(self._ended) > _SIGNED_OUT:
-                del self._ended[next(iter(self._ended))]
+            self._signed_out[self._session_cookie(headers).partition(".")[2]] = None
+            if len(self._signed_out) > _MAX_SIGNED_OUT:
+                del self._signed_out[next(iter(self._signed_out))]
 
     def _login(self, scope: Scope) -> Response:
         code = QueryParams(scope["query_string"]).get("code", "")
         if scope["method"] != "GET" or not code or not self._access.use_code(code):
             if scope["method"] == "GET" and self._session_s(Headers(scope=scope)) > 0:
-                return RedirectResponse("/", status_code=303)  # opened once more by who is in already
-            return sign_in(_NO_LINK if code else _NO_SESSION)
+                return RedirectResponse(
+                    "/", status_code=303
+                )  # a used link, opened again in the browser that it signed in
+            return sign_in_page(_NO_LINK if code else _NO_SESSION)
         until = str(int(self._access.now_s()) + SESSION_S)
         answer = RedirectResponse("/", status_code=303)
         answer.set_cookie(
@@ -198,16 +215,17 @@ class Guard:
 
 
 def cookie_name(key: bytes) -> str:
-    """Browsers send the cookies of every port of a machine to each of them: two servers must not share a name."""
+    """Name the cookie after the key: a browser sends cookies to every port of a host; servers must not share one."""
     return f"{COOKIE}_{hashlib.sha256(key).hexdigest()[:8]}"
 
 
 def sign(key: bytes, text: str) -> str:
+    """Sign the end of a session."""
     return hmac.new(key, f"session {text}".encode(), hashlib.sha256).hexdigest()
 
 
-def _same(one: str, other: str) -> bool:
-    """In a time that does not tell where they differ."""
+def _equal(one: str, other: str) -> bool:
+    """Compare in constant time."""
     return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())
 
 
@@ -229,7 +247,7 @@ def _with_headers(send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(raw=message.setdefault("headers", []))
             for name, value in HEADERS.items():
-                headers.setdefault(name, value)  # a file of a job has a stricter policy of its own
+                headers.setdefault(name, value)  # a job's file has a stricter policy of its own
             headers.setdefault("Cache-Control", "no-store")
         await send(message)
 

@@ -1,13 +1,12 @@
-"""The keys of the HTTP front: its token, and links that work once. Files of the root that only its owner can read.
+"""Keep the web server's token, its sign-in codes and its address in files that only the root's owner can read.
 
-Who is let in with them lives in fronts.http.access.
+`jobs/.web/token` is created when the first server starts, and stays, so that programs and open pages survive a
+restart. A sign-in code is a file named by the code's hash: any process of the root's owner can make one (`farro web
+--link`, `farro up`), and the server consumes it by removing the file, so that only one of two requests with the same
+code gets in.
 
-`jobs/.web/token` is made when the first server starts, and stays: programs and open pages survive a restart. A link's
-code is a file named by its hash, so that any process of the root's owner makes one (`farro web --link`, `farro up`) and
-the server uses it up by removing the file: of two who come with one code, one gets in.
-
-`jobs/.web/servers/` has a file for each server of this root, with its address: a lease, which the kernel drops when the
-server dies. So a link never leads to a server that is gone, or to another root's that has its port now.
+`jobs/.web/servers/` has one file per server of this root, with its address. The file is a lease, which the kernel
+releases when the server dies: a link never leads to a dead server, nor to another root's server on the same port.
 """
 
 from __future__ import annotations
@@ -20,94 +19,97 @@ from farro.host import fs, leases
 
 FOLDER = "jobs/.web"
 SERVERS = f"{FOLDER}/servers"
-CODE_S = 3600.0  # a link that nobody opened for so long is worth nothing
-_LIMIT = 4096
-_WORD = 24  # bytes of randomness
+CODE_S = 3600.0  # how long an unused sign-in code is valid
+_MAX_BYTES = 4096
+_RANDOM_BYTES = 24
 
 
 def token(root: str, random_bytes: Callable[[int], bytes]) -> str:
-    """The token of this root; made where there is none. A power cut may keep the name of the file and lose its bytes:
-    nothing, or zeros, is no token, for everybody knows it."""
-    home = f"{root}/{FOLDER}"
-    path = f"{home}/token"
-    _make(home)
+    """Return the token of this root; create it unless there is one.
+
+    A power cut may keep the file's name and lose its bytes. An empty or zero-filled file is therefore no token: anyone
+    could guess it.
+    """
+    folder = f"{root}/{FOLDER}"
+    path = f"{folder}/token"
+    _make_folder(folder)
     with contextlib.suppress(FileNotFoundError):
-        kept = fs.read_bytes(path, _LIMIT).decode("utf-8", "replace").strip()
-        if kept and kept.isprintable():
-            return kept
+        stored = fs.read_bytes(path, _MAX_BYTES).decode("utf-8", "replace").strip()
+        if stored and stored.isprintable():
+            return stored
         fs.unlink(path)
-    made = random_bytes(_WORD).hex()
-    whole = f"{home}/{fs.TEMPORARY}{made[:16]}"  # complete when it appears under its name
-    fs.create_private(whole, made.encode() + b"\n")
+    new = random_bytes(_RANDOM_BYTES).hex()
+    temporary = f"{folder}/{fs.TEMPORARY}{new[:16]}"  # linked below, so that the token appears complete
+    fs.create_private(temporary, new.encode() + b"\n")
     try:
         with contextlib.suppress(FileExistsError):
-            fs.link(whole, path)
+            fs.link(temporary, path)
     finally:
-        fs.unlink(whole)
-    return fs.read_bytes(path, _LIMIT).decode().strip()
+        fs.unlink(temporary)
+    return fs.read_bytes(path, _MAX_BYTES).decode().strip()
 
 
-def code(root: str, random_bytes: Callable[[int], bytes]) -> str:
-    """A new code for one sign-in."""
-    home = f"{root}/{FOLDER}/codes"
-    _make(f"{root}/{FOLDER}")
-    _make(home)
-    made = random_bytes(_WORD).hex()
-    fs.create_private(f"{home}/{_name(made)}", b"")
-    return made
+def new_code(root: str, random_bytes: Callable[[int], bytes]) -> str:
+    """Create a code that signs in one browser once."""
+    folder = f"{root}/{FOLDER}/codes"
+    _make_folder(f"{root}/{FOLDER}")
+    _make_folder(folder)
+    code = random_bytes(_RANDOM_BYTES).hex()
+    fs.create_private(f"{folder}/{_file_name(code)}", b"")
+    return code
 
 
-def use(root: str, told: str, now_s: float) -> bool:
-    """Whether that code is good: it is used up then. Old ones are swept away."""
-    home = f"{root}/{FOLDER}/codes"
-    good = False
+def use_code(root: str, code: str, now_s: float) -> bool:
+    """Consume the code; return whether it was valid. Remove expired codes on the way."""
+    folder = f"{root}/{FOLDER}/codes"
+    valid = False
     try:
-        names = fs.listdir(home)
+        names = fs.listdir(folder)
     except FileNotFoundError:
         return False
-    wanted = _name(told)
+    wanted = _file_name(code)
     for name in names:
-        path = f"{home}/{name}"
-        with contextlib.suppress(FileNotFoundError):  # somebody else was first
-            late = now_s - fs.lstat(path).st_mtime > CODE_S
-            if late or name == wanted:
+        path = f"{folder}/{name}"
+        with contextlib.suppress(FileNotFoundError):  # another request removed it first
+            expired = now_s - fs.lstat(path).st_mtime > CODE_S
+            if expired or name == wanted:
                 fs.unlink(path)
-                good = good or (name == wanted and not late)
-    return good
+                valid = valid or (name == wanted and not expired)
+    return valid
 
 
-def link(address: str, made: str) -> str:
-    return f"{address}/login?code={made}"
+def link(address: str, code: str) -> str:
+    return f"{address}/login?code={code}"
 
 
-def _name(made: str) -> str:
-    return hashlib.sha256(made.encode("utf-8", "surrogateescape")).hexdigest()
+def _file_name(code: str) -> str:
+    return hashlib.sha256(code.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _make(folder: str) -> None:
+def _make_folder(folder: str) -> None:
     with contextlib.suppress(FileExistsError):
         fs.mkdir_private(folder)
 
 
 def address(host: str, port: int) -> str:
-    """As a browser wants it. A server that listens everywhere is reached here by loopback."""
+    """Return the URL for a browser on this host. A server that listens on all addresses is reached by loopback."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 - it is compared, not bound
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @contextlib.contextmanager
-def announced(root: str, url: str, time_ns: int) -> Iterator[None]:
-    """A server of this root listens there: for links that another process makes."""
-    home = f"{root}/{SERVERS}"
-    _make(f"{root}/{FOLDER}")
-    _make(home)
-    path = f"{home}/{time_ns:020d}"
-    whole = fs.temporary(home)  # locked before anyone can take it for a dead one's
-    lease = leases.create(whole, url.encode() + b"\n")
+def announce(root: str, url: str, time_ns: int) -> Iterator[None]:
+    """Publish the address of a server of this root, so that other processes can print links to it."""
+    folder = f"{root}/{SERVERS}"
+    _make_folder(f"{root}/{FOLDER}")
+    _make_folder(folder)
+    path = f"{folder}/{time_ns:020d}"
+    temporary = fs.temporary(folder)  # locked before the rename: no process can take it for a dead server's file
+    lease = leases.create(temporary, url.encode() + b"\n")
     try:
-        fs.replace(whole, path)
-        living(root)  # … which sweeps away those that died
+        fs.replace(temporary, path)
+        live_server(root)  # removes the files of dead servers
         yield
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -115,22 +117,23 @@ def announced(root: str, url: str, time_ns: int) -> Iterator[None]:
         lease.drop()
 
 
-def living(root: str) -> str | None:
-    """Where the newest server of this root listens; None: none runs. Files of dead ones are swept away."""
-    home = f"{root}/{SERVERS}"
+def live_server(root: str) -> str | None:
+    """Return the address of the newest running server of this root, if any. Remove the files of dead servers."""
+    folder = f"{root}/{SERVERS}"
     try:
-        names = sorted((name for name in fs.listdir(home) if not name.startswith(fs.TEMPORARY)), reverse=True)
+        names = sorted((name for name in fs.listdir(folder) if not name.startswith(fs.TEMPORARY)), reverse=True)
     except FileNotFoundError:
         return None
     found: str | None = None
     for name in names:
+        path = f"{folder}/{name}"
         with contextlib.suppress(FileNotFoundError):
-            lease = leases.take(f"{home}/{name}")
+            lease = leases.take(path)
             if lease is None:
-                found = found or fs.read_bytes(f"{home}/{name}", _LIMIT).decode("utf-8", "replace").strip() or None
+                found = found or fs.read_bytes(path, _MAX_BYTES).decode("utf-8", "replace").strip() or None
             else:
                 try:
-                    fs.unlink(f"{home}/{name}")
+                    fs.unlink(path)
                 finally:
                     lease.drop()
     return found

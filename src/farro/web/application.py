@@ -1,7 +1,4 @@
-"""The application: routes, guards, the reader of changes, put together from a house and who may come in.
-
-Serving it on a port is cli.web; which parts the house has is chosen in farro.app.
-"""
+"""Assemble the ASGI application: routes, access guard, event hub and the thread that follows changes."""
 
 from __future__ import annotations
 
@@ -16,118 +13,121 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from farro.web import errors, events, static_files
-from farro.web.access import Guard
-from farro.web.errors import Wrong
-from farro.web.events import Follower, Hub
-from farro.web.output_streams import Followers
-from farro.web.request_handling import SLOW_THREADS, Pool, Running
+from farro.web.access import AccessGuard, AccessRules
+from farro.web.errors import HttpError
+from farro.web.events import ChangeFollower, EventHub
+from farro.web.output import OutputStreams
+from farro.web.request_handling import SLOW_THREADS, EndpointRunner, ThreadPool
 from farro.web.routes import ENDPOINTS
-from farro.web.state import Access, House
+from farro.web.state import WebState
 
-Answers = Callable[[Request], Awaitable[Response]]
+RequestHandler = Callable[[Request], Awaitable[Response]]
 
 
-class Web:
-    """One application and what it started. `app` is what a server runs; `hub` and `routes` are for whoever looks."""
+class WebApplication:
+    """The ASGI application `app`, and what it runs beside the requests.
 
-    def __init__(self, house: House, access: Access, *, epoch: str) -> None:
-        self._house = house
+    `hub` exists while the application runs.
+    """
+
+    def __init__(self, state: WebState, access: AccessRules, *, epoch: str) -> None:
+        self._state = state
         self._epoch = epoch
-        self._pool = Pool()
-        self._slow = Pool(SLOW_THREADS, SLOW_THREADS)
-        self._running = Running(house, self._pool, self._slow)
-        self.hub: Hub | None = None
-        self._followers: Followers | None = None
-        self.routes = self._made()
+        self._pool = ThreadPool()
+        self._slow = ThreadPool(SLOW_THREADS, SLOW_THREADS)
+        self._runner = EndpointRunner(state, self._pool, self._slow)
+        self.hub: EventHub | None = None
+        self._output_streams: OutputStreams | None = None
+        self.routes = self._routes()
         inner = Starlette(
             routes=self.routes,
-            lifespan=self._life,
-            exception_handlers={HTTPException: _refused, Exception: _broken},  # type: ignore[dict-item]
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: _http_error, Exception: _internal_error},  # type: ignore[dict-item]
         )
-        self.app: ASGIApp = Guard(inner, access)
+        self.app: ASGIApp = AccessGuard(inner, access)
 
-    def _made(self) -> list[Route]:
-        by_path: dict[str, dict[str, Answers]] = {}
-        # Plain paths first: where two fit, theirs says which methods are allowed.
-        for one in sorted(ENDPOINTS, key=lambda one: "{" in one.path):
-            by_path.setdefault(one.path, {})[one.method] = self._running.route(one)
-        found = [Route(path, _by_method(answers), methods=list(answers)) for path, answers in by_path.items()]
+    def _routes(self) -> list[Route]:
+        by_path: dict[str, dict[str, RequestHandler]] = {}
+        # Paths without parameters first: where two routes match, the first one decides which methods are allowed.
+        for endpoint in sorted(ENDPOINTS, key=lambda endpoint: "{" in endpoint.path):
+            by_path.setdefault(endpoint.path, {})[endpoint.method] = self._runner.handler(endpoint)
+        found = [Route(path, _by_method(handlers), methods=list(handlers)) for path, handlers in by_path.items()]
         return [
             Route("/", static_files.index, methods=["GET"]),
             Route("/page/{path:path}", static_files.file, methods=["GET"]),
             Route("/healthz", self._health, methods=["GET"]),
             Route("/api/events", self._events, methods=["GET"]),
             Route("/api/jobs/{job}/logs/stream", self._follow, methods=["GET"]),
-            Route("/api/jobs/{job}/logs/whole", self._whole, methods=["GET"]),
+            Route("/api/jobs/{job}/logs/whole", self._download, methods=["GET"]),
             *found,
         ]
 
     @contextlib.asynccontextmanager
-    async def _life(self, _: Starlette) -> AsyncIterator[None]:
-        hub = self.hub = Hub(self._epoch)
-        self._followers = Followers(self._house, self._pool, hub)
-        follower = Follower(self._house, hub)
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        hub = self.hub = EventHub(self._epoch)
+        self._output_streams = OutputStreams(self._state, self._pool, hub)
+        follower = ChangeFollower(self._state, hub)
         follower.start()
         try:
             yield
         finally:
-            self._house.stopping.set()
+            self._state.stopping.set()
             hub.close()
             follower.stop()
             self._pool.close()
             self._slow.close()
 
     def stop(self) -> None:
-        """Streams end, so that the server need not wait for them. In the loop's thread."""
-        self._house.stopping.set()
+        """End the streams, so that the server need not wait for them. Call this in the loop's thread."""
+        self._state.stopping.set()
         if self.hub is not None:
             self.hub.close()
 
     async def _health(self, request: Request) -> Response:
         try:
-            await self._pool.run(self._house.store.roles, 5.0)
-        except Exception:  # noqa: BLE001 - whatever it is, it is not well
+            await self._pool.run(self._state.store.roles, 5.0)
+        except Exception:  # noqa: BLE001 - any failure means that the store is not healthy
             return Response(b'{"ok": false}', status_code=503, media_type=errors.JSON)
         return Response(b'{"ok": true}', media_type=errors.JSON)
 
     async def _events(self, request: Request) -> Response:
         assert self.hub is not None
         last = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
-        return events.viewed(self._house, self.hub, last)
+        return events.open_event_stream(self._state, self.hub, last)
 
     async def _follow(self, request: Request) -> Response:
-        assert self._followers is not None
-        return await self._followers.follow(request)
+        assert self._output_streams is not None
+        return await self._output_streams.follow(request)
 
-    async def _whole(self, request: Request) -> Response:
-        assert self._followers is not None
-        return await self._followers.whole(request)
+    async def _download(self, request: Request) -> Response:
+        assert self._output_streams is not None
+        return await self._output_streams.download(request)
 
 
-def _by_method(answers: Mapping[str, Answers]) -> Answers:
-    """One route for a path: else a method that it does not take is told without the others that it does."""
+def _by_method(handlers: Mapping[str, RequestHandler]) -> RequestHandler:
+    """Serve all methods of a path by one route: only then does a 405 list all methods that the path allows."""
 
     async def answer(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
-        return await answers[method](request)
+        return await handlers[method](request)
 
     return answer
 
 
-async def _refused(request: Request, error: HTTPException) -> Response:
+async def _http_error(request: Request, error: HTTPException) -> Response:
     codes = {404: "not_found", 405: "method_not_allowed"}
     words = {
         404: "there is no such route; GET /api/openapi.json lists them",
         405: "this route does not take that method",
     }
-    wrong = Wrong(
+    refusal = HttpError(
         error.status_code,
         codes.get(error.status_code, "bad_request"),
         words.get(error.status_code, str(error.detail)),
         dict(error.headers or {}),
     )
-    return errors.response(wrong)
+    return errors.response(refusal)
 
 
-async def _broken(request: Request, error: Exception) -> Response:
-    return errors.response(Wrong(500, "internal", "something is wrong here; the server's log says what"))
+async def _internal_error(request: Request, error: Exception) -> Response:
+    return errors.response(HttpError(500, "internal", "something is wrong here; the server's log says what"))

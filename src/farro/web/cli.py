@@ -1,7 +1,4 @@
-"""`farro web`: the dashboard and the HTTP API on a port, until a signal ends it; `--link` prints a link to sign in.
-
-What it serves lives in fronts.http; its token and links, in operations.web_access.
-"""
+"""`farro web`: serve the dashboard and the HTTP API until a signal ends it; `--link` prints a sign-in link."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from farro.log.structured import Log
 from farro.swarm import service as swarms
 from farro.web import access_keys
 
-FINISHED = 2_000  # finished jobs that doctor opens: a page waits for it
+FINISHED = 2_000  # finished jobs that doctor opens: a page waits for the result
 
 
 @click.command()
@@ -51,18 +48,18 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
         return _link(path, None if bind is None else access_keys.address(*address_of(bind)), as_json)
     assert signals is not None
     log = log_to_stdout("web", as_json, settings.runners)
-    with served(application(), path, settings, log, bind=bind) as here:
-        signals.end(here.server.stop)
-        note(f"open this once: {here.link()}")  # in no log
-        asyncio.run(here.server.run(here.listening))
+    with open_server(application(), path, settings, log, bind=bind) as web_server:
+        signals.end(web_server.server.stop)
+        note(f"open this once: {web_server.link()}")  # never in a log: the link signs a browser in
+        asyncio.run(web_server.server.run(web_server.listening))
         log("info", "web stopped", {})
         end_well()
     return 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Served:
-    """A server that listens, and has not begun to answer."""
+class ListeningServer:
+    """A server whose socket listens, before it answers requests."""
 
     root: str
     url: str
@@ -70,14 +67,17 @@ class Served:
     listening: socket.socket
 
     def link(self) -> str:
-        return access_keys.link(self.url, access_keys.code(self.root, secrets.token_bytes))
+        return access_keys.link(self.url, access_keys.new_code(self.root, secrets.token_bytes))
 
 
 @contextmanager
-def served(
+def open_server(
     app: App, path: str, settings: Settings, log: Log, *, bind: str | None = None, any_port: bool = False
-) -> Iterator[Served]:
-    """For `farro web` and for the member of a swarm. `any_port`: where that one is taken, another."""
+) -> Iterator[ListeningServer]:
+    """Open a web server for `farro web` or for a member of a swarm.
+
+    With `any_port` it listens on another port where the configured one is taken.
+    """
     host, port = address_of(settings.web.bind if bind is None else bind)
     token = None if settings.web.token is None else settings.web.token.reveal(os.environ, "web.token")
     if token is None and not is_loopback(host):
@@ -85,11 +85,11 @@ def served(
             f"farro web does not listen on {host} without a token: anyone who reaches it could run commands here. Set "
             '`web.token` in the config to "${NAME}" and the variable NAME to the token, or bind to 127.0.0.1'
         )
-    serving, store_url = _library(), asked_store()
+    server_module, store_url = _server_module(), asked_store()
     store = app.open_store(path, settings, log=log, actor=operator_name("web"))
     admit(app, store, "web", strict=starts_strictly(settings))
     try:
-        made = app.web(
+        application_ = app.web(
             store,
             settings,
             log=log,
@@ -97,26 +97,26 @@ def served(
             beyond=not is_loopback(host),
             person=operator_name("web"),
             gate=lambda force: gate(settings, force),
-            examine=lambda: _examined(app, path, store_url),
-            orchestrate=lambda: _orchestrate(path),
+            examine=lambda: _examine(app, path, store_url),
+            orchestrate=lambda: _ensure_orchestrator(path),
         )
-        server = serving.Serving(made, log)
-        listening = _listening(serving, host, port, any_port=any_port)
-        there = listening.getsockname()
-        url = access_keys.address(there[0], there[1])
-        told = {"host": there[0], "port": there[1], "token": token is not None, "pid": os.getpid()}
-        with access_keys.announced(path, url, time.time_ns()):
-            log("info", "web started", told)
-            yield Served(root=path, url=url, server=server, listening=listening)
+        server = server_module.WebServer(application_, log)
+        listening = _bind(server_module, host, port, any_port=any_port)
+        address = listening.getsockname()
+        url = access_keys.address(address[0], address[1])
+        fields = {"host": address[0], "port": address[1], "token": token is not None, "pid": os.getpid()}
+        with access_keys.announce(path, url, time.time_ns()):
+            log("info", "web started", fields)
+            yield ListeningServer(root=path, url=url, server=server, listening=listening)
     finally:
         store.close()
 
 
-def _listening(serving: ModuleType, host: str, port: int, *, any_port: bool) -> socket.socket:
+def _bind(server_module: ModuleType, host: str, port: int, *, any_port: bool) -> socket.socket:
     for number in (port, 0) if any_port else (port,):
         try:
-            made: socket.socket = serving.bind(host, number)
-            return made
+            application_: socket.socket = server_module.bind(host, number)
+            return application_
         except (OSError, socket.gaierror) as error:
             if number != 0 and any_port and getattr(error, "errno", None) == errno.EADDRINUSE:
                 continue
@@ -125,37 +125,37 @@ def _listening(serving: ModuleType, host: str, port: int, *, any_port: bool) -> 
 
 
 def _link(path: str, url: str | None, as_json: bool) -> int:
-    """`url`: where a person says that it is reached."""
-    made = sign_in_link(path, url)
-    if made is None:  # a link to somebody else's server, or to nobody, would be taken for one to this root's
+    """Print a sign-in link. `url`: the address that the user gave, instead of the announced one."""
+    application_ = sign_in_link(path, url)
+    if application_ is None:  # no link at all is better than one to another root's server
         raise FarroError(f"no web runs here ({path}); `farro up` or `farro web` starts it, and prints a link")
     if as_json:
-        answer({"link": made})
+        answer({"link": application_})
     else:
-        say(made)
+        say(application_)
     return 0
 
 
 def sign_in_link(path: str, url: str | None = None) -> str | None:
-    """Make a link that signs a browser in once; None where no web runs here. `url`: used instead of its own address."""
-    known = access_keys.living(path)
+    """Create a link that signs in one browser once; None: no server of this root runs. `url` replaces its address."""
+    known = access_keys.live_server(path)
     if known is None:
         return None
-    return access_keys.link(url or known, access_keys.code(path, secrets.token_bytes))
+    return access_keys.link(url or known, access_keys.new_code(path, secrets.token_bytes))
 
 
-def _orchestrate(path: str) -> None:
-    """Somebody must carry out what is asked of swarms."""
+def _ensure_orchestrator(path: str) -> None:
+    """Somebody must carry out what is request of swarms."""
     swarms.ensure_orchestrator(path, program())
 
 
-def _examined(app: App, path: str, store_url: str | None) -> Examination:
+def _examine(app: App, path: str, store_url: str | None) -> Examination:
     return report.examine(app.checks(path, finished=FINISHED, store=store_url), strict=False, root=path)
 
 
-def _library() -> ModuleType:
+def _server_module() -> ModuleType:
     try:
-        from farro.web import server as serving
+        from farro.web import server as server_module
     except ImportError as error:
         raise FarroError(f"farro web needs {error.name}; install it with: pip install 'farro[web]'") from error
-    return serving
+    return server_module

@@ -1,7 +1,6 @@
-"""A route as data: its method, path, what it takes and answers as dataclasses, and the function that does it.
+"""Describe a route as data: method, path, the dataclasses that it takes and returns, and its handler.
 
-The functions live in the modules of their nouns; how a request is read, run and answered lives in `running`; the
-OpenAPI document is made of the same data in `openapi`.
+The application and the OpenAPI document are both built from these descriptions.
 """
 
 from __future__ import annotations
@@ -11,57 +10,61 @@ from typing import Any, Literal
 
 from farro.documents import Document
 from farro.lazy_dataclass import dataclass, field
-from farro.web.state import House
+from farro.web.state import WebState
 
 Method = Literal["GET", "POST"]
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoFields:
     """A query or body without members."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """A request, read and checked."""
+class ApiRequest:
+    """A request whose query and body were parsed and checked."""
 
     path: Mapping[str, str]
     query: Any
     body: Any
-    document: Document | None = None  # the body with its places
+    document: Document | None = None  # the body with the positions of its members
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bytes:
-    """An answer that is no JSON."""
+class RawResponse:
+    """A response that is not JSON."""
 
     data: bytes
-    kind: str
+    media_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
 
 
+Handler = Callable[[WebState, ApiRequest], Any]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
+    """A route. Its handler runs in a thread and returns data to encode as JSON, or a RawResponse."""
+
     method: Method
-    path: str  # with {names}; a name that ends in :path takes slashes
-    do: Callable[[House, Asked], Any]
+    path: str  # with {names}; a name that ends in :path matches slashes
+    handler: Handler
     summary: str
-    answer: Any = None  # the dataclass of the answer; None: bytes of `kind`
-    query: type = Nothing
+    response: Any = None  # the dataclass of the response; None: bytes of `media_type`
+    query: type = NoFields
     body: type | None = None
     status: int = 200
-    kind: str = "application/json"
-    keep_s: float = 0.0  # one answer serves all who ask within this time; a slow one is made once at a time
+    media_type: str = "application/json"
+    cache_s: float = 0.0  # requests within this time share one response, which is computed once
     tag: str = "jobs"
-    harmless: bool = False  # a POST that changes nothing
-    slow: bool = False  # it waits for others: in threads apart
-    errors: tuple[int, ...] = ()  # beside those that every route has
+    changes_nothing: bool = False  # a POST that a read-only server accepts
+    slow: bool = False  # it waits for other processes: run it in a thread pool of its own
 
 
-def get(path: str, do: Callable[[House, Asked], Any], summary: str, answer: Any = None, **more: Any) -> Endpoint:
-    return Endpoint(method="GET", path=path, do=do, summary=summary, answer=answer, **more)
+def get(path: str, handler: Handler, summary: str, response: Any = None, **more: Any) -> Endpoint:
+    return Endpoint(method="GET", path=path, handler=handler, summary=summary, response=response, **more)
 
 
-def post(path: str, do: Callable[[House, Asked], Any], summary: str, answer: Any = None, **more: Any) -> Endpoint:
-    return Endpoint(method="POST", path=path, do=do, summary=summary, answer=answer, **more)
+def post(path: str, handler: Handler, summary: str, response: Any = None, **more: Any) -> Endpoint:
+    return Endpoint(method="POST", path=path, handler=handler, summary=summary, response=response, **more)

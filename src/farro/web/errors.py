@@ -1,7 +1,4 @@
-"""Errors as HTTP says them: a status, a code and the message, in one shape; and data as JSON text.
-
-Which errors there are is farro.errors; what is refused before a route is asked lives in `access`.
-"""
+"""Turn errors into HTTP responses with a status, a code and a message; encode data as JSON."""
 
 from __future__ import annotations
 
@@ -37,8 +34,8 @@ _STATUSES: tuple[tuple[type[errors.FarroError], int], ...] = (
 _encode = encoder(ensure_ascii=True, default=lambda value: _plain(value))
 
 
-class Wrong(errors.FarroError):
-    """A request that no operation could be asked with."""
+class HttpError(errors.FarroError):
+    """An error that only HTTP has, with its status and code."""
 
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
         self.status = status
@@ -48,19 +45,19 @@ class Wrong(errors.FarroError):
 
 
 def status_of(error: errors.FarroError) -> int:
-    if isinstance(error, Wrong):
+    if isinstance(error, HttpError):
         return error.status
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
 def code_of(error: errors.FarroError) -> str:
-    if isinstance(error, Wrong):
+    if isinstance(error, HttpError):
         return error.code
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
 
 
-def told(error: errors.FarroError) -> dict[str, Any]:
-    """What stands under `error`."""
+def error_data(error: errors.FarroError) -> dict[str, Any]:
+    """Build the `error` member of an error response."""
     data: dict[str, Any] = {"code": code_of(error), "message": str(error)}
     if isinstance(error, errors.BadDocument):
         data["problems"] = [asdict(problem) for problem in error.problems]
@@ -69,17 +66,17 @@ def told(error: errors.FarroError) -> dict[str, Any]:
 
 def response(error: errors.FarroError) -> Response:
     status = status_of(error)
-    headers = dict(error.headers) if isinstance(error, Wrong) else {}
+    headers = dict(error.headers) if isinstance(error, HttpError) else {}
     if status == 503:
         headers.setdefault("Retry-After", "2")
-    return Response(text({"error": told(error)}), status_code=status, media_type=JSON, headers=headers)
+    return Response(json_text({"error": error_data(error)}), status_code=status, media_type=JSON, headers=headers)
 
 
-def text(data: Any) -> bytes:
-    """JSON in ASCII: whatever a job says, a lone half of a character among it, comes through any reader."""
+def json_text(data: Any) -> bytes:
+    """Encode as JSON in ASCII, so that any client can decode it, even where a job's output has a lone surrogate."""
     try:
         return _encode(data).encode()
-    except ValueError:  # a number that JSON does not have, in somebody's prompt
+    except ValueError:  # a prompt holds a number that JSON lacks, such as NaN
         return json.dumps(_finite(data), default=_plain).encode()
 
 

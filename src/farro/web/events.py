@@ -1,12 +1,9 @@
-"""Server-Sent Events: what changes, to everybody who looks, from one reader of the store's changes.
+"""Send changes to browsers as Server-Sent Events, all read from one feed of the store.
 
-Keeping the catalog exact is operations.catalog; what a job's steps say as they say it lives in `streams`.
-
-Every event is kept in a ring, and made into bytes once, when the first viewer comes to it. A viewer is nothing but a
-place in the ring: whoever reads slowly falls behind, and when what comes next for it has left the ring it is told of a
-gap and goes on with the present. So a viewer costs no memory that grows, and a connection that takes nothing for a
-while is closed. Ids are `<epoch>.<number>`; the epoch is this server's: after a restart a number of the old one means
-nothing, and a gap is told.
+Every event goes into a ring and is encoded once, when the first viewer reaches it. A viewer is only a position in the
+ring: a slow one falls behind, and when its next event has left the ring, it receives a `gap` event and continues with
+the newest. So a viewer's memory does not grow, and a connection that accepts nothing for a while is closed. Event ids
+are `<epoch>.<number>`; the epoch belongs to this server process: an id of an earlier process leads to a `gap`.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -27,59 +24,61 @@ from farro.jobs.times import timestamp
 from farro.queue.catalog.catalog import CatalogChange
 from farro.web import errors, overview
 from farro.web.access import SESSION_LEFT
-from farro.web.state import House
+from farro.web.state import WebState
 
-RING = 4096  # events
+RING_EVENTS = 4096
 RING_BYTES = 16 << 20
-BATCH = 200  # jobs that one event tells of
-PAUSE_S = 0.04  # between two looks at the feed while something happens: what comes meanwhile is told together
-LONG_PAUSE_S = 0.1  # while much happens: the queue's workers need the machine more
-MUCH = 100  # changes at once
+BATCH = 200  # jobs in one event
+PAUSE_S = 0.04  # between two reads of the feed while jobs change: changes meanwhile are sent together
+BURST_PAUSE_S = 0.1  # during a burst: the queue's workers need the processor more
+BURST_CHANGES = 100  # changes in one read that make a burst
 JOB_BYTES = 250  # of one job in an event, roughly
-BEAT_S = 5.0  # how often a stream on which nothing happens says that it lives
-SLOW_S = 10.0  # a connection that takes nothing for so long is closed
-COMPARE_S = 60.0  # how often what the feed does not tell is looked for, at the most
+HEARTBEAT_S = 5.0  # between heartbeats on a quiet stream
+SEND_TIMEOUT_S = 10.0  # a connection that accepts nothing for this long is closed
+COMPARE_S = 60.0  # between searches for changes that the feed missed, at least
 COUNTS_S = 1.0
-QUIET_LOOK_S = 2.0  # how often what no change of a job tells is looked for
-VIEWERS = 1000
+UNANNOUNCED_CHECK_S = 2.0  # between searches for changes that no job's change announces
+MAX_VIEWERS = 1000
 
 
-def event(kind: str, data: Any, number: str | None = None) -> bytes:
-    head = "" if number is None else f"id: {number}\n"
-    return f"{head}event: {kind}\ndata: ".encode() + errors.text(data) + b"\n\n"
+def event(kind: str, data: Any, event_id: str | None = None) -> bytes:
+    """Encode one Server-Sent Event."""
+    head = "" if event_id is None else f"id: {event_id}\n"
+    return f"{head}event: {kind}\ndata: ".encode() + errors.json_text(data) + b"\n\n"
 
 
-BEAT = event("beat", {})  # no comment: a page hears none, and could not tell a quiet server from one that hangs
+# An event, not an SSE comment: a page cannot see comments, and could not tell a quiet server from one that hangs.
+HEARTBEAT = event("beat", {})
 
 
-class Kept:
-    """An event in the ring: data until the first viewer comes to it, then the bytes for all of them."""
+class RingEvent:
+    """An event in the ring, encoded when the first viewer reads it."""
 
-    __slots__ = ("_data", "_kind", "_made", "_number", "size")
+    __slots__ = ("_data", "_encoded", "_id", "_kind", "size")
 
-    def __init__(self, kind: str, data: Any, number: str) -> None:
-        self._kind, self._data, self._number = kind, data, number
-        self._made: bytes | None = None
-        self.size = 100 + JOB_BYTES * len(data["jobs"]) if kind == "changes" else len(self.text())
+    def __init__(self, kind: str, data: Any, event_id: str) -> None:
+        self._kind, self._data, self._id = kind, data, event_id
+        self._encoded: bytes | None = None
+        self.size = 100 + JOB_BYTES * len(data["jobs"]) if kind == "changes" else len(self.encoded())
 
-    def text(self) -> bytes:
-        if self._made is None:
+    def encoded(self) -> bytes:
+        if self._encoded is None:
             data = self._data
             if self._kind == "changes":
-                data = {**data, "jobs": [_change(one) for one in data["jobs"]]}
-            self._made, self._data = event(self._kind, data, self._number), None
-        return self._made
+                data = {**data, "jobs": [_change_data(change) for change in data["jobs"]]}
+            self._encoded, self._data = event(self._kind, data, self._id), None
+        return self._encoded
 
 
-class Hub:
-    """The ring, and who waits at its end. For the event loop's thread alone, but `tell`."""
+class EventHub:
+    """The ring of events and the viewers that wait for the next. Only `publish` may be called from other threads."""
 
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch
-        self._ring: deque[Kept] = deque()
+        self._ring: deque[RingEvent] = deque()
         self._bytes = 0
         self._last = 0  # the number of the newest event
-        self._news = asyncio.Event()
+        self._new_events = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.closed = False
         self.viewers = 0
@@ -88,21 +87,17 @@ class Hub:
     def last(self) -> int:
         return self._last
 
-    def tell(self, kind: str, data: Any) -> None:
-        """From any thread."""
-        self.tell_all([(kind, data)])
+    def publish(self, *events: tuple[str, Any]) -> None:
+        """Add events, each a kind and its data, and wake the viewers once. Any thread may call this."""
+        self._loop.call_soon_threadsafe(self._add, events)
 
-    def tell_all(self, told: Sequence[tuple[str, Any]]) -> None:
-        """The same for several at once: whoever looks on is woken once."""
-        self._loop.call_soon_threadsafe(self._add, told)
-
-    def _add(self, told: Sequence[tuple[str, Any]]) -> None:
-        for kind, data in told:
+    def _add(self, events: Sequence[tuple[str, Any]]) -> None:
+        for kind, data in events:
             self._last += 1
-            kept = Kept(kind, data, f"{self.epoch}.{self._last}")
-            self._ring.append(kept)
-            self._bytes += kept.size
-        while len(self._ring) > RING or self._bytes > RING_BYTES:
+            stored = RingEvent(kind, data, f"{self.epoch}.{self._last}")
+            self._ring.append(stored)
+            self._bytes += stored.size
+        while len(self._ring) > RING_EVENTS or self._bytes > RING_BYTES:
             self._bytes -= self._ring.popleft().size
         self._wake()
 
@@ -111,11 +106,11 @@ class Hub:
         self._wake()
 
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        new_events, self._new_events = self._new_events, asyncio.Event()
+        new_events.set()
 
-    def place(self, last_id: str | None) -> int | None:
-        """The number after which somebody goes on who has seen that; None: what came since is not there any more."""
+    def position(self, last_id: str | None) -> int | None:
+        """Return the number after which a viewer that has seen `last_id` continues; None: the ring lacks the rest."""
         if not last_id:
             return self._last
         epoch, _, number = last_id.rpartition(".")
@@ -124,203 +119,207 @@ class Hub:
         seen = int(number)
         return seen if self._last - len(self._ring) <= seen <= self._last else None
 
-    async def after(self, number: int) -> AsyncIterator[bytes]:
-        """Everything that comes after that, for ever; beats in between."""
+    async def events_after(self, number: int) -> AsyncIterator[bytes]:
+        """Yield all later events until the hub closes, with heartbeats in between."""
         while not self.closed:
             missing = self._last - number
             if missing > len(self._ring):
                 yield event("gap", {"why": "behind"}, f"{self.epoch}.{self._last}")
                 number = self._last
             elif missing:
-                some = list(islice(self._ring, len(self._ring) - missing, len(self._ring) - missing + 64))
-                number += len(some)
-                yield b"".join([kept.text() for kept in some])
+                batch = list(islice(self._ring, len(self._ring) - missing, len(self._ring) - missing + 64))
+                number += len(batch)
+                yield b"".join([stored.encoded() for stored in batch])
             else:
-                news = self._news
+                new_events = self._new_events
                 try:
-                    async with asyncio.timeout(BEAT_S):
-                        await news.wait()
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await new_events.wait()
                 except TimeoutError:
-                    yield BEAT
+                    yield HEARTBEAT
         yield event("bye", {})
 
 
-class Stream(Response):
-    """Bytes as they come. A reader that takes none of them for a while is left alone."""
+class StreamResponse(Response):
+    """Send chunks as they come, and close the connection when the client accepts none for a while.
+
+    `on_end` is called when the connection ends, for any reason.
+    """
 
     def __init__(
         self,
         chunks: AsyncIterator[bytes],
-        done: Any = None,
         *,
-        kind: str = "text/event-stream",
+        on_end: Callable[[], None],
+        media_type: str = "text/event-stream",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(media_type=kind, headers=headers)
+        super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
         self.headers["X-Accel-Buffering"] = "no"
         self._chunks = chunks
-        self._done = done
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        leaving = asyncio.ensure_future(_gone(receive))
+        disconnect = asyncio.ensure_future(_until_disconnect(receive))
         sending = asyncio.ensure_future(self._send(send))
         try:
-            # A stream lasts no longer than the session that opened it: who comes back is judged again.
+            # A stream ends with the session that opened it; the guard then checks the reconnecting client.
             left_s = scope.get(SESSION_LEFT)
-            done, _ = await asyncio.wait({leaving, sending}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({disconnect, sending}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            for task in (leaving, sending):
+            for task in (disconnect, sending):
                 task.cancel()
-            await asyncio.gather(leaving, sending, return_exceptions=True)
-            if self._done is not None:
-                self._done()
+            await asyncio.gather(disconnect, sending, return_exceptions=True)
+            self._on_end()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for chunk in self._chunks:
-            async with asyncio.timeout(SLOW_S):
+            async with asyncio.timeout(SEND_TIMEOUT_S):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        async with asyncio.timeout(SLOW_S):
+        async with asyncio.timeout(SEND_TIMEOUT_S):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+async def _until_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-class Follower:
-    """The one reader of changes: a thread that loads the catalog, keeps it exact, and tells the hub."""
+class ChangeFollower:
+    """The one thread that loads the catalog, keeps it up to date, and publishes changes to the hub."""
 
-    def __init__(self, house: House, hub: Hub) -> None:
-        self._house = house
+    def __init__(self, state: WebState, hub: EventHub) -> None:
+        self._state = state
         self._hub = hub
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="changes", daemon=True)
-        self._compared = 0.0
-        self._took = 0.0
-        self._counted = 0.0
+        self._compared_at_s = 0.0
+        self._compare_s = 0.0
+        self._counted_at_s = 0.0
         self._counts_due = False
         self._agents: frozenset[str] = frozenset()
-        self._looked = 0.0
+        self._checked_at_s = 0.0
         self._lines: list[dict[str, Any]] = []
-        self._missed = False
+        self._may_have_missed = False
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
-        self._house.store.wake(None)
+        self._state.store.wake(None)
         self._thread.join(5.0)
 
     def _run(self) -> None:
-        trouble: str | None = None
+        reported: str | None = None  # the failure that was logged last
         while not self._stop.is_set():
             try:
-                if not self._house.catalog.ready:
-                    self._house.catalog.load()
-                    self._compared = time.monotonic()
-                    self._hub.tell("ready", {"jobs": len(self._house.catalog)})
+                if not self._state.catalog.ready:
+                    self._state.catalog.load()
+                    self._compared_at_s = time.monotonic()
+                    self._hub.publish(("ready", {"jobs": len(self._state.catalog)}))
                 self.run_once()
-                if self._missed:  # what came while it failed may have been told to nobody
-                    self._missed = False
-                    self._hub.tell("gap", {"why": "store"})
-                trouble = None
-            except Exception as error:  # noqa: BLE001 - the store is away, or we are wrong: pages must not stand still
+                if self._may_have_missed:  # changes during the failure may not have been published
+                    self._may_have_missed = False
+                    self._hub.publish(("gap", {"why": "store"}))
+                reported = None
+            except Exception as error:  # noqa: BLE001 - neither a store failure nor a defect may end the updates
                 known = isinstance(error, FarroError | OSError)
                 why = str(error) if known else f"{type(error).__name__}: {error}"
-                if why != trouble:
-                    trouble = why
-                    self._house.log("error", "changes cannot be followed", {"why": why})
-                self._missed = True
+                if why != reported:
+                    reported = why
+                    self._state.log("error", "changes cannot be followed", {"why": why})
+                self._may_have_missed = True
                 self._stop.wait(1.0)
 
     def run_once(self) -> None:
-        """One turn: what changed is told; while it is quiet, a little more is read of jobs, and counts are told."""
-        catalog = self._house.catalog
+        """Publish what changed. While little changes, also read details of some jobs and publish the counts."""
+        catalog = self._state.catalog
         busy = catalog.unread > 0 or self._counts_due
-        told = catalog.follow(0.05 if busy else 1.0)
+        changes = catalog.follow(0.05 if busy else 1.0)
         now = time.monotonic()
-        if self._missed or now - self._compared > max(COMPARE_S, 50 * self._took):
-            told += catalog.compare()
-            self._compared = time.monotonic()
-            self._took = self._compared - now
-        if told:
-            self._tell(told)
-            self._stop.wait(LONG_PAUSE_S if len(told) > MUCH else PAUSE_S)
-        if len(told) <= MUCH:
-            catalog.fill(4 if told else 50)
-        if self._counts_due and now - self._counted >= COUNTS_S:
-            self._tell_counts(now)
-        if self._hub.viewers and now - self._looked >= QUIET_LOOK_S:
-            self._look_around(now)
+        if self._may_have_missed or now - self._compared_at_s > max(COMPARE_S, 50 * self._compare_s):
+            changes += catalog.compare()
+            self._compared_at_s = time.monotonic()
+            self._compare_s = self._compared_at_s - now
+        if changes:
+            self._publish_changes(changes)
+            self._stop.wait(BURST_PAUSE_S if len(changes) > BURST_CHANGES else PAUSE_S)
+        if len(changes) <= BURST_CHANGES:
+            catalog.fill(4 if changes else 50)
+        if self._counts_due and now - self._counted_at_s >= COUNTS_S:
+            self._publish_counts(now)
+        if self._hub.viewers and now - self._checked_at_s >= UNANNOUNCED_CHECK_S:
+            self._check_unannounced(now)
 
-    def _tell(self, told: Sequence[CatalogChange]) -> None:
+    def _publish_changes(self, changes: Sequence[CatalogChange]) -> None:
         self._counts_due = True
-        at = timestamp(self._house.clock.now())
-        lots = [told[start : start + BATCH] for start in range(0, len(told), BATCH)]
-        self._hub.tell_all([("changes", {"at": at, "jobs": some}) for some in lots])
+        at = timestamp(self._state.clock.now())
+        batches = [changes[start : start + BATCH] for start in range(0, len(changes), BATCH)]
+        self._hub.publish(*[("changes", {"at": at, "jobs": batch}) for batch in batches])
 
-    def _tell_counts(self, now: float) -> None:
-        self._counted, self._counts_due = now, False
-        self._lines = overview.queue_lines(self._house)
-        self._hub.tell("counts", {"at": timestamp(self._house.clock.now()), "queues": self._lines})
+    def _publish_counts(self, now: float) -> None:
+        self._counted_at_s, self._counts_due = now, False
+        self._lines = overview.queue_lines(self._state)
+        self._hub.publish(("counts", {"at": timestamp(self._state.clock.now()), "queues": self._lines}))
 
-    def _look_around(self, now: float) -> None:
-        """What changes while no job does: a delay is over, a worker comes or goes."""
-        self._looked = now
-        self._counts_due = self._counts_due or self._lines != overview.queue_lines(self._house)
-        agents = frozenset(agent.id for agent in self._house.store.agents() if agent.alive)
+    def _check_unannounced(self, now: float) -> None:
+        """Look for changes that come without a job's change: a delay is over, a worker joins or leaves."""
+        self._checked_at_s = now
+        self._counts_due = self._counts_due or self._lines != overview.queue_lines(self._state)
+        agents = frozenset(agent.id for agent in self._state.store.agents() if agent.alive)
         if agents != self._agents:
             self._agents = agents
-            self._hub.tell("workers", {"at": timestamp(self._house.clock.now())})
+            self._hub.publish(("workers", {"at": timestamp(self._state.clock.now())}))
 
 
-def _change(one: CatalogChange) -> Mapping[str, Any]:
+def _change_data(change: CatalogChange) -> Mapping[str, Any]:
     return {
-        "job_id": one.job_id,
-        "role": one.role,
-        "status": "gone" if one.status is None else one.status,
-        "was": one.was,
-        "was_role": one.was_role,
+        "job_id": change.job_id,
+        "role": change.role,
+        "status": "gone" if change.status is None else change.status,
+        "was": change.was,
+        "was_role": change.was_role,
     }
 
 
-def viewed(house: House, hub: Hub, last_id: str | None) -> Response:
-    """The stream of one viewer."""
-    if hub.viewers >= VIEWERS:
-        return errors.response(errors.Wrong(503, "busy", f"{VIEWERS} viewers look on already"))
+def open_event_stream(state: WebState, hub: EventHub, last_id: str | None) -> Response:
+    """Open the event stream of one viewer."""
+    if hub.viewers >= MAX_VIEWERS:
+        return errors.response(errors.HttpError(503, "busy", f"{MAX_VIEWERS} viewers are connected already"))
     hub.viewers += 1
-    return Stream(_viewer(house, hub, last_id), done=lambda: _left(hub))
+    return StreamResponse(_events_for(state, hub, last_id), on_end=lambda: _viewer_left(hub))
 
 
-def _left(hub: Hub) -> None:
+def _viewer_left(hub: EventHub) -> None:
     hub.viewers -= 1
 
 
-async def _viewer(house: House, hub: Hub, last_id: str | None) -> AsyncIterator[bytes]:
-    catalog = house.catalog
+async def _events_for(state: WebState, hub: EventHub, last_id: str | None) -> AsyncIterator[bytes]:
+    catalog = state.catalog
     hello = {
-        "at": timestamp(house.clock.now()),
-        "version": house.version,
+        "at": timestamp(state.clock.now()),
+        "version": state.version,
         "ready": catalog.ready,
         "loaded": len(catalog) - catalog.unread,
         "jobs": len(catalog),
     }
-    place = hub.place(last_id)
+    position = hub.position(last_id)
     start = event("hello", hello)
-    if place is None:
+    if position is None:
         why = "behind" if (last_id or "").startswith(f"{hub.epoch}.") else "restart"
         start += event("gap", {"why": why}, f"{hub.epoch}.{hub.last}")
-        place = hub.last
+        position = hub.last
     elif not last_id:
-        start += f"id: {hub.epoch}.{place}\n\n".encode()  # so that a first drop resumes from here
+        start += (
+            f"id: {hub.epoch}.{position}\n\n".encode()
+        )  # lets the browser resume here if its first connection drops
     yield b"retry: 1000\n\n" + start
-    async for chunk in hub.after(place):
+    async for chunk in hub.events_after(position):
         yield chunk

@@ -1,7 +1,4 @@
-"""What changes jobs: enqueue, kill, requeue, retry, force-complete, route, a person's answers; one job, or many.
-
-What each of them does lives in operations; looking lives in `looking`.
-"""
+"""Change jobs: enqueue, kill, requeue, retry, force-complete and route them, answer the inbox, reset names, prune."""
 
 from __future__ import annotations
 
@@ -13,9 +10,10 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from farro.agents import service as agents
+from farro.air import service as air
 from farro.config.fields import Lasting
 from farro.documents import Document
-from farro.documents.constraints import Length, Prose, Size
+from farro.documents.constraints import Bounds, Length, Prose, Size
 from farro.errors import FarroError, InputError
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.start_times import parse_start
@@ -24,16 +22,15 @@ from farro.jobs.times import parse_duration
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.forms import is_agent_prompt
 from farro.plans.priority import PRIORITIES
-from farro.queue import find_job, jobs, prompts, retry, submit
-from farro.queue import plan_check as plans
+from farro.queue import find_job, jobs, prompts, prune, retry, submit
 from farro.queue.admission import enqueue_admitted
 from farro.queue.options import SubmitOptions
-from farro.web import answers, errors
-from farro.web.endpoints import Asked, Endpoint, get, post
-from farro.web.errors import Wrong
-from farro.web.state import House
+from farro.web import errors, responses
+from farro.web.endpoints import ApiRequest, Endpoint, get, post
+from farro.web.errors import HttpError
+from farro.web.state import WebState
 
-MOST = 200  # jobs of one bulk action
+MAX_BULK_JOBS = 200  # in one bulk action
 MAX_DELAY_S = 3650 * 86_400
 MAX_TIMEOUT_S = 365 * 86_400
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,99 +38,107 @@ _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noted:
-    """Why; kept in the job's history."""
+class NoteBody:
+    """The reason, which the job's history records."""
 
     note: Annotated[str, Length(4000)] | None = None
 
 
-# --- one job -----------------------------------------------------------------------------------------------------
+# --- one job ---------------------------------------------------------------------------------------------------------
 
 
-def _meant(house: House, asked: Asked) -> str:
-    return house.meant(asked.path["job"], shortest=find_job.SHORTEST_TO_END)
+def _job_id(state: WebState, request: ApiRequest) -> str:
+    return state.resolve_job(request.path["job"], shortest=find_job.SHORTEST_TO_END)
 
 
-def kill(house: House, asked: Asked) -> Any:
-    return answers.life(jobs.kill(house.store, _meant(house, asked), by=house.person, note=asked.body.note))
+def kill(state: WebState, request: ApiRequest) -> Any:
+    return responses.lifecycle_data(
+        jobs.kill(state.store, _job_id(state, request), by=state.person, note=request.body.note)
+    )
 
 
-def requeue(house: House, asked: Asked) -> Any:
-    return answers.life(jobs.requeue(house.store, _meant(house, asked), by=house.person, note=asked.body.note))
+def requeue(state: WebState, request: ApiRequest) -> Any:
+    return responses.lifecycle_data(
+        jobs.requeue(state.store, _job_id(state, request), by=state.person, note=request.body.note)
+    )
 
 
-def force_complete(house: House, asked: Asked) -> Any:
-    return answers.life(jobs.force_complete(house.store, _meant(house, asked), by=house.person, note=asked.body.note))
+def force_complete(state: WebState, request: ApiRequest) -> Any:
+    return responses.lifecycle_data(
+        jobs.force_complete(state.store, _job_id(state, request), by=state.person, note=request.body.note)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
+class RetryBody:
     from_step: str | None = None
     from_start: bool = False
     force: bool = False
 
 
-def run_again(house: House, asked: Asked) -> Any:
-    body: Again = asked.body
+def retry_job(state: WebState, request: ApiRequest) -> Any:
+    body: RetryBody = request.body
     if body.from_step is not None and body.from_start:
         raise InputError("from_step names a step, from_start means the first; give one of them")
-    made = _retry(house, _meant(house, asked), body)
+    made = _retry(state, _job_id(state, request), body)
     return {"job_id": made.job_id, "retry_of": made.retry_of, "kept_steps": list(made.kept)}
 
 
-def _retry(house: House, job_id: str, how: Again) -> retry.RetriedJob:
+def _retry(state: WebState, job_id: str, how: RetryBody) -> retry.RetriedJob:
     return retry.retry(
-        house.store,
-        house.root,
+        state.store,
+        state.root,
         job_id,
         from_step=how.from_step,
         from_start=how.from_start,
-        durable=house.settings.durability == "power",
-        gate=house.gate(how.force),
+        durable=state.settings.durability == "power",
+        gate=state.gate(how.force),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Routed(Noted):
+class RouteBody(NoteBody):
     role: str
 
 
-def route(house: House, asked: Asked) -> Any:
-    body: Routed = asked.body
-    job_id = _meant(house, asked)
-    return answers.life(agents.reroute(house.store, house.root, job_id, body.role, by=house.person, note=body.note))
+def route(state: WebState, request: ApiRequest) -> Any:
+    body: RouteBody = request.body
+    job_id = _job_id(state, request)
+    return responses.lifecycle_data(
+        agents.reroute(state.store, state.root, job_id, body.role, by=state.person, note=body.note)
+    )
 
 
-# --- many ----------------------------------------------------------------------------------------------------------
+# --- many jobs -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bulk(Noted):
+class BulkBody(NoteBody):
     action: Literal["kill", "requeue", "force-complete", "retry"]
-    jobs: Annotated[tuple[str, ...], Size(at_least=1, at_most=MOST)]
+    jobs: Annotated[tuple[str, ...], Size(at_least=1, at_most=MAX_BULK_JOBS)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class BulkResultData:
     job_id: str
     ok: bool
     status: Status | None
     made: str | None
-    error: answers.ErrorTold | None
+    error: responses.ErrorData | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllDone:
-    results: tuple[Done, ...]
+class BulkResponse:
+    results: tuple[BulkResultData, ...]
 
 
-def bulk(house: House, asked: Asked) -> Any:
-    """Each for itself: what one of them says does not keep the others from being done."""
-    body: Bulk = asked.body
-    return {"results": [_one(house, body, job_id) for job_id in dict.fromkeys(body.jobs)]}
+def run_bulk(state: WebState, request: ApiRequest) -> Any:
+    """Apply the action to each job; an error of one job does not stop the others."""
+    body: BulkBody = request.body
+    return {"results": [_run_one(state, body, job_id) for job_id in dict.fromkeys(body.jobs)]}
 
 
-def _one(house: House, body: Bulk, job_id: str) -> dict[str, Any]:
+def _run_one(state: WebState, body: BulkBody, job_id: str) -> dict[str, Any]:
     verbs: dict[str, Callable[..., Lifecycle]] = {
         "kill": jobs.kill,
         "requeue": jobs.requeue,
@@ -142,24 +147,23 @@ def _one(house: House, body: Bulk, job_id: str) -> dict[str, Any]:
     made, status = None, None
     try:
         if body.action == "retry":
-            made = _retry(house, job_id, Again()).job_id
+            made = _retry(state, job_id, RetryBody()).job_id
         else:
-            status = verbs[body.action](house.store, job_id, by=house.person, note=body.note).status
+            status = verbs[body.action](state.store, job_id, by=state.person, note=body.note).status
     except FarroError as error:
-        told = errors.told(error)
-        return {"job_id": job_id, "ok": False, "status": None, "made": None, "error": told}
+        return {"job_id": job_id, "ok": False, "status": None, "made": None, "error": errors.error_data(error)}
     if body.action == "kill" and status is not Status.KILLED:
-        ended = Wrong(409, "already_ended", f"{job_id} is {status} already; nothing was changed")
-        return {"job_id": job_id, "ok": False, "status": status, "made": None, "error": errors.told(ended)}
+        ended = HttpError(409, "already_ended", f"{job_id} is {status} already; nothing was changed")
+        return {"job_id": job_id, "ok": False, "status": status, "made": None, "error": errors.error_data(ended)}
     return {"job_id": job_id, "ok": True, "status": status, "made": made, "error": None}
 
 
-# --- new ones ------------------------------------------------------------------------------------------------------
+# --- new jobs --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class New:
-    """One of command, plan, plans and prompt, and how it shall run."""
+class EnqueueBody:
+    """Exactly one of command, plan, plans and prompt, with its options."""
 
     command: Annotated[tuple[str, ...], Size(at_least=1, at_most=1000)] | None = None
     plan: Any = None
@@ -184,105 +188,109 @@ class New:
 assert PRIORITIES == ("P0", "P1", "P2", "P3")
 
 
-def enqueue(house: House, asked: Asked) -> Any:
-    body: New = asked.body
-    document = asked.document
+def enqueue(state: WebState, request: ApiRequest) -> Any:
+    body: EnqueueBody = request.body
+    document = request.document
     assert document is not None
     given = [name for name in ("command", "plan", "plans", "prompt") if getattr(body, name) is not None]
     if len(given) != 1:
-        raise InputError("name one of command, plan, plans and prompt: what shall run")
-    options = _submit_options(house, body)
+        raise InputError("name one of command, plan, plans and prompt: what to run")
+    options = _submit_options(state, body)
     if body.command is not None:
-        _no_enclosures(body)
+        _refuse_attachments(body)
         if not body.command[0].strip():
             raise InputError("command: the first word is the program; it is empty")
-        wanted = submit.command(house.store, body.command, role=body.role, job_id=body.id, options=options)
-        return {"jobs": enqueue_admitted(house.store, wanted, house.gate(body.force))}
+        submissions = submit.command(state.store, body.command, role=body.role, job_id=body.id, options=options)
+        return {"jobs": enqueue_admitted(state.store, submissions, state.gate(body.force))}
     if body.prompt is not None or (body.plan is not None and is_agent_prompt(body.plan)):
-        return {"jobs": [_prompt(house, document.inside(given[0]), body, options)]}
-    _no_enclosures(body)
-    found = [document.inside("plan")] if body.plans is None else [_item(document, n) for n in range(len(body.plans))]
+        return {"jobs": [_prompt(state, document.inside(given[0]), body, options)]}
+    _refuse_attachments(body)
+    found = (
+        [document.inside("plan")]
+        if body.plans is None
+        else [_plan_document(document, n) for n in range(len(body.plans))]
+    )
     made = submit.enqueue(
-        house.store,
+        state.store,
         found,
         role=body.role,
         job_id=body.id,
         source="body",
         options=options,
-        gate=house.gate(body.force),
-        contract=house.contract(),
+        gate=state.gate(body.force),
+        contract=state.contract(),
     )
     return {"jobs": made}
 
 
-def _item(document: Document, number: int) -> Document:
+def _plan_document(document: Document, number: int) -> Document:
     return Document(document.data["plans"][number], f"plans[{number}]")
 
 
-def _no_enclosures(body: New) -> None:
+def _refuse_attachments(body: EnqueueBody) -> None:
     for name in ("narrative", "task"):
         if getattr(body, name) is not None:
             raise InputError(f"{name} comes with a prompt")
 
 
-def _prompt(house: House, document: Document, body: New, options: SubmitOptions) -> str:
+def _prompt(state: WebState, document: Document, body: EnqueueBody, options: SubmitOptions) -> str:
     if body.task is not None and _TASK.fullmatch(body.task) is None:
         raise InputError("task: wants the id of a task in tasks/")
     return prompts.enqueue(
-        house.store,
+        state.store,
         document,
         role=body.role,
         job_id=body.id,
         options=options,
-        gate=house.gate(body.force),
-        contract=house.contract(),
-        security=house.settings.security,
-        root=house.root,
+        gate=state.gate(body.force),
+        contract=state.contract(),
+        security=state.settings.security,
+        root=state.root,
         attach=prompts.AttachmentOptions(task=body.task, narrative=body.narrative),
     )
 
 
-def _submit_options(house: House, body: New) -> SubmitOptions:
-    """As the command line reads them. A command that names no folder runs in the root."""
-    where = body.cwd
-    if where is None and body.command is not None:
-        where = house.root
-    if where is not None:
-        where = os.path.abspath(os.path.join(house.root, _printable("cwd", where)))
-        if not os.path.isdir(where):
-            raise InputError(f"cwd: {where} is not a folder here")
+def _submit_options(state: WebState, body: EnqueueBody) -> SubmitOptions:
+    """Read the options as the command line does. A command without a folder runs in the root."""
+    cwd = body.cwd
+    if cwd is None and body.command is not None:
+        cwd = state.root
+    if cwd is not None:
+        cwd = os.path.abspath(os.path.join(state.root, _without_nul("cwd", cwd)))
+        if not os.path.isdir(cwd):
+            raise InputError(f"cwd: {cwd} is not a folder here")
     for name, value in body.env.items():
         if _VARIABLE.fullmatch(name) is None or "\0" in value:
-            raise InputError(f"env: {name[:60]!r} is no name of a variable, or its value holds a NUL")
+            raise InputError(f"env: {name[:60]!r} is not the name of a variable, or its value holds a NUL")
     return SubmitOptions(
         tags=body.tags,
         priority=body.priority,
         timeout_s=None if body.timeout is None else _duration("timeout", body.timeout, MAX_TIMEOUT_S),
-        cwd=where,
+        cwd=cwd,
         env=body.env,
-        after=tuple(_known(house, "after", body.after)),
-        after_any=tuple(_known(house, "after_any", body.after_any)),
-        not_before=_start(house, body),
+        after=tuple(_resolve_jobs(state, "after", body.after)),
+        after_any=tuple(_resolve_jobs(state, "after_any", body.after_any)),
+        not_before=_start_time(state, body),
     )
 
 
-def _printable(name: str, text: str) -> str:
+def _without_nul(name: str, text: str) -> str:
     if "\0" in text:
         raise InputError(f"{name}: holds a NUL")
     return text
 
 
-def _known(house: House, name: str, told: tuple[str, ...]) -> list[str]:
+def _resolve_jobs(state: WebState, option: str, names: tuple[str, ...]) -> list[str]:
     try:
-        return [house.meant(job) for job in told]
+        return [state.resolve_job(job) for job in names]
     except InputError as error:
-        raise type(error)(f"{name}: {error}") from error
+        raise type(error)(f"{option}: {error}") from error
 
 
-def _start(house: House, body: New) -> datetime | None:
+def _start_time(state: WebState, body: EnqueueBody) -> datetime | None:
     if body.delay is not None and body.at is not None:
         raise InputError("delay and at both say when it starts; keep one of them")
-    now = house.clock.now()
+    now = state.clock.now()
     if body.delay is not None:
         return now + timedelta(seconds=_duration("delay", body.delay, MAX_DELAY_S))
     try:
@@ -291,51 +299,18 @@ def _start(house: House, body: New) -> datetime | None:
         raise InputError(f"at: {error}") from error
 
 
-def _duration(name: str, text: str, most_s: float) -> float:
+def _duration(name: str, text: str, limit_s: float) -> float:
     seconds = parse_duration(text)
-    if not 0 < seconds <= most_s:
-        raise InputError(f"{name}: {text} is not between an instant and {most_s / 86_400:g} days")
+    if not 0 < seconds <= limit_s:
+        raise InputError(f"{name}: {text} must be positive and at most {limit_s / 86_400:g} days")
     return seconds
 
 
-# --- checking a plan -------------------------------------------------------------------------------------------------
+# --- the inbox: agent jobs that wait for a person --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanBody:
-    plan: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanChecked:
-    ok: bool
-    steps: int | None
-    longest_chain: int | None
-    together: int | None
-    parallel: int | None
-    timeout_s: float | None
-    tools: tuple[str, ...]
-    problems: tuple[answers.Trouble, ...]
-    warnings: tuple[answers.Trouble, ...]
-
-
-def check(house: House, asked: Asked) -> Any:
-    assert asked.document is not None
-    told = plans.check(asked.document.inside("plan"), house.ground())
-    nothing = dict.fromkeys(("steps", "longest_chain", "together", "parallel", "timeout_s"))
-    return {
-        "ok": told.measure is not None,
-        **(asdict(told.measure) if told.measure is not None else {**nothing, "tools": ()}),
-        "problems": [asdict(problem) for problem in told.problems],
-        "warnings": [asdict(problem) for problem in told.warnings],
-    }
-
-
-# --- a person's word -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
+class InboxItemData:
     job_id: str
     since: str
     question: str
@@ -348,51 +323,183 @@ class Waiting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inbox:
-    waiting: tuple[Waiting, ...]
+class InboxResponse:
+    waiting: tuple[InboxItemData, ...]
 
 
-def waiting(house: House, asked: Asked) -> Any:
-    return {"waiting": [asdict(one) for one in agents.list_inbox(house.store, house.root)]}
+def list_inbox(state: WebState, request: ApiRequest) -> Any:
+    return {"waiting": [asdict(one) for one in agents.list_inbox(state.store, state.root)]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
+class RefuseBody:
     note: Annotated[str, Prose(4000)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edited(Noted):
+class EditBody(NoteBody):
     text: str
 
 
-def approve(house: House, asked: Asked) -> Any:
-    told = agents.approve(house.store, house.root, _meant(house, asked), by=house.person, note=asked.body.note)
-    return answers.life(told)
+def approve(state: WebState, request: ApiRequest) -> Any:
+    lifecycle = agents.approve(
+        state.store, state.root, _job_id(state, request), by=state.person, note=request.body.note
+    )
+    return responses.lifecycle_data(lifecycle)
 
 
-def refuse(house: House, asked: Asked) -> Any:
-    told = agents.refuse(house.store, house.root, _meant(house, asked), by=house.person, note=asked.body.note)
-    return answers.life(told)
+def refuse(state: WebState, request: ApiRequest) -> Any:
+    lifecycle = agents.refuse(state.store, state.root, _job_id(state, request), by=state.person, note=request.body.note)
+    return responses.lifecycle_data(lifecycle)
 
 
-def edit(house: House, asked: Asked) -> Any:
-    body: Edited = asked.body
-    told = agents.edit(house.store, house.root, _meant(house, asked), body.text, by=house.person, note=body.note)
-    return answers.life(told)
+def edit(state: WebState, request: ApiRequest) -> Any:
+    body: EditBody = request.body
+    lifecycle = agents.edit(
+        state.store, state.root, _job_id(state, request), body.text, by=state.person, note=body.note
+    )
+    return responses.lifecycle_data(lifecycle)
+
+
+# --- names and pruning -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedJobResponse:
+    name: str
+    job_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamesResponse:
+    names: tuple[NamedJobResponse, ...]
+
+
+def list_names(state: WebState, request: ApiRequest) -> Any:
+    return {"names": [{"name": name, "job_id": job_id} for name, job_id in state.store.names().items()]}
+
+
+def show_name(state: WebState, request: ApiRequest) -> Any:
+    name = request.path["name"]
+    return {"name": name, "job_id": air.named_job_id(state.store, state.root, name)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetBody:
+    force: bool = False  # kill it first if it is running
+
+
+def reset_name(state: WebState, request: ApiRequest) -> Any:
+    force: bool = request.body.force
+    result = air.reset_named_job(
+        state.store, state.root, request.path["name"], by=state.person, force=force, gate=state.gate(False)
+    )
+    return asdict(result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneBody:
+    """At least one of `older_than` and `keep`, so that an empty request removes nothing."""
+
+    older_than: Lasting | None = None
+    keep: Annotated[int, Bounds(at_least=0)] | None = None  # keep this many of the newest that match
+    status: tuple[Literal["succeeded", "failed", "killed"], ...] = ()
+    role: tuple[str, ...] = ()
+    limit: Annotated[int, Bounds(at_least=1, at_most=1000)] = 1000
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneResponse:
+    """The removed jobs, oldest first (with `dry_run`: those to remove), and how many more match beyond the limit."""
+
+    jobs: tuple[str, ...]
+    left: int
+    dry_run: bool
+
+
+def prune_jobs(state: WebState, request: ApiRequest) -> Any:
+    body: PruneBody = request.body
+    if body.older_than is None and body.keep is None:
+        raise InputError("say what to remove: older_than, such as 7d, or keep, or both")
+    statuses = [Status.parse(one) for one in body.status] or [Status.SUCCEEDED, Status.FAILED, Status.KILLED]
+    age_s = None if body.older_than is None else parse_duration(body.older_than)
+    filter_ = prune.PruneFilter(ages_s=dict.fromkeys(statuses, age_s), keep=body.keep, roles=body.role)
+    found = prune.candidates(state.store, filter_, now=state.clock.now())
+    chosen = found[: body.limit]
+    if not body.dry_run:
+        prune.prune(state.store, chosen, by=state.person, clock=state.clock).check()
+    return {
+        "jobs": [job.job_id for job in chosen],
+        "left": len(found) - len(chosen),
+        "dry_run": body.dry_run,
+    }
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    post("/api/jobs", enqueue, "Queue a command, plans or an agent prompt.", answers.Queued, body=New, status=201),
-    post("/api/jobs/actions", bulk, "Do the same with many jobs.", AllDone, body=Bulk),
-    post("/api/jobs/{job}/kill", kill, "End a job for good.", answers.Life, body=Noted),
-    post("/api/jobs/{job}/requeue", requeue, "Put a job back into its queue.", answers.Life, body=Noted),
-    post("/api/jobs/{job}/force-complete", force_complete, "Declare a job succeeded.", answers.Life, body=Noted),
-    post("/api/jobs/{job}/retry", run_again, "Run a finished job again.", answers.Retried, body=Again, status=201),
-    post("/api/jobs/{job}/route", route, "Send a job to a role.", answers.Life, body=Routed),
-    post("/api/plans/check", check, "Check a plan.", PlanChecked, body=PlanBody, harmless=True),
-    get("/api/inbox", waiting, "What waits for a person.", Inbox, tag="inbox", keep_s=0.5),
-    post("/api/inbox/{job}/approve", approve, "Let it go on.", answers.Life, body=Noted, tag="inbox"),
-    post("/api/inbox/{job}/refuse", refuse, "Send it back, with the reason.", answers.Life, body=Reason, tag="inbox"),
-    post("/api/inbox/{job}/edit", edit, "Let it go on with a text of yours.", answers.Life, body=Edited, tag="inbox"),
+    post(
+        "/api/jobs",
+        enqueue,
+        "Queue a command, plans or an agent prompt.",
+        responses.EnqueueResponse,
+        body=EnqueueBody,
+        status=201,
+    ),
+    post("/api/jobs/actions", run_bulk, "Apply an action to many jobs.", BulkResponse, body=BulkBody),
+    post("/api/jobs/{job}/kill", kill, "End a job for good.", responses.LifecycleResponse, body=NoteBody),
+    post(
+        "/api/jobs/{job}/requeue", requeue, "Put a job back into its queue.", responses.LifecycleResponse, body=NoteBody
+    ),
+    post(
+        "/api/jobs/{job}/force-complete",
+        force_complete,
+        "Declare a job succeeded.",
+        responses.LifecycleResponse,
+        body=NoteBody,
+    ),
+    post(
+        "/api/jobs/{job}/retry",
+        retry_job,
+        "Run a finished job again.",
+        responses.RetryResponse,
+        body=RetryBody,
+        status=201,
+    ),
+    post("/api/jobs/{job}/route", route, "Send a job to a role.", responses.LifecycleResponse, body=RouteBody),
+    get("/api/inbox", list_inbox, "The jobs that wait for a person.", InboxResponse, tag="inbox", cache_s=0.5),
+    post(
+        "/api/inbox/{job}/approve",
+        approve,
+        "Approve a result, so that the job continues.",
+        responses.LifecycleResponse,
+        body=NoteBody,
+        tag="inbox",
+    ),
+    post(
+        "/api/inbox/{job}/refuse",
+        refuse,
+        "Refuse a result, with the reason.",
+        responses.LifecycleResponse,
+        body=RefuseBody,
+        tag="inbox",
+    ),
+    post(
+        "/api/inbox/{job}/edit",
+        edit,
+        "Replace a result by your text, and continue.",
+        responses.LifecycleResponse,
+        body=EditBody,
+        tag="inbox",
+    ),
+    get("/api/names", list_names, "The jobs that have a name.", NamesResponse, cache_s=0.5, tag="names"),
+    get("/api/names/{name}", show_name, "The job with that name.", NamedJobResponse, tag="names"),
+    post(
+        "/api/names/{name}/reset",
+        reset_name,
+        "Reset a named job to its start.",
+        air.ResetResult,
+        body=ResetBody,
+        tag="names",
+    ),
+    post("/api/prune", prune_jobs, "Remove finished jobs for good.", PruneResponse, body=PruneBody),
 )

@@ -1,8 +1,4 @@
-"""Jobs as one looks at them: lists, one job, its files, its plan, its history, why it does not run.
-
-What changes them lives in `acting`; what they said, in `output`, and as it comes, in `streams`. What is read is read
-by operations.
-"""
+"""Answer queries about jobs: lists, one job with its files, plan and history, and why it does not run."""
 
 from __future__ import annotations
 
@@ -25,29 +21,29 @@ from farro.lazy_dataclass import dataclass
 from farro.queue import explain as explaining
 from farro.queue import history as histories
 from farro.queue import jobs, plan_check
-from farro.queue.catalog import rows as making
+from farro.queue.catalog import rows as job_rows
 from farro.queue.catalog.index import PageQuery
 from farro.queue.catalog.rows import JobRow, spelled
 from farro.sandbox import paths as physical
 from farro.store.budgets import Spent
 from farro.store.port import JobView
-from farro.web import answers
-from farro.web.endpoints import Asked, Bytes, Endpoint, get
-from farro.web.errors import Wrong
-from farro.web.state import House
+from farro.web import responses
+from farro.web.endpoints import ApiRequest, Endpoint, RawResponse, get
+from farro.web.errors import HttpError
+from farro.web.state import WebState
 
-FILES = 2000  # names in one answer
+FILES = 2000  # in one response
 FILE_BYTES = 64 << 20
 _NARRATIVE = 1 << 20
 _STATUSES = Literal["queued", "in_progress", "succeeded", "failed", "stale", "killed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListQuery:
+class JobListQuery:
     role: tuple[str, ...] = ()
     status: tuple[_STATUSES, ...] = ()
     tag: Annotated[tuple[str, ...], Size(at_most=20)] = ()
-    text: Annotated[str, Length(200)] | None = None  # each word is looked for in every row
+    text: Annotated[str, Length(200)] | None = None  # a job matches if its row contains every word
     task: str | None = None
     person: bool = False
     limit: Annotated[int, Bounds(at_least=1, at_most=500)] = 50
@@ -55,14 +51,14 @@ class ListQuery:
     order: Literal["newest", "oldest", "changed"] = "newest"
 
 
-def listed(house: House, asked: Asked) -> Any:
-    query: ListQuery = asked.query
-    loaded(house)
-    known = house.store.roles()
+def list_jobs(state: WebState, request: ApiRequest) -> Any:
+    query: JobListQuery = request.query
+    require_loaded(state)
+    known = state.store.roles()
     for role in query.role:
         if role not in known:
-            raise Wrong(422, "unknown_role", f"no role {role[:60]!r} here; there is {', '.join(sorted(known))}")
-    page = house.catalog.page(
+            raise HttpError(422, "unknown_role", f"no role {role[:60]!r} here; there is {', '.join(sorted(known))}")
+    page = state.catalog.page(
         PageQuery(
             roles=query.role,
             statuses=tuple(Status(status) for status in query.status),
@@ -75,8 +71,8 @@ def listed(house: House, asked: Asked) -> Any:
             cursor=query.cursor,
         )
     )
-    names = house.catalog.names()
-    now = timestamp(house.clock.now())
+    names = state.catalog.names()
+    now = timestamp(state.clock.now())
     return {
         "jobs": [row_data(row, names.get(row.job_id)) for row in page.rows],
         "next": page.next,
@@ -85,15 +81,16 @@ def listed(house: House, asked: Asked) -> Any:
     }
 
 
-def loaded(house: House) -> None:
-    if not house.catalog.ready:
-        message = f"the jobs are still being counted ({len(house.catalog)} so far); ask again in a moment"
-        raise Wrong(503, "loading", message)
+def require_loaded(state: WebState) -> None:
+    """Refuse the request while the catalog is still loading."""
+    if not state.catalog.ready:
+        message = f"the jobs are still being counted ({len(state.catalog)} so far); ask again in a moment"
+        raise HttpError(503, "loading", message)
 
 
 def row_data(row: JobRow, name: str | None) -> dict[str, Any]:
-    about, standing = row.summary or making.NO_SUMMARY, row.standing
-    created = making.created_ms(row) if standing is None else standing.created_ms
+    about, standing = row.summary or job_rows.NO_SUMMARY, row.standing
+    created = job_rows.created_ms(row) if standing is None else standing.created_ms
     return {
         "job_id": row.job_id,
         "role": row.role,
@@ -122,24 +119,24 @@ def row_data(row: JobRow, name: str | None) -> dict[str, Any]:
     }
 
 
-def found(house: House, text: str) -> JobView:
-    """The job that is meant, by its id, its name or the beginning of its id."""
-    job_id = house.meant(text)
-    view = house.store.find(job_id)
+def find_view(state: WebState, text: str) -> JobView:
+    """Find a job by its id, its name or the beginning of its id."""
+    job_id = state.resolve_job(text)
+    view = state.store.find(job_id)
     if view is None:
-        raise UnknownJob(f"no job {job_id} in {house.root}; `farro ls` lists what there is")
+        raise UnknownJob(f"no job {job_id} in {state.root}; `farro ls` lists what there is")
     return view
 
 
-def shown(house: House, asked: Asked) -> Any:
-    job_id = house.meant(asked.path["job"])
-    details = jobs.show(house.store, house.root, job_id, cost_of=lambda job_id: cost_of_job(house.ledger, job_id))
+def show_job(state: WebState, request: ApiRequest) -> Any:
+    job_id = state.resolve_job(request.path["job"])
+    details = jobs.show(state.store, state.root, job_id, cost_of=lambda job_id: cost_of_job(state.ledger, job_id))
     view, life = details.view, details.view.lifecycle
-    folder = house.store.folder(view)
+    folder = state.store.folder(view)
     prompt = read_prompt(folder)
-    about = making.summarize(prompt)
+    about = job_rows.summarize(prompt)
     return {
-        **answers.life(life),
+        **responses.lifecycle_data(life),
         "place": view.place,
         "damaged": view.damaged,
         "waits_for": view.waits_for,
@@ -156,13 +153,13 @@ def shown(house: House, asked: Asked) -> Any:
         "priority": about.priority,
         "terminal": life.terminal,
         "person": life.status is Status.QUEUED and waits_for_person(life),
-        "files": [file for name in details.files[:FILES] if (file := _file(folder, name)) is not None],
+        "files": [file for name in details.files[:FILES] if (file := _file_data(folder, name)) is not None],
         "files_more": max(0, len(details.files) - FILES),
     }
 
 
 def spent_data(spent: Spent) -> dict[str, Any]:
-    """`usd` is null where no cost is known: never nothing."""
+    """Encode costs. `usd` is null, not 0, where no call has a known cost."""
     unknown = spent.calls > 0 and spent.unknown == spent.calls
     return {
         "calls": spent.calls,
@@ -179,14 +176,14 @@ def _narrative(folder: str) -> str | None:
     return None
 
 
-def _file(folder: str, name: str) -> dict[str, Any] | None:
+def _file_data(folder: str, name: str) -> dict[str, Any] | None:
     try:
         return {"path": name, "bytes": fs.lstat(f"{folder}/{name}").st_size}
     except OSError:
         return None
 
 
-# --- files -------------------------------------------------------------------------------------------------------
+# --- files -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,35 +191,42 @@ class FileQuery:
     download: bool = False
 
 
-def file(house: House, asked: Asked) -> Bytes:
-    """As text, or as something to be saved: never as a page, an image or a script of this origin."""
-    name = asked.path["path"]
-    view = found(house, asked.path["job"])
-    folder = house.store.folder(view)
+def read_file(state: WebState, request: ApiRequest) -> RawResponse:
+    """Return a file of a job as plain text or as a download, never as a page, image or script of this origin."""
+    name = request.path["path"]
+    view = find_view(state, request.path["job"])
+    folder = state.store.folder(view)
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in name:
-        raise Wrong(404, "not_found", "no such file in this job")
+        raise HttpError(404, "not_found", "no such file in this job")
     try:
         fd = physical.open_file(folder, name)
     except OSError:
-        raise Wrong(404, "not_found", "no such file in this job") from None
+        raise HttpError(404, "not_found", "no such file in this job") from None
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise Wrong(404, "not_found", "no such file in this job")
+            raise HttpError(404, "not_found", "no such file in this job")
         if status.st_size > FILE_BYTES:
-            raise Wrong(413, "too_large", f"the file has more than {FILE_BYTES} bytes; read it where it lies")
-        data = fs.read_at(fd, status.st_size, 0)  # no more than was judged: a step may be writing it
+            raise HttpError(413, "too_large", f"the file has more than {FILE_BYTES} bytes; read it where it lies")
+        data = fs.read_at(fd, status.st_size, 0)  # no more than the checked size: a step may be writing to the file
     finally:
         os.close(fd)
-    text = not asked.query.download and b"\0" not in data[:8192] and _is_text(data)
-    plain = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in parts[-1])
-    kept = "inline" if text else "attachment"
-    return Bytes(
+    text = not request.query.download and b"\0" not in data[:8192] and _is_text(data)
+    disposition = "inline" if text else "attachment"
+    return RawResponse(
         data=data,
-        kind="text/plain; charset=utf-8" if text else "application/octet-stream",
-        headers={"Content-Disposition": f'{kept}; filename="{plain}"', "Content-Security-Policy": "sandbox"},
+        media_type="text/plain; charset=utf-8" if text else "application/octet-stream",
+        headers={
+            "Content-Disposition": f'{disposition}; filename="{safe_file_name(parts[-1])}"',
+            "Content-Security-Policy": "sandbox",
+        },
     )
+
+
+def safe_file_name(name: str) -> str:
+    """Replace the characters that a Content-Disposition header would have to escape."""
+    return "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in name)
 
 
 def _is_text(data: bytes) -> bool:
@@ -233,24 +237,24 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-# --- its way, its plan -------------------------------------------------------------------------------------------
+# --- history and plan ------------------------------------------------------------------------------------------------
 
 
-def history(house: House, asked: Asked) -> Any:
-    told = histories.history(house.store, house.root, house.meant(asked.path["job"]))
+def show_history(state: WebState, request: ApiRequest) -> Any:
+    job_history = histories.history(state.store, state.root, state.resolve_job(request.path["job"]))
     return {
-        **answers.life(told.view.lifecycle),
-        "place": told.view.place,
-        "damaged": told.view.damaged,
-        "attempts": [asdict(attempt) for attempt in told.attempts],
-        "audit": list(told.audit.lines),
-        "audit_whole": told.audit.whole,
+        **responses.lifecycle_data(job_history.view.lifecycle),
+        "place": job_history.view.place,
+        "damaged": job_history.view.damaged,
+        "attempts": [asdict(attempt) for attempt in job_history.attempts],
+        "audit": list(job_history.audit.lines),
+        "audit_whole": job_history.audit.whole,
     }
 
 
-def explain(house: House, asked: Asked) -> Any:
-    job_id = house.meant(asked.path["job"])
-    facts, finding = explaining.explain(house.store, house.root, job_id, now=house.clock.now())
+def explain_job(state: WebState, request: ApiRequest) -> Any:
+    job_id = state.resolve_job(request.path["job"])
+    facts, finding = explaining.explain(state.store, state.root, job_id, now=state.clock.now())
     return {
         "job_id": job_id,
         "status": facts.status,
@@ -260,20 +264,20 @@ def explain(house: House, asked: Asked) -> Any:
     }
 
 
-def plan(house: House, asked: Asked) -> Any:
-    return plan_check.graph(plan_check.of_job(house.store, found(house, asked.path["job"])))
+def show_plan(state: WebState, request: ApiRequest) -> Any:
+    return plan_check.graph(plan_check.of_job(state.store, find_view(state, request.path["job"])))
 
 
-def drawing(house: House, asked: Asked) -> Bytes:
+def draw_plan(state: WebState, request: ApiRequest) -> RawResponse:
     from farro.plans.drawing import svg
 
-    drawn = plan_check.of_job(house.store, found(house, asked.path["job"]))
+    drawn = plan_check.of_job(state.store, find_view(state, request.path["job"]))
     own = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
-    return Bytes(data=svg.draw(drawn.plan, drawn.states).encode(), kind="image/svg+xml", headers=own)
+    return RawResponse(data=svg.draw(drawn.plan, drawn.states).encode(), media_type="image/svg+xml", headers=own)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTold:
+class AttemptStepData:
     id: str
     exit_code: int | None
     duration_s: float | None
@@ -283,29 +287,29 @@ class StepTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptTold:
+class AttemptData:
     number: int
     agent: str | None
     started_at: str | None
     ended_at: str | None
     duration_s: float | None
     outcome: str | None
-    steps: tuple[StepTold, ...]
+    steps: tuple[AttemptStepData, ...]
     steps_total: int | None
     output: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryTold(answers.Life):
+class HistoryResponse(responses.LifecycleResponse):
     place: str
     damaged: str | None
-    attempts: tuple[AttemptTold, ...]
+    attempts: tuple[AttemptData, ...]
     audit: tuple[dict[str, Any], ...]
     audit_whole: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanStep:
+class PlanStepData:
     id: str
     level: int
     tool: str
@@ -317,25 +321,27 @@ class PlanStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanTold:
+class PlanGraphResponse:
     name: str | None
     plan_id: str | None
-    steps: tuple[PlanStep, ...]
+    steps: tuple[PlanStepData, ...]
     added: int
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/jobs", listed, "List jobs: filters, search, pages.", answers.Rows, query=ListQuery),
-    get("/api/jobs/{job}", shown, "One job with all that is known of it.", answers.Whole),
+    get("/api/jobs", list_jobs, "List jobs: filters, search, pages.", responses.JobListResponse, query=JobListQuery),
+    get("/api/jobs/{job}", show_job, "One job with everything that is known about it.", responses.JobResponse),
     get(
         "/api/jobs/{job}/files/{path:path}",
-        file,
+        read_file,
         "A file of a job, as text or to be saved.",
         query=FileQuery,
-        kind="application/octet-stream",
+        media_type="application/octet-stream",
     ),
-    get("/api/jobs/{job}/history", history, "The whole life of a job.", HistoryTold),
-    get("/api/jobs/{job}/explain", explain, "Why a job is not running, and what helps.", answers.Explained),
-    get("/api/jobs/{job}/plan", plan, "The graph of a job's plan, with how far each step is.", PlanTold),
-    get("/api/jobs/{job}/plan.svg", drawing, "The same as a picture.", kind="image/svg+xml"),
+    get("/api/jobs/{job}/history", show_history, "The whole life of a job.", HistoryResponse),
+    get("/api/jobs/{job}/explain", explain_job, "Why a job is not running, and what helps.", responses.ExplainResponse),
+    get(
+        "/api/jobs/{job}/plan", show_plan, "The graph of a job's plan, with the state of each step.", PlanGraphResponse
+    ),
+    get("/api/jobs/{job}/plan.svg", draw_plan, "The same as a picture.", media_type="image/svg+xml"),
 )

@@ -1,7 +1,6 @@
-"""What is asked for once and may take a while: waiting, a replay, tools, the lock of policies, a provider's test.
+"""Requests that may take a while: wait for jobs, replay one, list tools, lock policies, test a provider.
 
-What each does lives in operations, under these names. They run in threads of their own (`running`): however many wait,
-whoever looks does not.
+Most run in a thread pool of their own (`slow`), so that they never delay the quick requests of other clients.
 """
 
 from __future__ import annotations
@@ -18,153 +17,156 @@ from farro.execution import tool_catalog as tools
 from farro.lazy_dataclass import dataclass
 from farro.queue import wait as waiting
 from farro.queue.wait import EndedJob
-from farro.web import answers
-from farro.web.endpoints import Asked, Endpoint, Nothing, get, post
-from farro.web.state import House
+from farro.web import responses
+from farro.web.endpoints import ApiRequest, Endpoint, NoFields, get, post
+from farro.web.state import WebState
 
-LONGEST_S = 60.0  # that one request waits; whoever wants more asks again
-_SLICE_S = 1.0  # how soon a server that stops lets go of those who wait
+MAX_WAIT_S = 60.0  # of one request; the client may repeat it
+_SLICE_S = 1.0  # between two checks whether the server stops
 
-# --- waiting -----------------------------------------------------------------------------------------------------
+# --- wait ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitQuery:
     job: Annotated[tuple[str, ...], Size(at_least=1, at_most=200)]
     any: bool = False  # return when the first of them has ended
-    timeout_s: Annotated[float, Bounds(at_least=0, at_most=LONGEST_S)] = 20.0
+    timeout_s: Annotated[float, Bounds(at_least=0, at_most=MAX_WAIT_S)] = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndTold:
-    """`life` None: the job is not there any more."""
+class EndedJobData:
+    """A job that ended; `life` is None where it was removed."""
 
     job_id: str
     good: bool
-    life: answers.Life | None
+    life: responses.LifecycleResponse | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waited:
-    """`waiting` are those that have not ended; `timed_out`: ask again."""
+class WaitResponse:
+    """The jobs that ended, and in `waiting` those that have not; `timed_out`: repeat the request."""
 
-    jobs: tuple[EndTold, ...]
+    jobs: tuple[EndedJobData, ...]
     waiting: tuple[str, ...]
     timed_out: bool
 
 
-def wait(house: House, asked: Asked) -> Any:
-    query: WaitQuery = asked.query
-    left = dict.fromkeys(house.meant(job) for job in query.job)
+def wait_for_jobs(state: WebState, request: ApiRequest) -> Any:
+    query: WaitQuery = request.query
+    left = dict.fromkeys(state.resolve_job(job) for job in query.job)
     ended: list[EndedJob] = []
-    for end in _ends(house, left, query.timeout_s):
+    for end in _ends(state, left, query.timeout_s):
         ended.append(end)
         if query.any:
             break
     return {
-        "jobs": [_told(end) for end in ended],
+        "jobs": [_ended_job_data(end) for end in ended],
         "waiting": list(left),
         "timed_out": bool(left) and not (query.any and ended),
     }
 
 
-def _ends(house: House, left: dict[str, None], timeout_s: float) -> Iterator[EndedJob]:
-    """Each as it ends, and is taken out of `left`."""
-    deadline_s = house.clock.monotonic_s() + timeout_s
+def _ends(state: WebState, left: dict[str, None], timeout_s: float) -> Iterator[EndedJob]:
+    """Yield each job as it ends, and remove it from `left`."""
+    deadline_s = state.clock.monotonic_s() + timeout_s
     while left:
-        slice_s = max(0.0, min(_SLICE_S, deadline_s - house.clock.monotonic_s()))
-        for end in waiting.ends(house.store, house.root, list(left), clock=house.clock, timeout_s=slice_s):
+        slice_s = max(0.0, min(_SLICE_S, deadline_s - state.clock.monotonic_s()))
+        for end in waiting.ends(state.store, state.root, list(left), clock=state.clock, timeout_s=slice_s):
             del left[end.job_id]
             yield end
-        if house.stopping.is_set() or house.clock.monotonic_s() >= deadline_s:
+        if state.stopping.is_set() or state.clock.monotonic_s() >= deadline_s:
             return
 
 
-def _told(end: EndedJob) -> dict[str, Any]:
-    life = None if end.lifecycle is None else answers.life(end.lifecycle)
+def _ended_job_data(end: EndedJob) -> dict[str, Any]:
+    life = None if end.lifecycle is None else responses.lifecycle_data(end.lifecycle)
     return {"job_id": end.job_id, "good": end.good, "life": life}
 
 
-# --- replay ------------------------------------------------------------------------------------------------------
+# --- replay ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayTold:
+class ReplayResponse:
     job_id: str
     same: bool
     attempts: tuple[ReplayedAttempt, ...]
 
 
-def replayed(house: House, asked: Asked) -> Any:
-    job_id = house.meant(asked.path["job"])
-    done = replay_job(house.store, house.root, job_id, settings_of=house.settings_of, clock=house.clock)
+def replay(state: WebState, request: ApiRequest) -> Any:
+    job_id = state.resolve_job(request.path["job"])
+    done = replay_job(state.store, state.root, job_id, settings_of=state.settings_of, clock=state.clock)
     return {"job_id": job_id, "same": all(one.same for one in done), "attempts": [asdict(one) for one in done]}
 
 
-# --- tools -------------------------------------------------------------------------------------------------------
+# --- tools -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolsTold:
+class ToolsResponse:
     tools: tuple[tools.ToolInfo, ...]
 
 
-def listed_tools(house: House, asked: Asked) -> Any:
-    """Those that are registered. Programs that merely lie on the PATH are not asked: whoever may only look must not be
-    able to choose what is started here."""
-    ground = house.ground()
-    place = tools.ProgramSearch(env=ground.env, cwd=ground.cwd)
-    found = tools.listed(ground.tools, place, configured=list(house.settings.tools))
+def list_tools(state: WebState, request: ApiRequest) -> Any:
+    """List the registered tools.
+
+    Programs that are merely on the PATH are not run for their description: a read-only client must not choose which
+    programs start here.
+    """
+    context = state.plan_context()
+    search = tools.ProgramSearch(env=context.env, cwd=context.cwd)
+    found = tools.listed(context.tools, search, configured=list(state.settings.tools))
     return {"tools": [asdict(one) for one in found]}
 
 
-# --- the lock of policies ----------------------------------------------------------------------------------------
+# --- policy lock -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class DifferenceTold:
+class LockDifferenceData:
     path: str
     locked: Any
     found: Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockTold:
-    """`locked`: the file is there. `differences`: where what is differs from it."""
+class LockResponse:
+    """Whether policy.lock.json exists, and where the current policies differ from it."""
 
     file: str
     locked: bool
-    differences: tuple[DifferenceTold, ...]
+    differences: tuple[LockDifferenceData, ...]
 
 
-def lock_shown(house: House, asked: Asked) -> Any:
-    written = policy_lock.read(house.root)
-    found = [] if written is None else policy_lock.compare(written, house.lock())
-    told = [{"path": one.path, "locked": _plain(one.wanted), "found": _plain(one.found)} for one in found]
-    return {"file": policy_lock.FILE, "locked": written is not None, "differences": told}
+def show_lock(state: WebState, request: ApiRequest) -> Any:
+    written = policy_lock.read(state.root)
+    found = [] if written is None else policy_lock.compare(written, state.policy_lock())
+    differences = [{"path": one.path, "locked": _plain(one.wanted), "found": _plain(one.found)} for one in found]
+    return {"file": policy_lock.FILE, "locked": written is not None, "differences": differences}
 
 
 def _plain(value: Any) -> Any:
-    """What is absent on one side has no value."""
+    """Turn the marker of an absent value into text."""
     return value if isinstance(value, str | int | float | bool | list | dict | None) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockWritten:
+class LockWriteResponse:
     file: str
     changed: bool
 
 
-def lock_written(house: House, asked: Asked) -> Any:
-    return {"file": policy_lock.FILE, "changed": policy_lock.write(house.root, house.lock())}
+def write_lock(state: WebState, request: ApiRequest) -> Any:
+    return {"file": policy_lock.FILE, "changed": policy_lock.write(state.root, state.policy_lock())}
 
 
-# --- a provider --------------------------------------------------------------------------------------------------
+# --- provider test ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProviderAsked:
-    """A role, a provider, or both. The call is a real one, and costs what it costs."""
+class ProviderTestBody:
+    """A role, a provider, or both. The call is real, and is paid for."""
 
     role: str | None = None
     provider: str | None = None
@@ -172,8 +174,8 @@ class ProviderAsked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProviderTold:
-    """`ok` false: nobody answered; `error` says why."""
+class ProviderTestResponse:
+    """The answer of the provider; with `ok` false none answered, and `error` says why."""
 
     ok: bool
     role: str | None
@@ -188,35 +190,48 @@ class ProviderTold:
     tried: tuple[dict[str, Any], ...] = ()
 
 
-def provider_asked(house: House, asked: Asked) -> Any:
-    body: ProviderAsked = asked.body
+def run_provider_test(state: WebState, request: ApiRequest) -> Any:
+    body: ProviderTestBody = request.body
     if body.role is None and body.provider is None:
         raise InputError("name a role to test, or a provider")
-    return house.ask_provider(body.role, body.provider, body.prompt)
+    return state.test_provider(body.role, body.provider, body.prompt)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/wait", wait, "Wait until jobs have ended.", Waited, query=WaitQuery, slow=True),
+    get("/api/wait", wait_for_jobs, "Wait until jobs have ended.", WaitResponse, query=WaitQuery, slow=True),
     post(
         "/api/jobs/{job}/replay",
-        replayed,
-        "An agent job once more, with its recorded answers; nothing is kept.",
-        ReplayTold,
-        body=Nothing,
-        harmless=True,
+        replay,
+        "Replay an agent job with its recorded answers; store nothing.",
+        ReplayResponse,
+        body=NoFields,
+        changes_nothing=True,
         slow=True,
     ),
     get(
-        "/api/tools", listed_tools, "The tools that steps may name.", ToolsTold, keep_s=10.0, tag="overview", slow=True
+        "/api/tools",
+        list_tools,
+        "The tools that steps may name.",
+        ToolsResponse,
+        cache_s=10.0,
+        tag="overview",
+        slow=True,
     ),
-    get("/api/policy/lock", lock_shown, "policy.lock.json beside what is.", LockTold, keep_s=1.0, tag="overview"),
-    post("/api/policy/lock", lock_written, "Write policy.lock.json.", LockWritten, body=Nothing, tag="overview"),
+    get(
+        "/api/policy/lock",
+        show_lock,
+        "policy.lock.json compared with the current policies.",
+        LockResponse,
+        cache_s=1.0,
+        tag="overview",
+    ),
+    post("/api/policy/lock", write_lock, "Write policy.lock.json.", LockWriteResponse, body=NoFields, tag="overview"),
     post(
         "/api/provider-test",
-        provider_asked,
-        "Ask a role's provider something.",
-        ProviderTold,
-        body=ProviderAsked,
+        run_provider_test,
+        "Send a test prompt to a provider.",
+        ProviderTestResponse,
+        body=ProviderTestBody,
         tag="overview",
         slow=True,
     ),

@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 document, made of the endpoints: what each takes and answers is what their dataclasses say.
+"""Build the OpenAPI 3.1 document from the endpoints and their dataclasses.
 
-What JSON Schema an annotation means lives in documents.json_schema. scripts/schemas.py keeps a copy in schemas/.
+scripts/schemas.py writes it to schemas/openapi.json.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from farro.jobs import ids
 from farro.lazy_dataclass import dataclass
 from farro.plans.model import ID_PATTERN
 from farro.swarm.service import NAME_PATTERN
-from farro.web.answers import Failure
-from farro.web.endpoints import Endpoint, Nothing
-from farro.web.output import FollowQuery, SaidQuery
+from farro.web.endpoints import Endpoint, NoFields
+from farro.web.output import FollowQuery, OutputQuery
+from farro.web.responses import ErrorResponse
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
+class OpenApiDocument:
     """An OpenAPI document."""
 
     takes_more: ClassVar[bool] = True
@@ -30,25 +30,25 @@ class Document:
     paths: dict[str, Any]
 
 
-_REFUSALS = {
+_ERRORS = {
     "400": "The request is wrong",
     "401": "No token, or a wrong one",
     "403": "A foreign Host or Origin, or the config does not permit it",
-    "404": "There is no such thing",
-    "408": "The body came too slowly",
-    "409": "The state of things does not permit it",
+    "404": "Not found",
+    "408": "The body arrived too slowly",
+    "409": "The current state does not permit it",
     "413": "Too large",
-    "415": "The body is no JSON",
-    "422": "What was said cannot be; all that is wrong, with its place",
+    "415": "The body is not JSON",
+    "422": "The values are invalid; all problems, with their positions",
     "429": "A queue is full",
-    "500": "Something is wrong in the server",
-    "501": "This installation has no such part",
+    "500": "A defect in the server; its log says what",
+    "501": "This installation lacks an optional package",
     "503": "The store does not answer, or all jobs are still being counted",
 }
 
 
-# What stands in a path; a job may be named by its id, its name, or the beginning of an id.
-_NAMED: dict[str, dict[str, Any]] = {
+# Path parameters. A job is given by its id, its name, or the beginning of an id.
+_PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "job": {"type": "string", "pattern": f"^{ids.JOB_ID.pattern}$"},
     "task": {"type": "string", "pattern": f"^{ID_PATTERN}$"},
     "swarm": {"type": "string", "pattern": f"^{NAME_PATTERN}$", "maxLength": 55},
@@ -63,8 +63,8 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
     for endpoint in endpoints:
         path = re.sub(r"{(\w+):path}", r"{\1}", endpoint.path)
         paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint)
-    paths.update(_apart())
-    shapes = {endpoint.answer.__name__: schema(endpoint.answer) for endpoint in endpoints if endpoint.answer}
+    paths.update(_other_paths())
+    schemas = {endpoint.response.__name__: schema(endpoint.response) for endpoint in endpoints if endpoint.response}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {
         "openapi": "3.1.0",
@@ -83,129 +83,152 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "farro_session",
-                    "description": "Set by the link; its name ends in a mark of the server.",
+                    "description": "Set by the sign-in link; the name ends in a hash that is specific to the server.",
                 },
             },
-            "schemas": {"Error": schema(Failure), **dict(sorted(shapes.items()))},
-            "responses": {f"E{status}": {"description": told, "content": error} for status, told in _REFUSALS.items()},
+            "schemas": {"Error": schema(ErrorResponse), **dict(sorted(schemas.items()))},
+            "responses": {
+                f"E{status}": {"description": description, "content": error} for status, description in _ERRORS.items()
+            },
         },
     }
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     names = re.findall(r"{(\w+)(?::path)?}", endpoint.path)
-    made: dict[str, Any] = {
-        "operationId": _name(endpoint),
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(endpoint),
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
         "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": _NAMED.get(name, _NAMED["path"])} for name in names
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": _PATH_PARAMETERS.get(name, _PATH_PARAMETERS["path"]),
+            }
+            for name in names
         ]
         + _queries(endpoint.query),
-        "responses": {str(endpoint.status): _answer(endpoint), **_refusals()},
+        "responses": {str(endpoint.status): _response(endpoint), **_error_responses()},
     }
     if endpoint.method == "POST":
         body = {"type": "object"} if endpoint.body is None else schema(endpoint.body)
-        made["requestBody"] = {
+        operation["requestBody"] = {
             "required": bool(body.get("required")),
             "content": {"application/json": {"schema": body}},
         }
-    return made
+    return operation
 
 
-def _name(endpoint: Endpoint) -> str:
+def _operation_id(endpoint: Endpoint) -> str:
     words = re.findall(r"\w+", re.sub(r"{(\w+)(?::path)?}", r"by_\1", endpoint.path))
     return "_".join([endpoint.method.lower(), *(word for word in words if word != "api")]).rstrip("_")
 
 
 def _queries(shape: type) -> list[dict[str, Any]]:
-    if shape is Nothing:
+    if shape is NoFields:
         return []
-    told = schema(shape)
-    required = told.get("required", ())
+    described = schema(shape)
+    required = described.get("required", ())
     return [
         {
             "name": each.name,
             "in": "query",
             "required": each.name in required,
-            "schema": _without_null(told["properties"][each.name]),
+            "schema": _without_null(described["properties"][each.name]),
         }
         for each in fields(shape)
     ]
 
 
-def _without_null(made: dict[str, Any]) -> dict[str, Any]:
-    """A parameter is there or is not: null cannot be said in an address."""
-    kind = made.get("type")
+def _without_null(schema_: dict[str, Any]) -> dict[str, Any]:
+    """Drop null from the schema of a query parameter: a URL cannot express it."""
+    kind = schema_.get("type")
     if isinstance(kind, list):
-        return {**made, "type": next(each for each in kind if each != "null")}
-    if "anyOf" in made:
-        return next(dict(each) for each in made["anyOf"] if each != {"type": "null"})
-    return made
+        return {**schema_, "type": next(each for each in kind if each != "null")}
+    if "anyOf" in schema_:
+        return next(dict(each) for each in schema_["anyOf"] if each != {"type": "null"})
+    return schema_
 
 
-def _answer(endpoint: Endpoint) -> dict[str, Any]:
-    if endpoint.answer is None:
-        kinds = {endpoint.kind, "text/plain"} if endpoint.kind == "application/octet-stream" else {endpoint.kind}
+def _response(endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.response is None:
+        kinds = {endpoint.media_type}
+        if endpoint.media_type == "application/octet-stream":
+            kinds.add("text/plain")
         content: dict[str, Any] = {kind: {"schema": {}} for kind in sorted(kinds)}
     else:
-        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{endpoint.answer.__name__}"}}}
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{endpoint.response.__name__}"}}}
     return {"description": endpoint.summary, "content": content}
 
 
-def _refusals() -> dict[str, Any]:
-    return {status: {"$ref": f"#/components/responses/E{status}"} for status in _REFUSALS}
+def _error_responses() -> dict[str, Any]:
+    return {status: {"$ref": f"#/components/responses/E{status}"} for status in _ERRORS}
 
 
-def _apart() -> dict[str, Any]:
-    """What is no endpoint: streams, which do not end, and what needs no token."""
-    job = {"name": "job", "in": "path", "required": True, "schema": _NAMED["job"]}
-    stream = {"200": {"description": "Server-Sent Events", "content": {"text/event-stream": {"schema": {}}}}}
-    saved = {"200": {"description": "The bytes", "content": {"application/octet-stream": {"schema": {}}}}}
-    health = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    told = {"content": {"application/json": {"schema": health}}}
+def _other_paths() -> dict[str, Any]:
+    """Describe the routes that are not endpoints: streams and the health check."""
+    job = {"name": "job", "in": "path", "required": True, "schema": _PATH_PARAMETERS["job"]}
+    last_id = [
+        {"name": "last_event_id", "in": "query", "required": False, "schema": {"type": "string"}},
+        {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"}},
+    ]
     return {
-        "/api/events": {
-            "get": {
-                "operationId": "get_events",
-                "summary": "What changes, as it changes.",
-                "tags": ["events"],
-                "parameters": [
-                    {"name": "last_event_id", "in": "query", "required": False, "schema": {"type": "string"}},
-                    {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"}},
-                ],
-                "responses": {**stream, **_refusals()},
-            }
-        },
-        "/api/jobs/{job}/logs/stream": {
-            "get": {
-                "operationId": "get_jobs_by_job_logs_stream",
-                "summary": "What a job's steps say, as they say it.",
-                "tags": ["events"],
-                "parameters": [job, *_queries(FollowQuery)],
-                "responses": {**stream, **_refusals()},
-            }
-        },
-        "/api/jobs/{job}/logs/whole": {
-            "get": {
-                "operationId": "get_jobs_by_job_logs_whole",
-                "summary": "All that a job's steps said, to be saved.",
-                "tags": ["jobs"],
-                "parameters": [job, *_queries(SaidQuery)],
-                "responses": {**saved, **_refusals()},
-            }
-        },
-        "/healthz": {
-            "get": {
-                "operationId": "get_healthz",
-                "summary": "Whether the store answers. Needs no token.",
-                "tags": ["overview"],
-                "security": [],
-                "responses": {
-                    "200": {"description": "It does", **told},
-                    "403": _refusals()["403"],
-                    "503": {"description": "It does not", **told},
-                },
-            }
-        },
+        "/api/events": _stream("get_events", "Changes, as they happen.", "events", last_id),
+        "/api/jobs/{job}/logs/stream": _stream(
+            "get_jobs_by_job_logs_stream",
+            "The output of a job's steps, as it grows.",
+            "events",
+            [job, *_queries(FollowQuery)],
+        ),
+        "/api/jobs/{job}/logs/whole": _stream(
+            "get_jobs_by_job_logs_whole",
+            "All output of a job's steps, as a download.",
+            "jobs",
+            [job, *_queries(OutputQuery)],
+            media_type="application/octet-stream",
+        ),
+        "/healthz": _health(),
+    }
+
+
+def _stream(
+    operation_id: str,
+    summary: str,
+    tag: str,
+    parameters: list[dict[str, Any]],
+    *,
+    media_type: str = "text/event-stream",
+) -> dict[str, Any]:
+    description = "Server-Sent Events" if media_type == "text/event-stream" else "The bytes"
+    return {
+        "get": {
+            "operationId": operation_id,
+            "summary": summary,
+            "tags": [tag],
+            "parameters": parameters,
+            "responses": {
+                "200": {"description": description, "content": {media_type: {"schema": {}}}},
+                **_error_responses(),
+            },
+        }
+    }
+
+
+def _health() -> dict[str, Any]:
+    body = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    content = {"application/json": {"schema": body}}
+    return {
+        "get": {
+            "operationId": "get_healthz",
+            "summary": "Whether the store answers. Needs no token.",
+            "tags": ["overview"],
+            "security": [],
+            "responses": {
+                "200": {"description": "It does", "content": content},
+                "403": _error_responses()["403"],
+                "503": {"description": "It does not", "content": content},
+            },
+        }
     }

@@ -1,6 +1,6 @@
-"""How everything stands: queues, workers, figures and curves, alerts, costs, schedules, what doctor says.
+"""Report on the whole root: queues, roles, statistics, workers, alerts, costs, schedules, doctor; pause queues.
 
-What is counted and judged lives in operations; answers that take a while are made once for all who ask (`keep_s`).
+Responses that take a while are cached for a moment (`cache_s`).
 """
 
 from __future__ import annotations
@@ -11,69 +11,70 @@ from typing import Annotated, Any, Literal
 
 from farro.agents import service as agents
 from farro.config.fields import Lasting
-from farro.documents.constraints import Bounds
+from farro.config.settings import RoleSettings
+from farro.documents.constraints import Bounds, Length
 from farro.errors import InputError
 from farro.jobs.times import parse_duration, timestamp
 from farro.lazy_dataclass import dataclass
-from farro.queue import alerts as watching
-from farro.queue import schedules, workers
+from farro.queue import alerts as alert_rules
+from farro.queue import pause, schedules, workers
 from farro.queue import stats as statistics
 from farro.queue.catalog.charts import KEPT_S, SLOT_S
 from farro.queue.catalog.index import RoleCounts
 from farro.queue.catalog.rows import spelled
 from farro.queue.stats import TOTAL, RoleStats
-from farro.web import answers
-from farro.web.endpoints import Asked, Endpoint, get, post
-from farro.web.errors import Wrong
-from farro.web.job_queries import loaded, spent_data
-from farro.web.state import House
+from farro.web import responses
+from farro.web.endpoints import ApiRequest, Endpoint, NoFields, get, post
+from farro.web.errors import HttpError
+from farro.web.job_queries import require_loaded, spent_data
+from farro.web.state import WebState
 
 
-def about(house: House, asked: Asked) -> Any:
-    catalog = house.catalog
+def show_about(state: WebState, request: ApiRequest) -> Any:
+    catalog = state.catalog
     return {
         "name": "farro",
-        "version": house.version,
-        "root": house.root,
-        "store": house.store_name,
-        "now": timestamp(house.clock.now()),
-        "started_at": house.started_at,
-        "roles": list(house.store.roles()),
-        "user": house.user,
+        "version": state.version,
+        "root": state.root,
+        "store": state.store_name,
+        "now": timestamp(state.clock.now()),
+        "started_at": state.started_at,
+        "roles": list(state.store.roles()),
+        "user": state.user,
         "ready": catalog.ready,
         "jobs": len(catalog),
         "loaded": len(catalog) - catalog.unread,
-        "read_only": house.read_only,
+        "read_only": state.read_only,
     }
 
 
-# --- queues ------------------------------------------------------------------------------------------------------
+# --- queues ----------------------------------------------------------------------------------------------------------
 
 
-def queues(house: House, asked: Asked) -> Any:
-    loaded(house)
+def list_queues(state: WebState, request: ApiRequest) -> Any:
+    require_loaded(state)
     slots: dict[str | None, list[bool]] = {}
-    for agent in house.store.agents():
-        if agent.alive and agent.role not in workers.SUPPORT_ROLES:  # as /api/workers counts them
+    for agent in state.store.agents():
+        if agent.alive and agent.role not in workers.SUPPORT_ROLES:  # counted as /api/workers does
             slots.setdefault(agent.role, []).append(bool(agent.jobs))
-    lines = queue_lines(house)
+    lines = queue_lines(state)
     for line in lines:
         own = slots.get(line["role"], [])
         line["workers"], line["busy"] = len(own), sum(own)
-    return {"at": timestamp(house.clock.now()), "queues": lines, "total": _summed(lines)}
+    return {"at": timestamp(state.clock.now()), "queues": lines, "total": _total(lines)}
 
 
-def queue_lines(house: House) -> list[dict[str, Any]]:
-    """A line for each role, those of the root first, without its workers. Pages are told when one differs."""
-    counts = house.catalog.counts()
-    known = list(house.store.roles())
+def queue_lines(state: WebState) -> list[dict[str, Any]]:
+    """Count the jobs of each role, configured roles first. Pages get an event when a count changes."""
+    counts = state.catalog.counts()
+    known = list(state.store.roles())
     names = known + sorted(role for role in counts if role not in known)
     nothing = RoleCounts()
-    paused = house.store.paused()
+    paused = state.store.paused()
     return [
         {
             "role": role,
-            "cap": house.settings.cap_of(role) if role in known else None,
+            "cap": state.settings.cap_of(role) if role in known else None,
             "paused": asdict(paused[role]) if role in paused else None,
             **asdict(counts.get(role, nothing)),
         }
@@ -81,12 +82,82 @@ def queue_lines(house: House) -> list[dict[str, Any]]:
     ]
 
 
-def _summed(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    names = [name for name in answers.Queue.__dataclass_fields__ if name not in ("role", "cap", "paused")]
+def _total(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    names = [name for name in responses.QueueData.__dataclass_fields__ if name not in ("role", "cap", "paused")]
     return {"role": TOTAL, "cap": None, "paused": None, **{name: sum(line[name] for line in lines) for name in names}}
 
 
-# --- figures -----------------------------------------------------------------------------------------------------
+# --- roles, and pausing their queues ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleData:
+    role: str
+    description: str
+    cap: int | None
+    provider: str | None
+    model: str | None
+    read_only: bool
+    network: bool
+    budget_usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolesResponse:
+    roles: tuple[RoleData, ...]
+
+
+def list_roles(state: WebState, request: ApiRequest) -> Any:
+    return {"roles": [asdict(_role_data(state, role)) for role in state.store.roles()]}
+
+
+def _role_data(state: WebState, role: str) -> RoleData:
+    own = state.settings.roles.get(role) or RoleSettings()
+    return RoleData(
+        role=role,
+        description=own.description,
+        cap=state.settings.cap_of(role),
+        provider=own.provider,
+        model=own.model,
+        read_only=own.read_only,
+        network=own.network,
+        budget_usd=own.budget_usd,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PauseBody:
+    why: Annotated[str, Length(pause.LONGEST_WHY)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PauseResponse:
+    role: str
+    changed: bool  # false: the queue was in that state already
+    paused: responses.PauseData | None
+
+
+def pause_queue(state: WebState, request: ApiRequest) -> Any:
+    role = _queue_role(state, request)
+    changed = role not in state.store.paused()
+    why = (request.body.why or "").strip() or None
+    paused = pause.pause(state.store, [role], by=state.person, why=why, clock=state.clock).get(role)
+    return {"role": role, "changed": changed, "paused": None if paused is None else asdict(paused)}
+
+
+def resume_queue(state: WebState, request: ApiRequest) -> Any:
+    role = _queue_role(state, request)
+    return {"role": role, "changed": bool(pause.resume(state.store, [role], by=state.person)), "paused": None}
+
+
+def _queue_role(state: WebState, request: ApiRequest) -> str:
+    role = request.path["queue"]
+    if role not in state.store.roles():
+        raise HttpError(404, "unknown_role", f"no role {role[:60]} here; GET /api/roles lists the roles")
+    return role
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,16 +167,16 @@ class StatsQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stats:
+class StatsResponse:
     stats: tuple[RoleStats, ...]
 
 
-def stats(house: House, asked: Asked) -> Any:
-    query: StatsQuery = asked.query
+def list_stats(state: WebState, request: ApiRequest) -> Any:
+    query: StatsQuery = request.query
     window_s = parse_duration(query.since)
     if window_s <= 0:
-        raise InputError("since: wants a window longer than nothing, such as 10m")
-    lines = statistics.stats(house.store, house.root, now=house.clock.now(), window_s=window_s, roles=query.role)
+        raise InputError("since: must be longer than 0, such as 10m")
+    lines = statistics.stats(state.store, state.root, now=state.clock.now(), window_s=window_s, roles=query.role)
     return {"stats": [_rounded(asdict(line)) for line in lines]}
 
 
@@ -120,25 +191,25 @@ class SeriesQuery:
     role: tuple[str, ...] = ()
 
 
-def series(house: House, asked: Asked) -> Any:
-    query: SeriesQuery = asked.query
-    loaded(house)
+def show_series(state: WebState, request: ApiRequest) -> Any:
+    query: SeriesQuery = request.query
+    require_loaded(state)
     step_s = max(SLOT_S, -(-query.window_s // query.points) // SLOT_S * SLOT_S)
-    now_ms = house.catalog.now_ms()
-    end_ms = (now_ms // (SLOT_S * 1000) + 1) * SLOT_S * 1000  # with the ten seconds that are not over yet
+    now_ms = state.catalog.now_ms()
+    end_ms = (now_ms // (SLOT_S * 1000) + 1) * SLOT_S * 1000  # includes the current slot of ten seconds
     points = min(query.points, max(1, query.window_s // step_s))
-    drawn = house.catalog.curves(end_ms, step_s, points, query.role)
+    curves = state.catalog.curves(end_ms, step_s, points, query.role)
     return {
         "start": spelled(end_ms - step_s * points * 1000),
         "end": spelled(end_ms),
         "step_s": step_s,
         "points": points,
-        "bounded": house.catalog.unread > 0,
-        "roles": drawn,
+        "bounded": state.catalog.unread > 0,
+        "roles": curves,
     }
 
 
-# --- workers, alerts ---------------------------------------------------------------------------------------------
+# --- workers, alerts -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,16 +218,16 @@ class WorkersQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
+class WorkersResponse:
     workers: tuple[workers.WorkerLine, ...]
 
 
-def listed_workers(house: House, asked: Asked) -> Any:
-    return {"workers": [asdict(line) for line in workers.listed(house.store.agents(), everyone=asked.query.all)]}
+def list_workers(state: WebState, request: ApiRequest) -> Any:
+    return {"workers": [asdict(line) for line in workers.listed(state.store.agents(), everyone=request.query.all)]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlertTold:
+class AlertData:
     name: str
     firing: bool
     what: str
@@ -167,18 +238,18 @@ class AlertTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alerts:
+class AlertsResponse:
     firing: int
     bounded: bool
-    alerts: tuple[AlertTold, ...]
+    alerts: tuple[AlertData, ...]
 
 
-def alerts(house: House, asked: Asked) -> Any:
-    told = watching.alerts(house.store, house.root, house.settings, now=house.clock.now())
-    return {"firing": told.firing, "bounded": told.bounded, "alerts": [asdict(alert) for alert in told.alerts]}
+def list_alerts(state: WebState, request: ApiRequest) -> Any:
+    result = alert_rules.alerts(state.store, state.root, state.settings, now=state.clock.now())
+    return {"firing": result.firing, "bounded": result.bounded, "alerts": [asdict(alert) for alert in result.alerts]}
 
 
-# --- costs -------------------------------------------------------------------------------------------------------
+# --- costs -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,17 +261,17 @@ class CostsQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums(answers.SpentTold):
+class CostSumData(responses.SpentData):
     tokens: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostLine(Sums):
+class CostLineData(CostSumData):
     name: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget(answers.SpentTold):
+class BudgetData(responses.SpentData):
     budget: str
     key: str
     limit_usd: float
@@ -208,39 +279,41 @@ class Budget(answers.SpentTold):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostsTold:
+class CostsResponse:
     job_id: str | None
     first_day: str | None
     last_day: str
     by: str
-    lines: tuple[CostLine, ...]
-    total: Sums
-    budgets: tuple[Budget, ...]
+    lines: tuple[CostLineData, ...]
+    total: CostSumData
+    budgets: tuple[BudgetData, ...]
 
 
-def costs(house: House, asked: Asked) -> Any:
-    query: CostsQuery = asked.query
+def sum_costs(state: WebState, request: ApiRequest) -> Any:
+    query: CostsQuery = request.query
     wanted = agents.parse_day_range(
-        day=query.day, since=query.since, whole=query.job is not None, now=house.clock.now()
+        day=query.day, since=query.since, whole=query.job is not None, now=state.clock.now()
     )
     by = query.by or ("role" if query.job is None else "model")
-    told = agents.sum_costs(house.ledger, house.store, house.root, house.settings, job=query.job, wanted=wanted, by=by)
+    result = agents.sum_costs(
+        state.ledger, state.store, state.root, state.settings, job=query.job, wanted=wanted, by=by
+    )
     return {
-        "job_id": told.job_id,
-        "first_day": told.first_day,
-        "last_day": told.last_day,
-        "by": told.by,
-        "lines": [{"name": line.name, **_sums(line)} for line in told.lines],
-        "total": _sums(told.total),
-        "budgets": [_budget(left) for left in told.budgets],
+        "job_id": result.job_id,
+        "first_day": result.first_day,
+        "last_day": result.last_day,
+        "by": result.by,
+        "lines": [{"name": line.name, **_cost_data(line)} for line in result.lines],
+        "total": _cost_data(result.total),
+        "budgets": [_budget_data(left) for left in result.budgets],
     }
 
 
-def _sums(line: agents.CostSum) -> dict[str, Any]:
+def _cost_data(line: agents.CostSum) -> dict[str, Any]:
     return {**spent_data(line.spent), "tokens": None if line.tokens is None else line.tokens.to_json()}
 
 
-def _budget(left: agents.BudgetStatus) -> dict[str, Any]:
+def _budget_data(left: agents.BudgetStatus) -> dict[str, Any]:
     remains = left.left_usd
     return {
         "budget": left.name,
@@ -251,11 +324,11 @@ def _budget(left: agents.BudgetStatus) -> dict[str, Any]:
     }
 
 
-# --- schedules, doctor -------------------------------------------------------------------------------------------
+# --- schedules, doctor -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleTold:
+class ScheduleData:
     name: str
     file: str
     cron: str | None
@@ -270,26 +343,26 @@ class ScheduleTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedules:
-    schedules: tuple[ScheduleTold, ...]
+class SchedulesResponse:
+    schedules: tuple[ScheduleData, ...]
 
 
-def listed_schedules(house: House, asked: Asked) -> Any:
-    now = house.clock.now()
-    found = schedules.read(house.root, house.store.roles())
-    return {"schedules": [schedules.line(house.root, entry, now) for entry in found]}
+def list_schedules(state: WebState, request: ApiRequest) -> Any:
+    now = state.clock.now()
+    found = schedules.read(state.root, state.store.roles())
+    return {"schedules": [schedules.line(state.root, entry, now) for entry in found]}
 
 
-def run_schedule(house: House, asked: Asked) -> Any:
-    name = asked.path["name"]
-    if name not in {entry.name for entry in schedules.read(house.root, house.store.roles())}:
-        raise Wrong(404, "unknown_schedule", f"no schedule {name[:60]} in {house.root}/{schedules.FOLDER}")
-    found = schedules.named(house.root, house.store.roles(), name)
-    return {"jobs": [schedules.fire_now(house.store, house.root, found, house.gate(False))]}
+def run_schedule(state: WebState, request: ApiRequest) -> Any:
+    name = request.path["name"]
+    if name not in {entry.name for entry in schedules.read(state.root, state.store.roles())}:
+        raise HttpError(404, "unknown_schedule", f"no schedule {name[:60]} in {state.root}/{schedules.FOLDER}")
+    found = schedules.named(state.root, state.store.roles(), name)
+    return {"jobs": [schedules.fire_now(state.store, state.root, found, state.gate(False))]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckTold:
+class CheckData:
     id: str
     title: str
     verdict: Literal["ok", "warning", "failed"]
@@ -300,51 +373,114 @@ class CheckTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor:
+class DoctorResponse:
     root: str
     strict: bool
     passed: bool
-    checks: tuple[CheckTold, ...]
+    checks: tuple[CheckData, ...]
 
 
-def doctor(house: House, asked: Asked) -> Any:
-    told = house.examine()
-    checks = [result.to_json() for result in told.results]
-    return {"root": house.root, "strict": told.strict, "passed": told.passed, "checks": checks}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Empty:
-    """No members."""
+def run_doctor(state: WebState, request: ApiRequest) -> Any:
+    result = state.examine()
+    checks = [check.to_json() for check in result.results]
+    return {"root": state.root, "strict": result.strict, "passed": result.passed, "checks": checks}
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api", about, "What this server is, and whether it is ready.", answers.About, tag="overview"),
     get(
-        "/api/queues", queues, "How many jobs of each status each role has.", answers.Queues, keep_s=0.5, tag="overview"
-    ),
-    get("/api/stats", stats, "How each role does.", Stats, query=StatsQuery, keep_s=5.0, tag="overview"),
-    get(
-        "/api/series",
-        series,
-        "Throughput and latency over time.",
-        answers.Series,
-        query=SeriesQuery,
-        keep_s=2.0,
+        "/api",
+        show_about,
+        "The server's version and root, and whether it is ready.",
+        responses.AboutResponse,
         tag="overview",
     ),
-    get("/api/workers", listed_workers, "Who works here.", Workers, query=WorkersQuery, keep_s=1.0, tag="overview"),
-    get("/api/alerts", alerts, "What somebody must be woken for.", Alerts, keep_s=5.0, tag="overview"),
-    get("/api/costs", costs, "What agents' calls cost.", CostsTold, query=CostsQuery, keep_s=5.0, tag="overview"),
-    get("/api/doctor", doctor, "What is wrong here, and what repairs it.", Doctor, keep_s=10.0, tag="overview"),
-    get("/api/schedules", listed_schedules, "The schedules of this root.", Schedules, keep_s=1.0, tag="overview"),
+    get(
+        "/api/queues",
+        list_queues,
+        "How many jobs of each status each role has.",
+        responses.QueuesResponse,
+        cache_s=0.5,
+        tag="overview",
+    ),
+    get(
+        "/api/stats",
+        list_stats,
+        "Throughput, latency and failures of each role.",
+        StatsResponse,
+        query=StatsQuery,
+        cache_s=5.0,
+        tag="overview",
+    ),
+    get(
+        "/api/series",
+        show_series,
+        "Throughput and latency over time.",
+        responses.SeriesResponse,
+        query=SeriesQuery,
+        cache_s=2.0,
+        tag="overview",
+    ),
+    get(
+        "/api/workers",
+        list_workers,
+        "The workers of this root.",
+        WorkersResponse,
+        query=WorkersQuery,
+        cache_s=1.0,
+        tag="overview",
+    ),
+    get(
+        "/api/alerts",
+        list_alerts,
+        "The alert rules, and which of them fire.",
+        AlertsResponse,
+        cache_s=5.0,
+        tag="overview",
+    ),
+    get(
+        "/api/costs",
+        sum_costs,
+        "The costs of model calls.",
+        CostsResponse,
+        query=CostsQuery,
+        cache_s=5.0,
+        tag="overview",
+    ),
+    get(
+        "/api/doctor",
+        run_doctor,
+        "The problems that farro doctor finds, and how to repair them.",
+        DoctorResponse,
+        cache_s=10.0,
+        tag="overview",
+    ),
+    get(
+        "/api/schedules", list_schedules, "The schedules of this root.", SchedulesResponse, cache_s=1.0, tag="overview"
+    ),
     post(
         "/api/schedules/{name}/run",
         run_schedule,
         "Run a schedule now.",
-        answers.Queued,
-        body=Empty,
+        responses.EnqueueResponse,
+        body=NoFields,
         status=201,
+        tag="overview",
+    ),
+    get("/api/roles", list_roles, "The roles and their settings.", RolesResponse, tag="overview"),
+    post(
+        "/api/queues/{queue}/pause",
+        pause_queue,
+        "Stop giving out jobs of a queue.",
+        PauseResponse,
+        body=PauseBody,
+        tag="overview",
+    ),
+    post(
+        "/api/queues/{queue}/resume",
+        resume_queue,
+        "Give out jobs of a queue again.",
+        PauseResponse,
+        body=NoFields,
         tag="overview",
     ),
 )

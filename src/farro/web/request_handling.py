@@ -1,164 +1,188 @@
-"""A request through an endpoint: query and body are read and checked, it runs in a thread, its answer is sent.
+"""Run a request through its endpoint: parse and check query and body, call the handler in a thread, send its response.
 
-Who may ask is judged before (`access`). The store's calls block, so they run in a pool of threads of fixed size; when
-too many wait for it, or one takes too long, the answer is 503 and nobody waits any longer.
+The store's calls block, so handlers run in thread pools of fixed size. When too many requests wait for a thread, or a
+call takes too long, the response is 503.
 """
 
 from __future__ import annotations
 
 import asyncio
 import traceback
+import typing
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from types import UnionType
 from typing import Any
 
+from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from farro.documents import Document, parse_json, refusal, shapes
-from farro.errors import FarroError
-from farro.web import errors, query_parameters
-from farro.web.endpoints import Asked, Bytes, Endpoint
-from farro.web.errors import Wrong
-from farro.web.state import House
+from farro.errors import BadDocument, FarroError, Problem
+from farro.web import errors
+from farro.web.endpoints import ApiRequest, Endpoint, RawResponse
+from farro.web.errors import HttpError
+from farro.web.state import WebState
 
 THREADS = 8
-SLOW_THREADS = 32  # of what waits for others: requests beyond these are refused
-WAITING = 256  # requests that may wait for a thread
-SLOW_PATIENCE_S = 300.0
-PATIENCE_S = 30.0  # of one call; it is not stopped, but nobody waits for it any more
+SLOW_THREADS = 32  # for endpoints that wait for other processes; requests beyond these are refused
+MAX_WAITING = 256  # requests that may wait for a thread
+CALL_TIMEOUT_S = 30.0  # the call goes on after it, but its client gets an error
+SLOW_CALL_TIMEOUT_S = 300.0
 BODY_BYTES = 1 << 20
-DISCARDED_BYTES = 16 << 20  # of a body that is too large: else its sender finds a closed connection, and no answer
-PIECE_BYTES = 1 << 20  # of an answer that is sent at once
-SLOW_S = 10.0  # in which a piece must have been taken
-BODY_S = 10.0  # in which a body must have arrived
+DISCARDED_BYTES = 16 << 20  # read and dropped of a body that is too large: else the client sees a reset, not the error
+PIECE_BYTES = 1 << 20  # of a response that is sent in one piece
+SEND_TIMEOUT_S = 10.0  # for the client to accept a piece
+BODY_TIMEOUT_S = 10.0  # for a body to arrive
+MAX_CACHED = 256  # responses
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-class Pool:
-    """The threads that may block. `closing` lets go of them without waiting: a store that hangs must not keep us."""
+class ThreadPool:
+    """The threads that may block."""
 
-    def __init__(self, threads: int = THREADS, waiting: int = WAITING) -> None:
+    def __init__(self, threads: int = THREADS, waiting: int = MAX_WAITING) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="http")
-        self._most = waiting
+        self._max_waiting = waiting
         self._waiting = 0
 
-    async def run(self, call: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
-        if self._waiting >= self._most:
-            raise Wrong(503, "busy", "too many requests wait here already; ask again in a moment")
+    async def run(self, call: Callable[[], Any], timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        if self._waiting >= self._max_waiting:
+            raise HttpError(503, "busy", "too many requests wait here already; ask again in a moment")
         self._waiting += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         future.add_done_callback(self._done)
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(future)
         except TimeoutError:
-            raise Wrong(503, "slow", f"the store did not answer within {patience_s:g} s; ask again later") from None
+            message = f"the store did not answer within {timeout_s:g} s; ask again later"
+            raise HttpError(503, "slow", message) from None
 
     def _done(self, future: asyncio.Future[Any]) -> None:
         self._waiting -= 1
         if not future.cancelled():
-            future.exception()  # told to whoever waited; if nobody did, it is nobody's
+            future.exception()  # mark it as retrieved: after a timeout no task awaits the future
 
     def close(self) -> None:
+        """Drop the threads without waiting for them: a store that hangs must not block the shutdown."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class Large(Response):
-    """Much, sent bit by bit: whoever takes none of it for a while is left alone, or a few such hold all our memory."""
+class ChunkedResponse(Response):
+    """Send a large body in pieces, and give up when the client accepts none for a while.
+
+    Without this a few clients that do not read would hold all memory.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = memoryview(self.body)
         for start in range(0, len(body), PIECE_BYTES):
             more = start + PIECE_BYTES < len(body)
-            async with asyncio.timeout(SLOW_S):
+            async with asyncio.timeout(SEND_TIMEOUT_S):
                 piece = bytes(body[start : start + PIECE_BYTES])
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
-class Running:
-    """How the endpoints of one house are run."""
+class EndpointRunner:
+    """Run endpoints on the shared state, and cache the responses of those that permit it."""
 
-    def __init__(self, house: House, pool: Pool, slow: Pool) -> None:
-        self._house = house
+    def __init__(self, state: WebState, pool: ThreadPool, slow: ThreadPool) -> None:
+        self._state = state
         self._pool = pool
         self._slow = slow
-        self._kept: dict[tuple[str, str], tuple[float, asyncio.Future[Response]]] = {}
+        self._cached: dict[tuple[str, str], tuple[float, asyncio.Future[Response]]] = {}  # with the end of its validity
 
-    def route(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
+    def handler(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
             try:
-                if endpoint.keep_s:
-                    return await self._shared(endpoint, request)
-                return await self._answered(endpoint, request)
+                if endpoint.cache_s:
+                    return await self._shared_response(endpoint, request)
+                return await self._response(endpoint, request)
             except FarroError as error:
                 return errors.response(error)
             except ClientDisconnect:
                 return Response(status_code=400)
             except OSError as error:
-                return errors.response(
-                    Wrong(503, "storage_trouble", f"{error.filename or ''} {error.strerror}".strip())
-                )
-            except Exception as error:  # noqa: BLE001 - the edge: one request's fault must end no other's
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                told = {"what": f"{type(error).__name__}: {error}", "where": f"{where.filename}:{where.lineno}"}
-                self._house.log("error", "a request failed here", {"path": endpoint.path, **told})
-                return errors.response(Wrong(500, "internal", "something is wrong here; the server's log says what"))
+                message = f"{error.filename or ''} {error.strerror}".strip()
+                return errors.response(HttpError(503, "storage_trouble", message))
+            except Exception as error:  # noqa: BLE001 - a defect in one request must not end others
+                self._log_defect(endpoint, error)
+                message = "something is wrong here; the server's log says what"
+                return errors.response(HttpError(500, "internal", message))
 
-        return answer
+        return handle
 
-    async def _answered(self, endpoint: Endpoint, request: Request) -> Response:
-        asked = await self._read(endpoint, request)
-        pool, patience_s = (self._slow, SLOW_PATIENCE_S) if endpoint.slow else (self._pool, PATIENCE_S)
-        made = await pool.run(lambda: self._done(endpoint, asked), patience_s)
-        assert isinstance(made, Response)
-        return made
+    def _log_defect(self, endpoint: Endpoint, error: Exception) -> None:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        fields = {
+            "path": endpoint.path,
+            "what": f"{type(error).__name__}: {error}",
+            "where": f"{where.filename}:{where.lineno}",
+        }
+        self._state.log("error", "a request failed here", fields)
 
-    def _done(self, endpoint: Endpoint, asked: Asked) -> Response:
-        """In a thread, with the making of its text: that of a long list takes longer than the list."""
-        told = endpoint.do(self._house, asked)
-        if isinstance(told, Response):
-            return told
-        if isinstance(told, Bytes):
-            kind = Response if len(told.data) <= PIECE_BYTES else Large
-            return kind(told.data, status_code=told.status, media_type=told.kind, headers=dict(told.headers))
-        return Response(errors.text(told), status_code=endpoint.status, media_type=errors.JSON)
+    async def _response(self, endpoint: Endpoint, request: Request) -> Response:
+        api_request = await self._read_request(endpoint, request)
+        pool, timeout_s = (self._slow, SLOW_CALL_TIMEOUT_S) if endpoint.slow else (self._pool, CALL_TIMEOUT_S)
+        response = await pool.run(lambda: self._call(endpoint, api_request), timeout_s)
+        assert isinstance(response, Response)
+        return response
 
-    async def _shared(self, endpoint: Endpoint, request: Request) -> Response:
-        """One answer for all who ask the same within a moment: a hundred pages cost what one does."""
+    def _call(self, endpoint: Endpoint, api_request: ApiRequest) -> Response:
+        """Call the handler and encode its result. Both run in a thread: encoding a long list takes longest."""
+        result = endpoint.handler(self._state, api_request)
+        if isinstance(result, Response):
+            return result
+        if isinstance(result, RawResponse):
+            kind = Response if len(result.data) <= PIECE_BYTES else ChunkedResponse
+            return kind(
+                result.data, status_code=result.status, media_type=result.media_type, headers=dict(result.headers)
+            )
+        return Response(errors.json_text(result), status_code=endpoint.status, media_type=errors.JSON)
+
+    async def _shared_response(self, endpoint: Endpoint, request: Request) -> Response:
+        """Compute one response for all equal requests within `cache_s`: a hundred pages cost as much as one."""
         loop = asyncio.get_running_loop()
         key = (request.url.path, request.url.query)
-        found = self._kept.get(key)
+        found = self._cached.get(key)
         if found is None or (found[1].done() and (found[0] < loop.time() or found[1].exception() is not None)):
-            future: asyncio.Future[Response] = asyncio.ensure_future(self._answered(endpoint, request))
-            if len(self._kept) >= 256:
-                self._kept = {key: kept for key, kept in self._kept.items() if kept[0] >= loop.time()}
-            found = (loop.time() + endpoint.keep_s, future)
-            self._kept[key] = found
-        made = await asyncio.shield(found[1])
-        return Response(made.body, status_code=made.status_code, headers=dict(made.headers))
+            future: asyncio.Future[Response] = asyncio.ensure_future(self._response(endpoint, request))
+            if len(self._cached) >= MAX_CACHED:
+                self._cached = {key: entry for key, entry in self._cached.items() if entry[0] >= loop.time()}
+            found = (loop.time() + endpoint.cache_s, future)
+            self._cached[key] = found
+        response = await asyncio.shield(found[1])
+        return Response(response.body, status_code=response.status_code, headers=dict(response.headers))
 
-    async def _read(self, endpoint: Endpoint, request: Request) -> Asked:
-        query = query_parameters.read(endpoint.query, request.query_params)
+    async def _read_request(self, endpoint: Endpoint, request: Request) -> ApiRequest:
+        query = read_query(endpoint.query, request.query_params)
         body, document = None, None
         if endpoint.method == "POST":
-            document = await _document(request)
-            if self._house.read_only and not endpoint.harmless:
+            document = await _read_body(request)
+            if self._state.read_only and not endpoint.changes_nothing:
                 why = "this server only shows (`web.read_only`); use the commands where farro runs"
-                raise Wrong(403, "read_only", why)
-            body = _checked(endpoint.body, document)
-        return Asked(path=request.path_params, query=query, body=body, document=document)
+                raise HttpError(403, "read_only", why)
+            body = _check_body(endpoint.body, document)
+        return ApiRequest(path=request.path_params, query=query, body=body, document=document)
 
 
-async def _document(request: Request) -> Document:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    told = request.headers.get("content-length", "")
-    if told.isdecimal() and int(told) > DISCARDED_BYTES:
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+async def _read_body(request: Request) -> Document:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > DISCARDED_BYTES:
         raise _too_large()
     text, size = bytearray(), 0
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             async for block in request.stream():
                 size += len(block)
                 if size > DISCARDED_BYTES:
@@ -166,23 +190,79 @@ async def _document(request: Request) -> Document:
                 if size <= BODY_BYTES:
                     text += block
     except TimeoutError:
-        raise Wrong(408, "slow_body", f"the body did not arrive within {BODY_S:g} s") from None
+        raise HttpError(408, "slow_body", f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
     if size > BODY_BYTES:
         raise _too_large()
-    if text and kind != "application/json":
-        raise Wrong(415, "unsupported_media_type", "a body must be JSON: Content-Type: application/json")
+    if text and media_type != "application/json":
+        raise HttpError(415, "unsupported_media_type", "a body must be JSON: Content-Type: application/json")
     return parse_json(bytes(text) or b"{}", source="body")
 
 
-def _too_large() -> Wrong:
-    return Wrong(413, "too_large", f"a body may have {BODY_BYTES} bytes", {"Connection": "close"})
+def _too_large() -> HttpError:
+    return HttpError(413, "too_large", f"a body may have {BODY_BYTES} bytes", {"Connection": "close"})
 
 
-def _checked(shape: type | None, document: Document) -> Any:
+def _check_body(shape: type | None, document: Document) -> Any:
     if shape is None:
         return None
-    found: shapes.Checked[Any] = shapes.check(shape, document.data)
-    if found.faults:
-        problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in found.faults]
+    checked: shapes.Checked[Any] = shapes.check(shape, document.data)
+    if checked.faults:
+        problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
         raise refusal(document.source, problems)
-    return found.value
+    return checked.value
+
+
+# --- query parameters ------------------------------------------------------------------------------------------------
+
+
+def read_query(shape: type, parameters: QueryParams) -> Any:
+    """Convert query parameters to a dataclass by its annotations, and check them as documents are checked.
+
+    Raises BadDocument with all problems. Unknown names are refused: a misspelled filter must not list everything.
+    """
+    kinds = _kinds(shape)
+    data: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name in dict.fromkeys(parameters.keys()):
+        values = parameters.getlist(name)
+        kind = kinds.get(name)
+        if kind is None:
+            known = ", ".join(kinds) or "none"
+            problems.append(Problem(path=name, message=f"is not a known parameter; known: {known}"))
+        elif kind is tuple:
+            data[name] = values
+        elif len(values) > 1:
+            problems.append(Problem(path=name, message="is given more than once"))
+        else:
+            data[name] = _parse_value(kind, values[0])
+    checked: shapes.Checked[Any] = shapes.check(shape, data)
+    problems += [Problem(path=str(fault.path[0]), message=fault.message) for fault in checked.faults]
+    if problems:
+        raise BadDocument("query", problems)
+    return checked.value
+
+
+@cache
+def _kinds(shape: type) -> dict[str, type]:
+    hints = typing.get_type_hints(shape)
+    return {name: _kind(hint) for name, hint in hints.items()}
+
+
+def _kind(hint: Any) -> type:
+    if typing.get_origin(hint) in (typing.Union, UnionType):
+        hint = next(each for each in typing.get_args(hint) if each is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return tuple
+    return hint if hint in (int, float, bool) else str
+
+
+def _parse_value(kind: type, text: str) -> Any:
+    """Parse a number or boolean. Other text stays text, so that the check reports it."""
+    try:
+        if kind is int:
+            return int(text) if text.isascii() and len(text) < 20 else text
+        if kind is float:
+            return float(text) if text.isascii() and "_" not in text else text
+    except ValueError:
+        return text
+    return _BOOLEANS.get(text.lower(), text) if kind is bool else text

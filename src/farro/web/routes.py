@@ -1,7 +1,4 @@
-"""Every endpoint that there is, in one table: the application and the OpenAPI document are made of it.
-
-What each does lives in the module of its noun.
-"""
+"""List all endpoints: the application and the OpenAPI document are built from this table."""
 
 from __future__ import annotations
 
@@ -10,40 +7,36 @@ from farro.web import (
     job_queries,
     long_requests,
     metrics,
-    named_jobs,
     openapi,
     output,
     overview,
-    queues,
-    roles_and_plans,
+    plans,
     swarms,
     tasks,
     time_travel,
 )
-from farro.web.endpoints import Asked, Endpoint, get
-from farro.web.state import House
+from farro.web.endpoints import ApiRequest, Endpoint, get
+from farro.web.state import WebState
 
-_NOUNS: tuple[Endpoint, ...] = (
+_API: tuple[Endpoint, ...] = (
     *overview.ENDPOINTS,
-    *queues.ENDPOINTS,
     *metrics.ENDPOINTS,
     *job_queries.ENDPOINTS,
     *output.ENDPOINTS,
     *job_commands.ENDPOINTS,
-    *named_jobs.ENDPOINTS,
     *tasks.ENDPOINTS,
     *swarms.ENDPOINTS,
     *time_travel.ENDPOINTS,
-    *roles_and_plans.ENDPOINTS,
+    *plans.ENDPOINTS,
     *long_requests.ENDPOINTS,
 )
 
 
-def described(house: House, asked: Asked) -> object:
-    return openapi.document(ENDPOINTS, version=house.version)
+def show_openapi(state: WebState, request: ApiRequest) -> object:
+    return openapi.document(ENDPOINTS, version=state.version)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    *_NOUNS,
-    get("/api/openapi.json", described, "This document.", openapi.Document, keep_s=60.0, tag="overview"),
+    *_API,
+    get("/api/openapi.json", show_openapi, "This document.", openapi.OpenApiDocument, cache_s=60.0, tag="overview"),
 )

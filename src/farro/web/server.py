@@ -1,7 +1,4 @@
-"""Serving the application on a port: uvicorn with bounds, our signals, an end that waits for nobody long.
-
-What it serves is `app`; the command is cli.web.
-"""
+"""Serve the application on a port: uvicorn with limits, our signal handling and a bounded shutdown."""
 
 from __future__ import annotations
 
@@ -16,76 +13,81 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from farro.log.structured import Log
-from farro.web.application import Web
+from farro.web.application import WebApplication
 
-HEAD_S = 10.0  # in which the head of a request must have arrived
+HEAD_TIMEOUT_S = 10.0  # for the head of a request to arrive
 HEAD_BYTES = 32 << 10
 CONNECTIONS = 2000
-GRACE_S = 4.0  # for answers that are on their way when it is told to stop
-TICK_S = 1.0  # the finest that the date in an answer's head can tell
+GRACE_S = 4.0  # for running requests to finish when the server stops
+TICK_S = 1.0  # the resolution of the Date header
 
 
-class Patient(H11Protocol):
-    """Closes a connection that does not say what it wants: those that drip bytes would keep all others out."""
+class TimedHttpProtocol(H11Protocol):
+    """Close connections whose request head does not arrive in time.
+
+    Without this, clients that send a byte now and then would use up all connections.
+    """
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._late: asyncio.TimerHandle | None = self.loop.call_later(HEAD_S, self._end_if_silent)
+        self._head_timer: asyncio.TimerHandle | None = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_waiting)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_time()
+        self._cancel_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if not self._waits():
-            self._in_time()
-        elif self._late is None:  # the beginning of another request, after one that was answered
-            self._late = self.loop.call_later(HEAD_S, self._end_if_silent)
+        if not self._waits_for_head():
+            self._cancel_timer()
+        elif self._head_timer is None:  # the beginning of the next request on this connection
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_if_waiting)
 
-    def _waits(self) -> bool:
-        """For the head of a request."""
+    def _waits_for_head(self) -> bool:
         cycle: Any = self.cycle
         return cycle is None or bool(cycle.response_complete)
 
-    def _in_time(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _cancel_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _end_if_silent(self) -> None:
-        self._late = None
-        if self._waits() and not self.transport.is_closing():
+    def _close_if_waiting(self) -> None:
+        self._head_timer = None
+        if self._waits_for_head() and not self.transport.is_closing():
             self.transport.close()
 
 
-class Unhurried(uvicorn.Server):
-    """uvicorn wakes ten times a second, to see what time it is and whether it shall leave: with nobody there that was a
-    quarter of what a whole house of idle workers costs."""
+class QuietServer(uvicorn.Server):
+    """Wake once a second instead of ten times.
+
+    uvicorn polls the time and its exit flag every 0.1 s. Without requests that was a quarter of the processor time that
+    all idle processes of a root use.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._called = asyncio.Event()
+        self._wake = asyncio.Event()
 
     async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # each is the first of a second
+        while not await self.on_tick(0):  # 0: uvicorn renews the Date header at every tenth tick, beginning with this
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
-                    await self._called.wait()
+                    await self._wake.wait()
 
-    def call(self) -> None:
-        """On its loop: it sees at once that it shall leave."""
-        self._called.set()
+    def wake(self) -> None:
+        """Make the loop check its exit flag at once. Call this in the loop's thread."""
+        self._wake.set()
 
 
-class Serving:
-    """One server. `start` binds and answers where; `ended` runs until `stop`."""
+class WebServer:
+    """Serve an application until `stop`."""
 
-    def __init__(self, web: Web, log: Log) -> None:
+    def __init__(self, web: WebApplication, log: Log) -> None:
         self._web = web
         config = uvicorn.Config(
             web.app,
-            http=Patient,
+            http=TimedHttpProtocol,
             ws="none",
             lifespan="on",
             log_config=None,
@@ -97,14 +99,14 @@ class Serving:
             limit_concurrency=CONNECTIONS,
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
-        _tell(log)
-        self._server = Unhurried(config)
+        _log_uvicorn(log)
+        self._server = QuietServer(config)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, listening: socket.socket) -> None:
-        """Until `stop`. The signals are the caller's: uvicorn would take them for itself."""
+        """Answer requests until `stop`. The caller handles signals: `_serve` skips uvicorn's own handlers."""
         self._loop = asyncio.get_running_loop()
-        sys.setswitchinterval(0.001)  # a request must not wait 5 ms for each turn of the thread that reads jobs
+        sys.setswitchinterval(0.001)  # else a request waits 5 ms for each turn of the thread that reads jobs
         await self._server._serve([listening])
 
     @property
@@ -112,18 +114,18 @@ class Serving:
         return self._server.started
 
     def stop(self) -> None:
-        """From any thread or signal handler."""
+        """Stop the server. Any thread or signal handler may call this."""
         self._server.should_exit = True
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._server.call)
+            self._loop.call_soon_threadsafe(self._server.wake)
             self._loop.call_soon_threadsafe(self._web.stop)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens there. OSError: it cannot."""
+    """Return a socket that listens on the address, or raise OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol by name: asyncio switches Nagle's algorithm off only where it stands, and without that each answer
-    # waits 40 ms for the other side's acknowledgement of its head.
+    # Name the protocol: asyncio disables Nagle's algorithm only for IPPROTO_TCP. With it each response would wait 40 ms
+    # for the client to acknowledge the head.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -136,16 +138,16 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _tell(log: Log) -> None:
-    """What uvicorn has to say, in our log; its everyday words are nobody's."""
+def _log_uvicorn(log: Log) -> None:
+    """Write uvicorn's warnings and errors to our log."""
 
-    class Told(logging.Handler):
+    class LogHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             error = record.exc_info[1] if record.exc_info else None
             why = {} if error is None else {"why": f"{type(error).__name__}: {error}"}
             log("error" if record.levelno >= logging.ERROR else "warning", record.getMessage().splitlines()[0], why)
 
-    ours = logging.getLogger("uvicorn")
-    ours.handlers = [Told()]
-    ours.setLevel(logging.WARNING)
-    ours.propagate = False
+    logger = logging.getLogger("uvicorn")
+    logger.handlers = [LogHandler()]
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False

@@ -1,7 +1,4 @@
-"""What the routes work with: the store, the catalog of its jobs, and the parts that only the application can choose.
-
-How a request becomes a call lives in `endpoints`; which routes there are, in `routes`.
-"""
+"""Hold what every request handler needs: the store, its catalog, and the parts that the application chooses."""
 
 from __future__ import annotations
 
@@ -26,7 +23,9 @@ from farro.store.port import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class House:
+class WebState:
+    """The state that all requests of one server share."""
+
     store: Store
     settings: Settings
     catalog: Catalog
@@ -34,18 +33,18 @@ class House:
     ledger: Ledger
     log: Log
     version: str
-    person: str  # who acts here, as an agent's name: for hops[]
-    user: str  # … and as the caps know them
-    gate: Callable[[bool], Gate]  # force → what keeps the caps
+    person: str  # the actor's agent name, written into hops[]
+    user: str  # the actor's user name, which the caps count
+    gate: Callable[[bool], Gate]  # takes `force`
     contract: Callable[[], Contract]
-    library: Callable[[], Library]  # the plans that are kept
-    ground: Callable[[], PlanContext]  # what plans are checked against
-    examine: Callable[[], Examination]  # doctor
-    orchestrate: Callable[[], None]  # sees to it that an orchestrator runs
-    settings_of: Callable[[str], Settings]  # of a root: a job's snapshot is one
-    lock: Callable[[], Mapping[str, Any]]  # what policy.lock.json would say
-    ask_provider: Callable[[str | None, str | None, str], Mapping[str, Any]]  # role, provider, prompt
-    past: QueueHistory
+    library: Callable[[], Library]  # the stored plans
+    plan_context: Callable[[], PlanContext]  # what plans are checked against
+    examine: Callable[[], Examination]  # runs the checks of `farro doctor`
+    ensure_orchestrator: Callable[[], None]  # starts an orchestrator unless one runs
+    settings_of: Callable[[str], Settings]  # reads the settings of a root; a job's snapshot is such a root
+    policy_lock: Callable[[], Mapping[str, Any]]  # the current content for policy.lock.json
+    test_provider: Callable[[str | None, str | None, str], Mapping[str, Any]]  # takes role, provider, prompt
+    queue_history: QueueHistory
     store_name: str = "files"
     started_at: str = ""
     read_only: bool = False
@@ -55,20 +54,10 @@ class House:
     def root(self) -> str:
         return self.store.root
 
-    def meant(self, text: str, *, shortest: int = 1) -> str:
-        """The id of the job that is named; as far as a beginning tells it, from memory."""
+    def resolve_job(self, text: str, *, shortest: int = 1) -> str:
+        """Return the id of the job that `text` names: an id, a job's name, or the beginning of an id.
+
+        Once the catalog is loaded, the ids come from memory instead of the store.
+        """
         known = self.catalog.ids if self.catalog.ready else None
         return find_job.resolve(self.store, self.root, text, shortest=shortest, known=known)
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Who may come in. `hosts` are names beside loopback and addresses; `open` tells whether it listens beyond it."""
-
-    token: str
-    key: bytes  # signs sessions
-    use_code: Callable[[str], bool]  # whether this one-time code is good; it is used up then
-    hosts: frozenset[str] = frozenset()
-    beyond: bool = False  # it listens beyond loopback
-    secure: bool = False  # the cookie is for https only
-    now_s: Callable[[], float] = field(default=lambda: 0.0)

@@ -1,7 +1,4 @@
-"""The dashboard's files, as they lie in the package: known kinds only, each with a tag by which a browser asks again.
-
-What they do lives in page/.
-"""
+"""Serve the dashboard's files from the package: known media types only, each with an ETag."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from farro.web import errors
-from farro.web.errors import Wrong
+from farro.web.errors import HttpError
 
-KINDS = {
+MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -44,16 +41,16 @@ def file(request: Request) -> Response:
 
 def _answer(request: Request, name: str) -> Response:
     ending = name.rsplit(".", 1)[-1].lower()
-    found = _read(name) if ending in KINDS else None
+    found = _read(name) if ending in MEDIA_TYPES else None
     if found is None:
         if name == "index.html":
-            return Response(_EMPTY, media_type=KINDS["html"])
-        return errors.response(Wrong(404, "not_found", "no such page"))
+            return Response(_EMPTY, media_type=MEDIA_TYPES["html"])
+        return errors.response(HttpError(404, "not_found", "no such page"))
     data, tag = found
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(data, media_type=KINDS[ending], headers=headers)
+    return Response(data, media_type=MEDIA_TYPES[ending], headers=headers)
 
 
 def _read(name: str) -> tuple[bytes, str] | None:
@@ -70,9 +67,9 @@ def _read(name: str) -> tuple[bytes, str] | None:
 
 @lru_cache(maxsize=256)
 def _content(path: str, changed_ns: int, size: int) -> tuple[bytes, str]:
-    """Read once for each version of it."""
+    """Read a file once per version of it."""
     if size > _LIMIT:
-        raise OSError(f"{path} is larger than a page's file may be")
+        raise OSError(f"{path} is larger than a file of the page may be")
     with open(path, "rb") as file:
         data = file.read()
     return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'

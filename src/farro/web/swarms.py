@@ -1,6 +1,6 @@
-"""Swarms: how each does, the ledger of its commands, and asking for more. What is asked for is answered with 202.
+"""Show swarms and the ledger of their commands; accept new commands.
 
-Nobody here speaks on the bus: a command is written down (operations.swarms), and the orchestrator carries it out.
+A command is written to a file for the orchestrator, which sends it on the bus; the response is 202.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from farro.errors import FarroError, InputError
 from farro.lazy_dataclass import dataclass, field
 from farro.swarm import service as swarms
 from farro.swarm.service import CommandRequest, Signal
-from farro.web.endpoints import Asked, Endpoint, get, post
-from farro.web.errors import Wrong
-from farro.web.state import House
+from farro.web.endpoints import ApiRequest, Endpoint, get, post
+from farro.web.errors import HttpError
+from farro.web.state import WebState
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComponentTold:
+class ComponentData:
     role: str
     instance: str
     state: str
@@ -32,7 +32,7 @@ class ComponentTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwarmTold:
+class SwarmResponse:
     id: str
     state: str
     health: str
@@ -40,7 +40,7 @@ class SwarmTold:
     watermark: str | None
     max_staleness_s: float | None
     totals: Mapping[str, int]
-    components: tuple[ComponentTold, ...]
+    components: tuple[ComponentData, ...]
     queues: tuple[dict[str, Any], ...]
     durations: Mapping[str, float]
     failures: Mapping[str, int]
@@ -52,13 +52,13 @@ class SwarmTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swarms:
-    swarms: tuple[SwarmTold, ...]
+class SwarmsResponse:
+    swarms: tuple[SwarmResponse, ...]
     orchestrator: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommandTold:
+class CommandData:
     signal: str
     scope: Mapping[str, str]
     correlation_id: str
@@ -74,64 +74,64 @@ class CommandTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Commands:
-    commands: tuple[CommandTold, ...]
+class CommandsResponse:
+    commands: tuple[CommandData, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwarmPlanTold:
+class SwarmPlanResponse:
     plan: Mapping[str, Any] | None
-    configured: Mapping[str, Mapping[str, Any]]  # by instance: what updates changed of its config since the plan
+    configured: Mapping[str, Mapping[str, Any]]  # by instance: the members of its config that updates changed
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedTold:
+class AcceptedResponse:
     correlationId: str  # noqa: N815 - seed 003 spells it so
     idempotencyKey: str  # noqa: N815
     watch: Mapping[str, str]
     timeoutMs: int  # noqa: N815
 
 
-def _place(house: House) -> str:
-    return swarms.folder(house.root)
+def _folder(state: WebState) -> str:
+    return swarms.folder(state.root)
 
 
-def listed(house: House, asked: Asked) -> Any:
-    place = _place(house)
-    found = [asdict(view) for view in swarms.swarms(place, clock=house.clock)]
-    return {"swarms": found, "orchestrator": swarms.orchestrator_runs(place)}
+def list_swarms(state: WebState, request: ApiRequest) -> Any:
+    folder = _folder(state)
+    found = [asdict(view) for view in swarms.swarms(folder, clock=state.clock)]
+    return {"swarms": found, "orchestrator": swarms.orchestrator_runs(folder)}
 
 
-def shown(house: House, asked: Asked) -> Any:
-    return asdict(_there(house, asked.path["swarm"]))
+def show_swarm(state: WebState, request: ApiRequest) -> Any:
+    return asdict(_find_swarm(state, request.path["swarm"]))
 
 
-def _there(house: House, swarm: str) -> swarms.SwarmView:
+def _find_swarm(state: WebState, swarm: str) -> swarms.SwarmView:
     swarms.check_swarm(swarm)
     try:
-        return swarms.swarm(_place(house), swarm, house.clock)
+        return swarms.swarm(_folder(state), swarm, state.clock)
     except InputError as error:
-        raise Wrong(404, "unknown_swarm", str(error)) from error
+        raise HttpError(404, "unknown_swarm", str(error)) from error
 
 
-def commands(house: House, asked: Asked) -> Any:
-    shown(house, asked)
-    return {"commands": [asdict(view) for view in swarms.commands(_place(house), asked.path["swarm"])]}
+def list_commands(state: WebState, request: ApiRequest) -> Any:
+    show_swarm(state, request)
+    return {"commands": [asdict(view) for view in swarms.commands(_folder(state), request.path["swarm"])]}
 
 
-def plan(house: House, asked: Asked) -> Any:
-    shown(house, asked)
-    files, swarm = swarms.files(house.root, house.settings), asked.path["swarm"]
+def show_plan(state: WebState, request: ApiRequest) -> Any:
+    show_swarm(state, request)
+    files, swarm = swarms.files(state.root, state.settings), request.path["swarm"]
     return {"plan": files.plan_data(swarm), "configured": files.config_updates(swarm)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class CommandBody:
     idempotencyKey: str | None = None  # noqa: N815
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanWish(Wish):
+class TemplateBody(CommandBody):
     """The plan, as `plan` or as the body itself."""
 
     takes_more: ClassVar[bool] = True
@@ -139,40 +139,40 @@ class PlanWish(Wish):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfigWish(Wish):
+class ConfigBody(CommandBody):
     enabled: bool | None = None
     config: dict[str, Any] = field(default_factory=dict)
     swarm: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusWish(Wish):
+class StatusRequestBody(CommandBody):
     swarm: str | None = None
 
 
-def ask(signal: Signal, house: House, asked: Asked) -> Any:
+def send_command(signal: Signal, state: WebState, request: ApiRequest) -> Any:
     args = None
     if signal is Signal.TEMPLATE:
-        assert asked.document is not None
-        whole = {name: value for name, value in asked.document.data.items() if name != "idempotencyKey"}
-        args = whole if asked.body.plan is None else dict(asked.body.plan)
-    return _asked(house, signal, asked.path["swarm"], args, asked.body.idempotencyKey)
+        assert request.document is not None
+        whole = {name: value for name, value in request.document.data.items() if name != "idempotencyKey"}
+        args = whole if request.body.plan is None else dict(request.body.plan)
+    return _send(state, signal, request.path["swarm"], args, request.body.idempotencyKey)
 
 
-def config(house: House, asked: Asked) -> Any:
-    body: ConfigWish = asked.body
+def change_config(state: WebState, request: ApiRequest) -> Any:
+    body: ConfigBody = request.body
     args = {**body.config, **({} if body.enabled is None else {"enabled": body.enabled})}
     if not args:
-        raise InputError("say what shall change: enabled, or config")
-    return _asked(house, Signal.CONFIG, body.swarm, args, body.idempotencyKey, asked.path)
+        raise InputError("say what to change: enabled, or config")
+    return _send(state, Signal.CONFIG, body.swarm, args, body.idempotencyKey, request.path)
 
 
-def request_status(house: House, asked: Asked) -> Any:
-    return _asked(house, Signal.STATUS, asked.body.swarm, None, asked.body.idempotencyKey, asked.path)
+def request_status(state: WebState, request: ApiRequest) -> Any:
+    return _send(state, Signal.STATUS, request.body.swarm, None, request.body.idempotencyKey, request.path)
 
 
-def _asked(
-    house: House,
+def _send(
+    state: WebState,
     signal: Signal,
     swarm: str | None,
     args: dict[str, Any] | None,
@@ -180,7 +180,7 @@ def _asked(
     component: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     if swarm is not None and signal is not Signal.CREATE:
-        _there(house, swarm)
+        _find_swarm(state, swarm)
     request = CommandRequest(
         signal=signal,
         swarm=swarm,
@@ -188,44 +188,66 @@ def _asked(
         role=None if component is None else component["role"],
         instance=None if component is None else component["instance"],
         idempotency_key=key,
-        origin=house.person,
+        origin=state.person,
     )
-    told = swarms.submit(_place(house), request, durable=house.settings.durability == "power")
+    accepted = swarms.submit(_folder(state), request, durable=state.settings.durability == "power")
     try:
-        house.orchestrate()
-    except FarroError as error:  # it is written down, and waits for one
-        house.log("error", "no orchestrator could be started", {"why": str(error)})
+        state.ensure_orchestrator()
+    except FarroError as error:  # the command is stored, and an orchestrator started later will find it
+        state.log("error", "no orchestrator could be started", {"why": str(error)})
     return {
-        "correlationId": told.correlation_id,
-        "idempotencyKey": told.idempotency_key,
-        "watch": told.watch,
-        "timeoutMs": told.timeout_ms,
+        "correlationId": accepted.correlation_id,
+        "idempotencyKey": accepted.idempotency_key,
+        "watch": accepted.watch,
+        "timeoutMs": accepted.timeout_ms,
     }
 
 
-def _verb(word: str, signal: Signal, summary: str, body: type = Wish) -> Endpoint:
-    done = partial(ask, signal)
-    return post(f"/api/swarms/{{swarm}}/{word}", done, summary, AskedTold, body=body, status=202, tag="swarms")
+def _command_endpoint(word: str, signal: Signal, summary: str, body: type = CommandBody) -> Endpoint:
+    handler = partial(send_command, signal)
+    return post(
+        f"/api/swarms/{{swarm}}/{word}", handler, summary, AcceptedResponse, body=body, status=202, tag="swarms"
+    )
 
 
 _COMPONENT = "/api/components/{role}/{instance}"
 ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/swarms", listed, "The swarms, and how each does.", Swarms, keep_s=0.5, tag="swarms"),
-    get("/api/swarms/{swarm}", shown, "One swarm.", SwarmTold, keep_s=0.5, tag="swarms"),
-    get("/api/swarms/{swarm}/commands", commands, "What was asked of it, and the ends.", Commands, tag="swarms"),
-    get("/api/swarms/{swarm}/plan", plan, "Its plan, and what was configured since.", SwarmPlanTold, tag="swarms"),
-    _verb("create", Signal.CREATE, "Make a swarm."),
-    _verb("template", Signal.TEMPLATE, "Give it a plan.", PlanWish),
-    _verb("start", Signal.START, "Let its components work."),
-    _verb("stop", Signal.STOP, "Let them stop working."),
-    _verb("remove", Signal.REMOVE, "Remove it."),
-    post(f"{_COMPONENT}/config", config, "Change a component.", AskedTold, body=ConfigWish, status=202, tag="swarms"),
+    get("/api/swarms", list_swarms, "The swarms and their health.", SwarmsResponse, cache_s=0.5, tag="swarms"),
+    get("/api/swarms/{swarm}", show_swarm, "One swarm.", SwarmResponse, cache_s=0.5, tag="swarms"),
+    get(
+        "/api/swarms/{swarm}/commands",
+        list_commands,
+        "The commands to a swarm and their results.",
+        CommandsResponse,
+        tag="swarms",
+    ),
+    get(
+        "/api/swarms/{swarm}/plan",
+        show_plan,
+        "A swarm's plan, and configuration changes since.",
+        SwarmPlanResponse,
+        tag="swarms",
+    ),
+    _command_endpoint("create", Signal.CREATE, "Create a swarm."),
+    _command_endpoint("template", Signal.TEMPLATE, "Give a swarm its plan.", TemplateBody),
+    _command_endpoint("start", Signal.START, "Start a swarm's components."),
+    _command_endpoint("stop", Signal.STOP, "Stop a swarm's components."),
+    _command_endpoint("remove", Signal.REMOVE, "Remove a swarm."),
+    post(
+        f"{_COMPONENT}/config",
+        change_config,
+        "Change a component's configuration.",
+        AcceptedResponse,
+        body=ConfigBody,
+        status=202,
+        tag="swarms",
+    ),
     post(
         f"{_COMPONENT}/status-request",
         request_status,
-        "Have a component say how it does.",
-        AskedTold,
-        body=StatusWish,
+        "Request a status message from a component.",
+        AcceptedResponse,
+        body=StatusRequestBody,
         status=202,
         tag="swarms",
     ),

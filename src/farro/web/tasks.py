@@ -1,7 +1,4 @@
-"""Tasks: what there is to do, and each task's way through the roles with what was said and changed.
-
-What a way is lives in operations.task_ways.
-"""
+"""List tasks, and show how a task's jobs went through the roles, with results and the diff."""
 
 from __future__ import annotations
 
@@ -11,60 +8,60 @@ from typing import Any
 from farro.agents import service as agents
 from farro.lazy_dataclass import dataclass
 from farro.queue.catalog.rows import JobRow
-from farro.web import answers
-from farro.web.endpoints import Asked, Endpoint, get
-from farro.web.job_queries import loaded, row_data
-from farro.web.state import House
+from farro.web import responses
+from farro.web.endpoints import ApiRequest, Endpoint, get
+from farro.web.job_queries import require_loaded, row_data
+from farro.web.state import WebState
 
-FEW = 5  # jobs of a task in the list
-MOST = 20  # … whose way is told
+LISTED_JOBS = 5  # newest jobs of a task in the list
+SHOWN_JOBS = 20  # newest jobs of a task whose route is shown
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskLine:
+class TaskData:
     id: str
     title: str
     file: str | None
     problems: tuple[str, ...]
     roles: tuple[str, ...]
-    jobs: tuple[answers.Row, ...]
+    jobs: tuple[responses.JobData, ...]
     status: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tasks:
-    tasks: tuple[TaskLine, ...]
+class TasksResponse:
+    tasks: tuple[TaskData, ...]
 
 
-def listed(house: House, asked: Asked) -> Any:
-    loaded(house)
-    jobs = house.catalog.tasks()
-    found = agents.list_tasks(house.root, house.settings, house.store.roles())
-    names = {told.id for told in found}
+def list_tasks(state: WebState, request: ApiRequest) -> Any:
+    require_loaded(state)
+    jobs = state.catalog.tasks()
+    found = agents.list_tasks(state.root, state.settings, state.store.roles())
+    names = {task.id for task in found}
     found += [agents.TaskSummary(id=task, title=task, file=None) for task in sorted(jobs) if task not in names]
-    return {"tasks": [_line(house, told, jobs.get(told.id, [])) for told in found]}
+    return {"tasks": [_task_data(state, task, jobs.get(task.id, [])) for task in found]}
 
 
-def _line(house: House, told: agents.TaskSummary, jobs: list[JobRow]) -> dict[str, Any]:
+def _task_data(state: WebState, task: agents.TaskSummary, jobs: list[JobRow]) -> dict[str, Any]:
     return {
-        "id": told.id,
-        "title": told.title,
-        "file": told.file,
-        "problems": told.problems,
-        "roles": [role for role, _ in told.workflow],
-        "jobs": [row_data(row, None) for row in jobs[:FEW]],
+        "id": task.id,
+        "title": task.title,
+        "file": task.file,
+        "problems": task.problems,
+        "roles": [role for role, _ in task.workflow],
+        "jobs": [row_data(row, None) for row in jobs[:LISTED_JOBS]],
         "status": jobs[0].status if jobs else None,
     }
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTold:
+class TaskStepData:
     role: str
     rubric: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class HopTold:
+class HopData:
     at: str
     role: str
     attempt: int
@@ -78,47 +75,47 @@ class HopTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobWay(answers.Row):
-    way: tuple[HopTold, ...]
+class TaskJobData(responses.JobData):
+    way: tuple[HopData, ...]
     at_step: int | None
     diff: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskWhole:
+class TaskResponse:
     id: str
     title: str
     description: str
     file: str | None
-    workflow: tuple[StepTold, ...]
+    workflow: tuple[TaskStepData, ...]
     problems: tuple[str, ...]
-    jobs: tuple[JobWay, ...]
+    jobs: tuple[TaskJobData, ...]
 
 
-def shown(house: House, asked: Asked) -> Any:
-    loaded(house)
-    task_id = asked.path["task"]
-    rows = house.catalog.tasks().get(task_id, [])[:MOST]
-    views = [(row, view) for row in rows if (view := house.store.find(row.job_id)) is not None]
-    folders = [house.store.folder(view) for _, view in views]
-    told = agents.find_task(house.root, house.settings, house.store.roles(), task_id, folders)
+def show_task(state: WebState, request: ApiRequest) -> Any:
+    require_loaded(state)
+    task_id = request.path["task"]
+    rows = state.catalog.tasks().get(task_id, [])[:SHOWN_JOBS]
+    views = [(row, view) for row in rows if (view := state.store.find(row.job_id)) is not None]
+    folders = [state.store.folder(view) for _, view in views]
+    task = agents.find_task(state.root, state.settings, state.store.roles(), task_id, folders)
     jobs = []
     for row, view in views:
-        way = agents.job_route(house.store, view)
-        hops = [{"route": None, **vars(one.hop), "result": one.result, "verdict": one.verdict} for one in way.hops]
-        jobs.append({**row_data(row, None), "way": hops, "at_step": way.at_step, "diff": way.diff})
+        route = agents.job_route(state.store, view)
+        hops = [{"route": None, **vars(hop.hop), "result": hop.result, "verdict": hop.verdict} for hop in route.hops]
+        jobs.append({**row_data(row, None), "way": hops, "at_step": route.at_step, "diff": route.diff})
     return {
-        "id": told.id,
-        "title": told.title,
-        "description": told.description,
-        "file": told.file,
-        "workflow": [{"role": role, "rubric": rubric} for role, rubric in told.workflow],
-        "problems": told.problems,
+        "id": task.id,
+        "title": task.title,
+        "description": task.description,
+        "file": task.file,
+        "workflow": [{"role": role, "rubric": rubric} for role, rubric in task.workflow],
+        "problems": task.problems,
         "jobs": jobs,
     }
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/tasks", listed, "The tasks, and how far each is.", Tasks, keep_s=1.0, tag="tasks"),
-    get("/api/tasks/{task}", shown, "A task's way through the roles, with the diff.", TaskWhole, tag="tasks"),
+    get("/api/tasks", list_tasks, "The tasks, with the status of each.", TasksResponse, cache_s=1.0, tag="tasks"),
+    get("/api/tasks/{task}", show_task, "A task's route through the roles, with the diff.", TaskResponse, tag="tasks"),
 )

@@ -1,7 +1,4 @@
-"""Time travel: the audit log page by page, and the queues as they were at a moment.
-
-Folding the log lives in operations.past, its pages in operations.audit_pages.
-"""
+"""Show the past: the audit log page by page, and the queues as they were at a given moment."""
 
 from __future__ import annotations
 
@@ -16,17 +13,17 @@ from farro.jobs.times import parse_timestamp, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.queue import audit_pages
 from farro.queue.catalog.rows import milliseconds, spelled
-from farro.web.endpoints import Asked, Endpoint, get
-from farro.web.state import House
+from farro.web.endpoints import ApiRequest, Endpoint, get
+from farro.web.state import WebState
 
 
 @dataclass(frozen=True, eq=False)
-class MomentText:
-    """A moment, to be asked for: any of RFC 3339, but those at the edges of the calendar."""
+class MomentFormat:
+    """A moment in RFC 3339, from 1970 to 9000."""
 
     def fault(self, value: str, /) -> str | None:
         try:
-            _spelled(value)
+            _normalized(value)
         except (ValueError, OverflowError):
             return "must be a moment such as 2026-01-31T12:00:00Z"
         return None
@@ -35,13 +32,13 @@ class MomentText:
         return {"format": "date-time"}
 
 
-Moment = Annotated[str, MomentText()]
+Moment = Annotated[str, MomentFormat()]
 
 
-def _spelled(text: str | None) -> str | None:
+def _normalized(text: str | None) -> str | None:
     if text is None:
         return None
-    moment = parse_timestamp(text.replace(" ", "+"))  # a plus in a query is a space, unless it is escaped
+    moment = parse_timestamp(text.replace(" ", "+"))  # an unescaped plus in a query means a space
     if not 1970 <= moment.year <= 9000:
         raise ValueError(text)
     return timestamp(moment)
@@ -57,46 +54,46 @@ class AuditQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditTold:
+class AuditResponse:
     lines: tuple[dict[str, Any], ...]
     next: str | None
     whole: bool
 
 
-def audit(house: House, asked: Asked) -> Any:
-    query: AuditQuery = asked.query
-    wanted = audit_pages.AuditPageQuery(
+def list_audit(state: WebState, request: ApiRequest) -> Any:
+    query: AuditQuery = request.query
+    page_query = audit_pages.AuditPageQuery(
         limit=query.limit,
         cursor=query.before,
         job_id=query.job,
-        since=_spelled(query.since),
-        until=_spelled(query.until),
+        since=_normalized(query.since),
+        until=_normalized(query.until),
     )
-    page = audit_pages.page(house.store, wanted)
+    page = audit_pages.page(state.store, page_query)
     return {"lines": page.lines, "next": page.next, "whole": page.whole}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RangeTold:
+class HistoryRangeResponse:
     first: str | None
     last: str | None
     lines: int
 
 
-def known(house: House, asked: Asked) -> Any:
-    house.past.refresh()
-    return asdict(house.past.range())
+def show_range(state: WebState, request: ApiRequest) -> Any:
+    state.queue_history.refresh()
+    return asdict(state.queue_history.range())
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThenQuery:
+class PastQueuesQuery:
     at: Moment
     limit: Annotated[int, Bounds(at_least=0, at_most=5000)] = 200
     role: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobThen:
+class PastJobData:
     job_id: str
     role: str
     status: Status
@@ -105,34 +102,34 @@ class JobThen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThenTold:
+class PastQueuesResponse:
     at: str
     since: str | None
     whole: bool
     queues: Mapping[str, Mapping[str, int]]
-    jobs: tuple[JobThen, ...]
+    jobs: tuple[PastJobData, ...]
     more: int
 
 
-def then(house: House, asked: Asked) -> Any:
-    query: ThenQuery = asked.query
-    at = _spelled(query.at)
+def show_past_queues(state: WebState, request: ApiRequest) -> Any:
+    query: PastQueuesQuery = request.query
+    at = _normalized(query.at)
     at_ms = milliseconds(at)
     assert at_ms is not None
-    house.past.refresh()
-    told = house.past.at(at_ms, limit=query.limit, roles=query.role)
+    state.queue_history.refresh()
+    past = state.queue_history.at(at_ms, limit=query.limit, roles=query.role)
     return {
         "at": at,
-        "since": house.past.range().first,
-        "whole": house.past.whole,
-        "queues": told.queues,
-        "jobs": [asdict(job) for job in told.jobs],
-        "more": told.more,
+        "since": state.queue_history.range().first,
+        "whole": state.queue_history.whole,
+        "queues": past.queues,
+        "jobs": [asdict(job) for job in past.jobs],
+        "more": past.more,
     }
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveQuery:
+class HistorySeriesQuery:
     since: Moment | None = None
     until: Moment | None = None
     points: Annotated[int, Bounds(at_least=1, at_most=1000)] = 100
@@ -140,7 +137,7 @@ class CurveQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointTold:
+class HistoryPointData:
     at: str
     queued: int
     in_progress: int
@@ -152,30 +149,60 @@ class PointTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveTold:
+class HistorySeriesResponse:
     since: str | None
     until: str | None
-    points: tuple[PointTold, ...]
+    points: tuple[HistoryPointData, ...]
 
 
-def curve(house: House, asked: Asked) -> Any:
-    """From the first to the last line of the log, where nothing else is asked for."""
-    query: CurveQuery = asked.query
-    house.past.refresh()
-    whole = house.past.range()
-    since = milliseconds(_spelled(query.since) or whole.first)
-    until = milliseconds(_spelled(query.until) or whole.last)
+def show_series(state: WebState, request: ApiRequest) -> Any:
+    """Default to the range from the first to the last line of the log."""
+    query: HistorySeriesQuery = request.query
+    state.queue_history.refresh()
+    whole = state.queue_history.range()
+    since = milliseconds(_normalized(query.since) or whole.first)
+    until = milliseconds(_normalized(query.until) or whole.last)
     if since is None or until is None:
         return {"since": None, "until": None, "points": []}
     if until < since:
         raise InputError("until is before since")
-    points = house.past.curve(since, until, query.points, role=query.role)
+    points = state.queue_history.curve(since, until, query.points, role=query.role)
     return {"since": spelled(since), "until": spelled(until), "points": points}
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/audit", audit, "The audit log, the newest lines first.", AuditTold, query=AuditQuery, tag="history"),
-    get("/api/history/range", known, "How far back the log reaches.", RangeTold, keep_s=1.0, tag="history"),
-    get("/api/history", then, "The queues as they were.", ThenTold, query=ThenQuery, keep_s=1.0, tag="history"),
-    get("/api/history/series", curve, "How they changed.", CurveTold, query=CurveQuery, keep_s=2.0, tag="history"),
+    get(
+        "/api/audit",
+        list_audit,
+        "The audit log, the newest lines first.",
+        AuditResponse,
+        query=AuditQuery,
+        tag="history",
+    ),
+    get(
+        "/api/history/range",
+        show_range,
+        "The first and last moment of the audit log.",
+        HistoryRangeResponse,
+        cache_s=1.0,
+        tag="history",
+    ),
+    get(
+        "/api/history",
+        show_past_queues,
+        "The queues at a moment.",
+        PastQueuesResponse,
+        query=PastQueuesQuery,
+        cache_s=1.0,
+        tag="history",
+    ),
+    get(
+        "/api/history/series",
+        show_series,
+        "The queues over time.",
+        HistorySeriesResponse,
+        query=HistorySeriesQuery,
+        cache_s=2.0,
+        tag="history",
+    ),
 )

@@ -92,7 +92,7 @@ def web(root: str | None, as_json: bool) -> None:
     """The dashboard and the HTTP API. Where its port is taken by another root's, on another."""
     import asyncio
 
-    from farro.web.cli import served
+    from farro.web.cli import open_server
 
     path, settings = read_root(root)
     log = log_to_stdout("web", as_json, settings.runners)
@@ -101,7 +101,7 @@ def web(root: str | None, as_json: bool) -> None:
     @bee.service(says_ready=True)
     def serve(stop: threading.Event) -> None:
         _clear_environment()
-        with served(app, path, settings, log, any_port=True) as here:
+        with open_server(app, path, settings, log, any_port=True) as here:
             _end_on(stop, here.server.stop)
             bee.tell(url=here.url)
             bee.ready()

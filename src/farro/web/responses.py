@@ -1,6 +1,7 @@
-"""What the routes answer, as dataclasses: the OpenAPI document is made of them, and tests hold every answer to them.
+"""Declare the responses that several modules return, as dataclasses.
 
-What the fields mean lives where they come from (kernel.envelope, operations); those of swarms live in `swarms`.
+`…Response` is a whole body, `…Data` a part of one. The OpenAPI document is built from them, and the tests check every
+response against them [tests/web/test_openapi.py].
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from farro.queue.catalog.charts import Curve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trouble:
+class ProblemData:
     path: str
     message: str
     line: int | None
@@ -23,19 +24,19 @@ class Trouble:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorTold:
+class ErrorData:
     code: str
     message: str
-    problems: tuple[Trouble, ...] = ()
+    problems: tuple[ProblemData, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    error: ErrorTold
+class ErrorResponse:
+    error: ErrorData
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class AboutResponse:
     name: str
     version: str
     root: str
@@ -51,7 +52,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class JobData:
     job_id: str
     role: str | None
     status: Status
@@ -79,22 +80,22 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    jobs: tuple[Row, ...]
+class JobListResponse:
+    jobs: tuple[JobData, ...]
     next: str | None
     total: int | None
     at: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileTold:
+class JobFileData:
     path: str
     bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
-    """job.json."""
+class LifecycleResponse:
+    """The content of job.json."""
 
     schema_version: str
     job_id: str
@@ -121,7 +122,7 @@ class Life:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpentTold:
+class SpentData:
     calls: int
     usd: float | None
     estimated_calls: int
@@ -130,8 +131,8 @@ class SpentTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole(Life):
-    """A job with all that is known of it."""
+class JobResponse(LifecycleResponse):
+    """A job with everything that is known about it."""
 
     place: str
     damaged: str | None
@@ -139,7 +140,7 @@ class Whole(Life):
     message: str | None
     orphaned: bool
     name: str | None
-    cost: SpentTold | None
+    cost: SpentData | None
     prompt: Mapping[str, Any]
     narrative: str | None
     result: Mapping[str, Any] | None
@@ -149,13 +150,13 @@ class Whole(Life):
     priority: str
     terminal: bool
     person: bool
-    files: tuple[FileTold, ...]
-    files_more: int  # beside those
+    files: tuple[JobFileData, ...]
+    files_more: int  # how many files `files` leaves out
 
 
 @dataclass(frozen=True, kw_only=True)
-class PausedTold:
-    """A queue that gives out no job: who said so, since when, and why."""
+class PauseData:
+    """Who paused a queue, when and why."""
 
     by: str
     at: str
@@ -163,10 +164,10 @@ class PausedTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queue:
+class QueueData:
     role: str
     cap: int | None
-    paused: PausedTold | None
+    paused: PauseData | None
     queued: int
     delayed: int
     waiting: int
@@ -180,14 +181,14 @@ class Queue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queues:
+class QueuesResponse:
     at: str
-    queues: tuple[Queue, ...]
-    total: Queue
+    queues: tuple[QueueData, ...]
+    total: QueueData
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class SeriesResponse:
     start: str
     end: str
     step_s: int
@@ -197,7 +198,7 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputTold:
+class OutputData:
     step: str | None
     stream: str
     truncated: bool
@@ -206,37 +207,37 @@ class OutputTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EarlierTold:
-    """What lies before the lines that are told; `before` asks for it."""
+class EarlierOutputData:
+    """The output before the returned lines; pass `before` to request it."""
 
     before: str
-    lines: int | None  # null: there is too much to count
+    lines: int | None  # null: too much to count
     bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logs:
+class LogsResponse:
     job_id: str
     status: Status
     attempt: int | None
-    output: tuple[OutputTold, ...]
-    earlier: EarlierTold | None
+    output: tuple[OutputData, ...]
+    earlier: EarlierOutputData | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queued:
+class EnqueueResponse:
     jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retried:
+class RetryResponse:
     job_id: str
     retry_of: str
     kept_steps: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explained:
+class ExplainResponse:
     job_id: str
     status: Status
     reason: str
@@ -244,10 +245,10 @@ class Explained:
     fix: str | None
 
 
-def life(lifecycle: Lifecycle) -> dict[str, Any]:
-    """As job.json has it; its parts are encoded as they are."""
-    return {**vars(lifecycle), "hops": [_hop(hop) for hop in lifecycle.hops]}
+def lifecycle_data(lifecycle: Lifecycle) -> dict[str, Any]:
+    """Return the content of job.json; the parts are encoded later."""
+    return {**vars(lifecycle), "hops": [_hop_data(hop) for hop in lifecycle.hops]}
 
 
-def _hop(hop: Hop) -> dict[str, Any]:
+def _hop_data(hop: Hop) -> dict[str, Any]:
     return {name: value for name, value in vars(hop).items() if name != "route" or value is not None}
