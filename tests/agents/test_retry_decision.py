@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.agents.gateway import LONGEST_WAIT_S, NextProvider, RetryCall, decide_retry
+from farro.agents.provider_calls import LONGEST_WAIT_S, NextProvider, RetryCall, decide_retry
 from farro.jobs.retry import RetryPolicy
 
 PINNED = RetryPolicy()

@@ -1,6 +1,6 @@
 """The Provider port: what every provider promises, over HTTP and from a file.
 
-tests/agents/providers checks the wire formats, tests/agents/test_gateway.py what follows a trouble.
+tests/agents/providers checks the wire formats, tests/agents/test_provider_calls.py what follows a trouble.
 """
 
 from __future__ import annotations

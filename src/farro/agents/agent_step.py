@@ -19,7 +19,7 @@ from typing import BinaryIO
 from farro.agents import request as requests
 from farro.agents import result_files
 from farro.agents.call_records import AnswerFolder, RecordedAnswer, answers_of_earlier_attempts, remove_private_folders
-from farro.agents.gateway import CallTry, Gateway, ProviderCandidate, providers_of_role
+from farro.agents.provider_calls import CallTry, ProviderCaller, ProviderCandidate, providers_of_role
 from farro.agents.providers.port import (
     Answer,
     ChatMessage,
@@ -199,7 +199,7 @@ class _Calls:
             self._files.keep(self._made, recorded)
             return recorded.answer
         recording = [replace(one, provider=_RecordingProvider(self, one)) for one in self.candidates]
-        gateway = Gateway(
+        caller = ProviderCaller(
             make_request=lambda candidate, number: self._request(messages, candidate, number),
             reserve=self._reserve,
             settle=self._settle,
@@ -207,7 +207,7 @@ class _Calls:
             uniform=self.agents.uniform,
             on_try=self._report_try,
         )
-        return gateway.call(recording, first_number=self._made + 1).answer
+        return caller.call(recording, first_number=self._made + 1).answer
 
     def keep(self, candidate: ProviderCandidate, answer: Answer) -> Answer:
         """Record an answer that has just come on the disk, without secrets and with its cost."""

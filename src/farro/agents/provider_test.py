@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from farro.agents.gateway import AnsweredCall, CallTry, Gateway, ProviderCandidate, providers_of_role
+from farro.agents.provider_calls import AnsweredCall, CallTry, ProviderCaller, ProviderCandidate, providers_of_role
 from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble, Reach, Request
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.errors import InputError, UnknownRole
@@ -68,7 +68,7 @@ class ProviderTest:
             began_s = self.clock.monotonic_s()
             return self._request(role, prompt, candidate, number)
 
-        gateway = Gateway(
+        caller = ProviderCaller(
             make_request=request,
             reserve=lambda candidate, request, number: "",
             settle=lambda call_id, *, end, usage, cost_usd: None,
@@ -77,7 +77,7 @@ class ProviderTest:
             on_try=self.on_try,
         )
         try:
-            answered = gateway.call([candidate(wanted) for wanted in _wanted(settings, role, provider)])
+            answered = caller.call([candidate(wanted) for wanted in _wanted(settings, role, provider)])
         finally:
             for each in opened:
                 each.close()

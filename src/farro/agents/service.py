@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from farro.agents.costs import BudgetStatus, Costs, CostSum, GroupBy, cost_of_job, parse_day_range, sum_costs
-    from farro.agents.gateway import CallTry, Gateway, ProviderCandidate, providers_of_role
     from farro.agents.inbox import InboxItem, approve, edit, list_inbox, refuse, reroute
+    from farro.agents.provider_calls import CallTry, ProviderCaller, ProviderCandidate, providers_of_role
     from farro.agents.provider_test import TEST_PROMPT
     from farro.agents.providers.port import Answer, ChatMessage, Provider, Reach, Request, Usage
     from farro.agents.replay import ReplayedAttempt, replay_job
@@ -24,12 +24,12 @@ __all__ = [
     "ChatMessage",
     "CostSum",
     "Costs",
-    "Gateway",
     "GroupBy",
     "HopReport",
     "InboxItem",
     "JobRoute",
     "Provider",
+    "ProviderCaller",
     "ProviderCandidate",
     "Reach",
     "ReplayedAttempt",
@@ -53,7 +53,7 @@ __all__ = [
 
 _MODULES = {
     "costs": ("BudgetStatus", "CostSum", "Costs", "GroupBy", "cost_of_job", "parse_day_range", "sum_costs"),
-    "gateway": ("CallTry", "Gateway", "ProviderCandidate", "providers_of_role"),
+    "provider_calls": ("CallTry", "ProviderCaller", "ProviderCandidate", "providers_of_role"),
     "inbox": ("InboxItem", "approve", "edit", "list_inbox", "refuse", "reroute"),
     "provider_test": ("TEST_PROMPT",),
     "providers.port": ("Answer", "ChatMessage", "Provider", "Reach", "Request", "Usage"),

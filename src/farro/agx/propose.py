@@ -15,8 +15,8 @@ from farro.agents.service import (
     Answer,
     CallTry,
     ChatMessage,
-    Gateway,
     Provider,
+    ProviderCaller,
     ProviderCandidate,
     Reach,
     Request,
@@ -196,7 +196,7 @@ class Planner:
         messages = tuple(ChatMessage(author=one.author, text=self.redactor.text(one.text)) for one in messages)
         said = [[one.author, one.text] for one in messages]
         self._digest = sha256(json.dumps([system, said]).encode("utf-8", "surrogatepass")).hexdigest()
-        gateway = Gateway(
+        caller = ProviderCaller(
             make_request=lambda candidate, number: self._request(system, messages, candidate, number),
             reserve=self._reserve,
             settle=self._settle,
@@ -204,7 +204,7 @@ class Planner:
             uniform=self.uniform,
             on_try=self.on_try,
         )
-        answered = gateway.call(candidates, first_number=self._made + 1)
+        answered = caller.call(candidates, first_number=self._made + 1)
         come, who = answered.answer, answered.candidate
         self._who = (who.name, come.model or who.model)
         return Answer(text=self.redactor.text(come.text), model=come.model, whole=come.whole)

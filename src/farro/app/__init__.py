@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from farro.agents.agent_step import Agents
-    from farro.agents.gateway import CallTry
+    from farro.agents.provider_calls import CallTry
     from farro.agents.manager.manager import Manager
     from farro.agents.provider_test import ProviderTestResult
     from farro.agents.providers.port import Provider

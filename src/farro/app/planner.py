@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from farro.agents.gateway import CallTry
+from farro.agents.provider_calls import CallTry
 from farro.agx.client import PlanClient
 from farro.agx.propose import Planner
 from farro.config.settings import Settings

@@ -93,7 +93,7 @@ def _ask_provider(
 ) -> Mapping[str, Any]:
     """Test a provider; answer as `farro provider-test --json` does."""
     from farro.agents import provider_test
-    from farro.agents.gateway import CallTry
+    from farro.agents.provider_calls import CallTry
     from farro.agents.providers.port import ProviderTrouble
     from farro.sandbox.redaction import Redactor
 

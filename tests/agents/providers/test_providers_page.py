@@ -11,7 +11,7 @@ import pytest
 
 from contracts.providers import request
 from farro import documents
-from farro.agents.gateway import providers_of_role
+from farro.agents.provider_calls import providers_of_role
 from farro.agents.providers.port import ChatMessage, ProviderTrouble, TroubleKind
 from farro.agents.providers.registry import BUILT_IN, Place, make_provider
 from farro.config.reader import settings_of

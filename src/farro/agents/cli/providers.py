@@ -7,7 +7,7 @@ import os
 import click
 
 from farro.agents import provider_test as testing
-from farro.agents.gateway import CallTry
+from farro.agents.provider_calls import CallTry
 from farro.agents.provider_test import TEST_PROMPT, ProviderTestResult
 from farro.agents.providers.port import ProviderTrouble, Usage
 from farro.cli.options import application, common, read_root

@@ -164,7 +164,7 @@ class SettleCall(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gateway:
+class ProviderCaller:
     """Makes the calls of one request.
 
     `make_request(candidate, number)` builds the request of each call. `reserve` runs before each call, and `settle`
@@ -203,8 +203,8 @@ class Gateway:
 class _Calls:
     """The calls made so far for one request."""
 
-    def __init__(self, gateway: Gateway, first_number: int, deadline_s: float | None) -> None:
-        self._gateway = gateway
+    def __init__(self, caller: ProviderCaller, first_number: int, deadline_s: float | None) -> None:
+        self._caller = caller
         self._first_number = first_number
         self._deadline_s = deadline_s
         self._last: ProviderTrouble | None = None  # of all calls
@@ -213,10 +213,10 @@ class _Calls:
 
     def call_until_given_up(self, candidate: ProviderCandidate) -> Answer | None:
         """Call one provider until it answers; None if it was given up."""
-        gateway = self._gateway
-        made, wait_s, previous_s = 0, 0.0, gateway.policy.base_s
+        caller = self._caller
+        made, wait_s, previous_s = 0, 0.0, caller.policy.base_s
         while True:
-            _sleep(wait_s, gateway.clock)
+            _sleep(wait_s, caller.clock)
             result = self._call(candidate, wait_s, first=made == 0)
             if isinstance(result, Answer):
                 return result
@@ -230,24 +230,24 @@ class _Calls:
                 retryable=result.retryable,
                 retry_after_s=result.retry_after_s,
                 left_s=self._left_s(),
-                policy=gateway.policy,
-                uniform=gateway.uniform,
+                policy=caller.policy,
+                uniform=caller.uniform,
             )
             if isinstance(decision, NextProvider):
                 self.troubles.append(result)
                 return None
             wait_s = decision.delay_s
-            previous_s = min(decision.delay_s, gateway.policy.max_delay_s)
+            previous_s = min(decision.delay_s, caller.policy.max_delay_s)
 
     def _call(self, candidate: ProviderCandidate, waited_s: float, *, first: bool) -> Answer | ProviderTrouble:
         """Make one call: reserve, ask, settle, record. `first`: the first one of this provider."""
-        gateway, number = self._gateway, self._first_number + len(self.tried)
-        request = gateway.make_request(candidate, number)
+        caller, number = self._caller, self._first_number + len(self.tried)
+        request = caller.make_request(candidate, number)
         left_s = self._left_s()
         if left_s is not None:
             request = replace(request, timeout_s=max(min(request.timeout_s, left_s), SLICE_S))
         try:
-            call_id = gateway.reserve(candidate, request, number)
+            call_id = caller.reserve(candidate, request, number)
         except BudgetExceeded as refused:
             if self._last is None:
                 raise
@@ -257,11 +257,11 @@ class _Calls:
             answer = candidate.provider.answer(request)
         except ProviderTrouble as trouble:
             end: CallEnd = "failed" if trouble.charged else "not_charged"
-            gateway.settle(call_id, end=end, usage=trouble.usage, cost_usd=trouble.cost_usd)
+            caller.settle(call_id, end=end, usage=trouble.usage, cost_usd=trouble.cost_usd)
             self._record(candidate, number, waited_s, trouble)
             self._last = trouble
             return trouble
-        gateway.settle(call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
+        caller.settle(call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
         self._record(candidate, number, waited_s, None)
         return answer
 
@@ -277,10 +277,10 @@ class _Calls:
             waited_s=waited_s,
         )
         self.tried.append(record)
-        self._gateway.on_try(record)
+        self._caller.on_try(record)
 
     def _left_s(self) -> float | None:
-        return None if self._deadline_s is None else self._deadline_s - self._gateway.clock.monotonic_s()
+        return None if self._deadline_s is None else self._deadline_s - self._caller.clock.monotonic_s()
 
 
 def _sleep(seconds: float, clock: Clock) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from farro.agents.gateway import (
+from farro.agents.provider_calls import (
     AllProvidersFailed,
     AnsweredCall,
     CallTry,
-    Gateway,
+    ProviderCaller,
     ProviderCandidate,
     providers_of_role,
 )
@@ -43,7 +43,7 @@ class Scene:
         )
 
     def call(self, *candidates: ProviderCandidate, **more: Any) -> AnsweredCall:
-        gateway = Gateway(
+        caller = ProviderCaller(
             make_request=self.request,
             reserve=self.reserve,
             settle=self.settle,
@@ -51,7 +51,7 @@ class Scene:
             uniform=lambda low, high: high,
             on_try=self.tries.append,
         )
-        return gateway.call(candidates, **more)
+        return caller.call(candidates, **more)
 
     def request(self, candidate: ProviderCandidate, number: int) -> Request:
         return Request(
