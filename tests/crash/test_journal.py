@@ -33,7 +33,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Reason, Status
 from farro.queue.prune import PruneFilter, candidates, prune
 from farro.store.files import FilesStore, journal_file, journal_records
-from farro.store.files.journal import AGAIN_AFTER, Entry, Journal
+from farro.store.files.journal import AGAIN_AFTER, Journal, JournalEntry
 from farro.store.files.journal_records import FOLDER, START, Record
 from support import eventually, torture
 
@@ -68,7 +68,7 @@ def entry_of(number: int, size: int = 1000) -> Record:
     return Record(kind="enqueue", job_id=f"job-{number}", role="Runner", life=life.to_json(), files=files, staged="s")
 
 
-def written(journal: Journal, number: int, size: int = 1000) -> Entry:
+def written(journal: Journal, number: int, size: int = 1000) -> JournalEntry:
     entry = journal.write([entry_of(number, size)])
     assert entry is not None
     return entry
@@ -269,7 +269,7 @@ def test_eight_slots_of_one_process_lose_nothing(root: str) -> None:
 
     for join in [in_thread(lambda slot=slot: work(slot)) for slot in range(8)]:
         join()
-    assert tiny._asked >= 96
+    assert tiny._calls >= 96
     stage.die(store)
     for file in tiny._files:
         file.lease.drop()
