@@ -104,7 +104,7 @@ class AgentRoot:
             stop=stop or Stop(self.clock),
             clock=self.clock,
             log=self._noted,
-            handover=None
+            hand_off=None
             if handover is None
             else App().hand_off(self.root, settings, store, self.clock, self._noted, bypass=handover),
         )

@@ -22,35 +22,35 @@ class Watch:
         return "seen"
 
 
-def resting(lookout: IdleWait, count: int, answers: list[str | None], never: Watch) -> list[threading.Thread]:
+def resting(idle_wait: IdleWait, count: int, answers: list[str | None], never: Watch) -> list[threading.Thread]:
     def rest() -> None:
-        answers.append(lookout.wait(never.look, WAIT_S))
+        answers.append(idle_wait.wait(never.look, WAIT_S))
 
     threads = [threading.Thread(target=rest) for _ in range(count)]
     for thread in threads:
         thread.start()
     wait = threading.Event()
-    while lookout._resting < count:
+    while idle_wait._resting < count:
         wait.wait(0.001)
     return threads
 
 
 def test_one_looks_and_the_others_are_called_one_by_one() -> None:
-    lookout, first, never = IdleWait(), Watch(), Watch()
+    idle_wait, first, never = IdleWait(), Watch(), Watch()
     seen: list[str | None] = []
-    looking = threading.Thread(target=lambda: seen.append(lookout.wait(first.look, WAIT_S)))
+    looking = threading.Thread(target=lambda: seen.append(idle_wait.wait(first.look, WAIT_S)))
     looking.start()
     assert first.begun.wait(WAIT_S)
     answers: list[str | None] = []
-    threads = resting(lookout, 2, answers, never)
-    lookout.relieve()
+    threads = resting(idle_wait, 2, answers, never)
+    idle_wait.relieve()
     while not answers:
         pass
-    assert lookout._resting == 1, "one call, one that wakes"
+    assert idle_wait._resting == 1, "one call, one that wakes"
     first.end.set()
     looking.join(WAIT_S)
     assert seen == ["seen"]
-    lookout.relieve()
+    idle_wait.relieve()
     for thread in threads:
         thread.join(WAIT_S)
     assert answers == [None, None]
@@ -58,24 +58,24 @@ def test_one_looks_and_the_others_are_called_one_by_one() -> None:
 
 
 def test_whoever_comes_when_nobody_looks_looks() -> None:
-    lookout = IdleWait()
-    lookout.relieve()  # nobody rests: nothing is left of it
-    assert lookout.wait(lambda: "first", WAIT_S) == "first"
-    assert lookout.wait(lambda: "second", WAIT_S) == "second"
+    idle_wait = IdleWait()
+    idle_wait.relieve()  # nobody rests: nothing is left of it
+    assert idle_wait.wait(lambda: "first", WAIT_S) == "first"
+    assert idle_wait.wait(lambda: "second", WAIT_S) == "second"
 
 
 def test_one_that_nobody_calls_looks_by_itself_when_its_patience_is_over() -> None:
-    lookout, watch = IdleWait(), Watch()
-    looking = threading.Thread(target=lambda: lookout.wait(watch.look, WAIT_S))
+    idle_wait, watch = IdleWait(), Watch()
+    looking = threading.Thread(target=lambda: idle_wait.wait(watch.look, WAIT_S))
     looking.start()
     assert watch.begun.wait(WAIT_S)
-    assert lookout.wait(lambda: "never", 0.01) is None
+    assert idle_wait.wait(lambda: "never", 0.01) is None
     watch.end.set()
     looking.join(WAIT_S)
 
 
 def test_a_look_that_fails_leaves_the_place_to_the_next() -> None:
-    lookout = IdleWait()
+    idle_wait = IdleWait()
     with contextlib.suppress(ZeroDivisionError):
-        lookout.wait(lambda: 1 // 0, WAIT_S)
-    assert lookout.wait(lambda: "next", WAIT_S) == "next"
+        idle_wait.wait(lambda: 1 // 0, WAIT_S)
+    assert idle_wait.wait(lambda: "next", WAIT_S) == "next"

@@ -48,17 +48,17 @@ def worker(
     """Build a worker that is not started yet; close its store at the end. `tools`: those that its steps may use."""
     clock, role = SystemClock(), options.role
     store: WorkerStore
-    handover: HandOff | None = None
+    hand_off: HandOff | None = None
     until: Until | None = None
     if settings.store.startswith(AGQ):
         store, until = _over_agq(app, path, settings, options, tools)
     else:
         store = whole = app.open_store(path, settings, log=log, actor=f"worker/{role}")
         admit(app, whole, f"worker/{role}", strict=starts_strictly(settings))
-        handover = app.hand_off(path, settings, whole, clock, log, bypass=options.bypass)
+        hand_off = app.hand_off(path, settings, whole, clock, log, bypass=options.bypass)
         until = Drained(store=whole, role=role, clock=clock, log=log) if options.drain else None
     performer = app.performer(path, settings, app.runner(path, settings, kind=options.runner, clock=clock), clock)
-    turns, lookout = Turns(), IdleWait()
+    turns, idle_wait = Turns(), IdleWait()
 
     def slot(number: int, stop: Stop) -> Slot:
         return Slot(
@@ -72,8 +72,8 @@ def worker(
             clock=clock,
             log=log,
             turns=turns,
-            lookout=lookout,
-            handover=handover,
+            idle_wait=idle_wait,
+            hand_off=hand_off,
             # An idle slot sends its heartbeat once per turn: with a short stale_after_s it must turn more often.
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 3),
         )

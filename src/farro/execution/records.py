@@ -3,12 +3,8 @@
 The next attempt reads it and starts after the steps that succeeded; progress displays read it, too.
 
     {"version": 1, "boot": "…", "carried": 1}                   the first line; so many of the next were carried over
-
     {"id": "fetch", "success": true, …, "added": […]}            a step that ended, and the steps that it added
-
-    {"added": […]}                                               steps added by processes that an ended step left
-running
-
+    {"added": […]}                                               steps added by processes of an ended step
     {"synced": true}                                             everything above is on the disk, with its files
 
 A line is one write: a kill leaves it whole or not at all. A success and what it added are one line, so neither is known

@@ -6,9 +6,7 @@ A step finds its attempt's task folder in FARRO_TASKS (R6: a path, never a looku
 `<time>-<random>-<step that adds>`:
 
     .tmp-…   being written
-
     ….new    handed over: the adder renames it to this
-
     ….json   taken: the runner renames it to this, and then reads it
 
 At the end of the plan the runner seals the folder: it removes it if it is empty, else renames it to `<folder>.sealed`,

@@ -3,7 +3,6 @@
 A description is optional, and a wrong one breaks nothing: what cannot be understood is left out and reported.
 
     {"name": "agx-ocr", "version": "1.2", "description": "Reads text from images.",
-
      "commands": [{"name": "read", "args": ["FILE"], "description": "Prints the text of an image."}]}
 """
 

@@ -2,9 +2,7 @@
 packages.
 
     def resize(call: Call) -> int | None:
-
         width = int(call.args[0])
-
         call.stdout.write(shrink(call.stdin.read(), width))
 
 registered as `Tools({"resize": "pkg.mod:resize"})` or as an entry point of the group `farro.tools`, and used by a step

@@ -1,12 +1,9 @@
-"""How a worker hands on what it has done: to the manager, who may be away, or past it where the config permits that.
+"""Hand a finished job on: to the manager, which may be away, or past it where the config permits that.
 
-Where a job goes is decided by roles.workflow; what becomes of a job that cannot be handed on is the watchdog's and the
-manager's matter.
-
-SPEC-1 §12: workers never bypass the manager. While it is away they wait with backoff; then the job is marked stale
-where it lies, with an error.md, and its result is kept: the next attempt finds it, and nobody is asked twice. Two
-exceptions, both the config's: a role's fast path, and degraded mode. Neither fails a job whose work has succeeded: that
-a workflow has come to nothing is the manager's word.
+SPEC-1 §12: workers never bypass the manager. While it is away they wait with backoff; then the job is marked stale in
+place, with an error.md, and its result is kept: the next attempt finds it, and no agent is asked twice. The config
+allows two exceptions: a role's fast path, and degraded mode. Neither fails a job whose work has succeeded: only the
+manager decides that a workflow has failed.
 """
 
 from __future__ import annotations

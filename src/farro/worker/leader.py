@@ -1,7 +1,6 @@
 """Elect the manager: one lease, so that two managers never act at once, and the heartbeat that workers check.
 
     agents/Manager/.lease       under flock while a manager acts; the kernel drops it at its death
-
     agents/Manager/.heartbeat   written every ten seconds; its time says how long the manager has been silent
 
 In a store that several machines share, the lease is kept by the server's clock (`FleetLeadership`).

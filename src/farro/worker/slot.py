@@ -77,8 +77,8 @@ class Slot:
         log: Log,
         idle_s: float = IDLE_S,
         turns: Turns | None = None,
-        lookout: IdleWait | None = None,
-        handover: HandOff | None = None,
+        idle_wait: IdleWait | None = None,
+        hand_off: HandOff | None = None,
     ) -> None:
         self._store = store
         self._role = role
@@ -91,8 +91,8 @@ class Slot:
         self._clock = clock
         self._log = together(log)
         self._turns = turns or Turns()
-        self._lookout = lookout or IdleWait()
-        self._handover = handover
+        self._idle_wait = idle_wait or IdleWait()
+        self._hand_off = hand_off
         self._agent: Agent | None = None
         self._bulk = store if isinstance(store, BatchStore) else None
         self._one_trip = store if isinstance(store, PipelinedStore) else None
@@ -202,7 +202,7 @@ class Slot:
         try:
             if begun is None or begun.run.exit is None:
                 self._say()
-                self._lookout.relieve()
+                self._idle_wait.relieve()
                 if self._bulk is not None:
                     self._bulk.record_claim(claim)
             tick = lambda: self._beat(agent, claim)  # noqa: E731
@@ -247,7 +247,7 @@ class Slot:
             self._say(*(self._line(claim, "info", "job handed back, not begun", event) for claim in claims))
 
     def _ends_here(self, claim: Claim, outcome: Outcome) -> bool:
-        return self._handover is None or self._handover.ends_here(claim, outcome)
+        return self._hand_off is None or self._hand_off.ends_here(claim, outcome)
 
     def _tried(self, agent: Agent, claim: Claim, outcome: Outcome) -> Lifecycle | Lost:
         try:
@@ -256,9 +256,9 @@ class Slot:
             return lost
 
     def _commit(self, agent: Agent, claim: Claim, outcome: Outcome) -> Lifecycle:
-        if self._handover is None:
+        if self._hand_off is None:
             return self._store.commit(claim, outcome)
-        return self._handover.commit(claim, outcome, lambda: self._beat(agent, claim), self._stop)
+        return self._hand_off.commit(claim, outcome, lambda: self._beat(agent, claim), self._stop)
 
     def _committed(self, claim: Claim, told: Lifecycle | Lost) -> LogEvent:
         if isinstance(told, Lost):
@@ -287,10 +287,10 @@ class Slot:
                 elif turn is Turn.IDLE:
                     cursor = self._waited(cursor, until)
                 if turn is Turn.TROUBLE:
-                    self._lookout.relieve()
+                    self._idle_wait.relieve()
                     self._clock.sleep(TROUBLE_S)
         finally:
-            self._lookout.relieve()
+            self._idle_wait.relieve()
             self.leave()
 
     def _rung(self, until: Until) -> Turn:
@@ -299,20 +299,22 @@ class Slot:
         assert one_trip is not None
         patience_s = min(until.patience_s, self._idle_s)
         if not self._stop.requested:
-            self._next = self._lookout.wait(lambda: one_trip.claim_or_wait(agent, self._reach, patience_s), patience_s)
+            self._next = self._idle_wait.wait(
+                lambda: one_trip.claim_or_wait(agent, self._reach, patience_s), patience_s
+            )
         return Turn.IDLE
 
     def _waited(self, cursor: int, until: Until) -> int:
         """Until something comes, or for as long as an idle slot waits."""
         patience_s = self._patience_s(until)
         try:
-            seen = self._lookout.wait(
+            seen = self._idle_wait.wait(
                 lambda: self._store.changes(cursor, role=self._role, timeout_s=patience_s), patience_s
             )
             return (seen or self._store.changes(None, role=self._role)).cursor
         except TryAgain as error:  # a server that is away
             self._trouble(f"{type(error).__name__}: {error}")
-            self._lookout.relieve()
+            self._idle_wait.relieve()
             self._clock.sleep(TROUBLE_S)
             return cursor
 
