@@ -1,7 +1,4 @@
-"""An HTTP front in a thread of the test, on a real port, over a store of its own, and a client that knows only HTTP.
-
-The tests are in tests/http; the program as a process is in test_program.py there.
-"""
+"""Run a web server in a thread of the test, on a real port with its own store, and talk to it over HTTP only."""
 
 from __future__ import annotations
 
@@ -45,8 +42,8 @@ class Answer:
         return str(self.json["error"]["code"])
 
 
-class Front:
-    """One server. `change_store` puts something between it and its store."""
+class WebStage:
+    """A running server. `change_store` may wrap its store."""
 
     def __init__(
         self,
@@ -134,7 +131,7 @@ class Front:
 
 
 class Events:
-    """A reader of Server-Sent Events."""
+    """A client that reads Server-Sent Events."""
 
     def __init__(self, port: int, path: str, last: str | None = None) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
@@ -169,7 +166,7 @@ class Events:
         raise AssertionError("the stream ended")
 
     def changes(self) -> Iterator[tuple[str, str]]:
-        """Job and status, one after the other."""
+        """Yield the job and status of each change."""
         for kind, data in self:
             if kind == "changes":
                 for one in data["jobs"]:
@@ -185,8 +182,8 @@ def submission(command: str = "true", *, role: str = "Runner", **more: Any) -> S
     return Submission(role=role, prompt=prompt, **more)
 
 
-class Hands:
-    """A worker that does nothing but claim and commit."""
+class ManualWorker:
+    """A worker that claims and commits jobs without running them."""
 
     def __init__(self, store: Store, role: str = "Runner") -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""A front for each test, and fronts with other options."""
+"""Fixtures: a web server for each test, and servers with other options."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from http_stage import Front
+from http_stage import WebStage
 from servers import RedisServer
 
 
 @pytest.fixture
-def make_front(shm: Path) -> Iterator[Callable[..., Front]]:
-    made: list[Front] = []
+def make_front(shm: Path) -> Iterator[Callable[..., WebStage]]:
+    made: list[WebStage] = []
 
-    def make(name: str | None = None, **options: Any) -> Front:
-        made.append(Front(shm / (name or f"root-{len(made)}"), **options))
+    def make(name: str | None = None, **options: Any) -> WebStage:
+        made.append(WebStage(shm / (name or f"root-{len(made)}"), **options))
         return made[-1]
 
     yield make
@@ -26,12 +26,12 @@ def make_front(shm: Path) -> Iterator[Callable[..., Front]]:
 
 
 @pytest.fixture
-def front(make_front: Callable[..., Front]) -> Front:
+def front(make_front: Callable[..., WebStage]) -> WebStage:
     return make_front()
 
 
 @pytest.fixture(params=["files", "redis"])
-def any_front(request: pytest.FixtureRequest, make_front: Callable[..., Front], shm: Path) -> Front:
+def any_front(request: pytest.FixtureRequest, make_front: Callable[..., WebStage], shm: Path) -> WebStage:
     if request.param == "files":
         return make_front()
     server: RedisServer = request.getfixturevalue("redis_server")

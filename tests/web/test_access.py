@@ -1,4 +1,4 @@
-"""Who is let in: every route is asked without a token, with a wrong one, from a foreign page and by a foreign name."""
+"""Access: request every route without a token, with a wrong one, from a foreign origin and by a foreign host name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from farro.web import access_keys
 from farro.web.access import HEADERS, cookie_name, sign
 from farro.web.routes import ENDPOINTS
-from http_stage import TOKEN, Front
+from http_stage import TOKEN, WebStage
 from support import eventually
 
 KEY = hashlib.sha256(f"farro session {TOKEN}".encode()).digest()
@@ -25,12 +25,12 @@ APART = (("GET", "/"), ("GET", "/page/x"), *(("GET", path) for path in _STREAMS)
 ROUTES = sorted({(one.method, re.sub(r"{[^}]*}", "x", one.path)) for one in ENDPOINTS} | set(APART))
 
 
-def test_route_table_lists_every_route(front: Front) -> None:
+def test_route_table_lists_every_route(front: WebStage) -> None:
     told = {re.sub(r"{[^}]*}", "x", route.path) for route in front.web.routes}
     assert told == {path for _, path in ROUTES} | {"/healthz"}
 
 
-def test_every_route_requires_a_token(front: Front) -> None:
+def test_every_route_requires_a_token(front: WebStage) -> None:
     for method, path in ROUTES:
         for token in (None, "wrong", "", TOKEN + "x", TOKEN[:-1], "ä"):
             headers = {} if token is None else {"Authorization": f"Bearer {token}".encode().decode("latin-1")}
@@ -39,7 +39,7 @@ def test_every_route_requires_a_token(front: Front) -> None:
             assert "bearer" in answer.headers["www-authenticate"].lower()
 
 
-def test_every_route_refuses_a_foreign_host_despite_a_valid_token(front: Front) -> None:
+def test_every_route_refuses_a_foreign_host_despite_a_valid_token(front: WebStage) -> None:
     foreign = ("evil.example", f"evil.example:{front.port}", "127.0.0.1.evil.example", "10.0.0.1", "", "[::1", "a b")
     for method, path in (*ROUTES, ("GET", "/healthz"), ("GET", "/login?code=x"), ("POST", "/logout")):
         for host in foreign:
@@ -48,7 +48,7 @@ def test_every_route_refuses_a_foreign_host_despite_a_valid_token(front: Front) 
             assert answer.status == 400 or answer.code == "forbidden_host"
 
 
-def test_every_route_refuses_a_foreign_origin_despite_a_valid_token(front: Front) -> None:
+def test_every_route_refuses_a_foreign_origin_despite_a_valid_token(front: WebStage) -> None:
     foreign = (
         "http://evil.example",
         "null",
@@ -62,20 +62,20 @@ def test_every_route_refuses_a_foreign_origin_despite_a_valid_token(front: Front
             assert (answer.status, answer.code) == (403, "forbidden_origin"), (method, path, origin)
 
 
-def test_own_host_names_and_own_origin_are_accepted(front: Front) -> None:
+def test_own_host_names_and_own_origin_are_accepted(front: WebStage) -> None:
     for host in (front.host, f"localhost:{front.port}", "localhost", f"[::1]:{front.port}", f"127.0.0.2:{front.port}"):
         assert front.get("/api", headers={"Host": host, "Origin": f"http://{host}"}).status == 200, host
 
 
 def test_configured_hosts_are_accepted_and_addresses_when_listening_beyond_loopback(
-    make_front: Callable[..., Front],
+    make_front: Callable[..., WebStage],
 ) -> None:
     front = make_front(config_of={"web": {"hosts": ["Farro.example"]}}, beyond=True)
     for host, status in (("farro.example", 200), ("192.0.2.7:8420", 200), ("other.example", 403)):
         assert front.get("/api", headers={"Host": host}).status == status, host
 
 
-def test_sign_in_link_works_once_and_its_session_can_read_and_write(front: Front) -> None:
+def test_sign_in_link_works_once_and_its_session_can_read_and_write(front: WebStage) -> None:
     link = front.link()
     first, second = front.get(link, token=None), front.get(link, token=None)
     assert (first.status, second.status) == (303, 401)
@@ -93,7 +93,7 @@ def test_sign_in_link_works_once_and_its_session_can_read_and_write(front: Front
     assert front.post("/logout", token=None, headers=own).status == 204
 
 
-def test_token_file_is_readable_by_its_owner_only(front: Front) -> None:
+def test_token_file_is_readable_by_its_owner_only(front: WebStage) -> None:
     (front.root / "jobs/.web").chmod(0o755)
     access_keys.token(str(front.root), os.urandom)
     access_keys.new_code(str(front.root), os.urandom)
@@ -104,7 +104,7 @@ def test_token_file_is_readable_by_its_owner_only(front: Front) -> None:
 
 @pytest.mark.parametrize("left", [b"", b"\n", bytes(49)], ids=["nothing", "a line", "zeros"])
 def test_token_file_without_its_bytes_is_replaced(tmp_path: Path, left: bytes) -> None:
-    """After a power cut the file may be there and empty: everybody could have said what it holds."""
+    """After a power cut the file may be empty, and anyone could guess an empty token."""
     (tmp_path / "jobs/.web").mkdir(parents=True)
     (tmp_path / "jobs/.web/token").write_bytes(left)
     made = access_keys.token(str(tmp_path), os.urandom)
@@ -113,7 +113,7 @@ def test_token_file_without_its_bytes_is_replaced(tmp_path: Path, left: bytes) -
     assert (tmp_path / "jobs/.web/token").stat().st_mode & 0o077 == 0
 
 
-def test_write_with_a_cookie_requires_the_own_origin(front: Front) -> None:
+def test_write_with_a_cookie_requires_the_own_origin(front: WebStage) -> None:
     kept = front.get(front.link(), token=None).headers["set-cookie"].partition(";")[0]
     for method, path in ROUTES:
         if method == "POST":
@@ -122,7 +122,7 @@ def test_write_with_a_cookie_requires_the_own_origin(front: Front) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "x", "9999999999.", "9999999999.00", "-1.x", "1.x", "9" * 400 + ".x", "a=b; c"])
-def test_session_with_a_foreign_signature_is_refused(front: Front, value: str) -> None:
+def test_session_with_a_foreign_signature_is_refused(front: WebStage, value: str) -> None:
     assert front.get("/api", token=None, headers={"Cookie": f"{cookie_name(KEY)}={value}"}).status == 401
 
 
@@ -130,7 +130,7 @@ def session(until_s: int) -> str:
     return f"{cookie_name(KEY)}={until_s}.{sign(KEY, str(until_s))}"
 
 
-def test_cookies_of_other_programs_do_not_hide_the_session(front: Front) -> None:
+def test_cookies_of_other_programs_do_not_hide_the_session(front: WebStage) -> None:
     for other in ('pref={"a": [1, 2]}; x', "a b=c", "=", "farro_session=1.x; farro_session_00000000=2.y"):
         cookie = {"Cookie": f"{other}; {session(4_000_000_000)}"}
         assert front.get("/api", token=None, headers=cookie).status == 200, other
@@ -140,27 +140,27 @@ def test_servers_of_one_host_use_different_cookies() -> None:
     assert cookie_name(b"one") != cookie_name(b"two")
 
 
-def test_signed_out_cookie_is_refused(front: Front) -> None:
+def test_signed_out_cookie_is_refused(front: WebStage) -> None:
     cookie = {"Cookie": session(4_000_000_000), "Origin": f"http://{front.host}"}
     assert front.post("/logout", token=None, headers=cookie).status == 204
     assert front.get("/api", token=None, headers=cookie).status == 401
     assert front.get("/api", token=None, headers={"Cookie": session(4_000_000_001)}).status == 200
 
 
-def test_stream_ends_with_its_session(front: Front) -> None:
+def test_stream_ends_with_its_session(front: WebStage) -> None:
     soon = session(int(time.time()) + 3)
     answer = front.get("/api/events", token=None, headers={"Cookie": soon})  # reads to the end
     assert answer.status == 200
     assert b"event: hello" in answer.body
 
 
-def test_session_expires_after_a_week(front: Front) -> None:
+def test_session_expires_after_a_week(front: WebStage) -> None:
     for until_s, status in ((4_000_000_000, 200), (1_000_000_000, 401)):
         cookie = {"Cookie": session(until_s)}
         assert front.get("/api", token=None, headers=cookie).status == status
 
 
-def test_every_response_has_the_security_headers(front: Front) -> None:
+def test_every_response_has_the_security_headers(front: WebStage) -> None:
     for method, path in (*ROUTES, ("GET", "/healthz"), ("GET", "/nothing"), ("DELETE", "/api"), ("GET", "/login")):
         if path.endswith(("/api/events", "/stream")):
             continue
@@ -172,14 +172,14 @@ def test_every_response_has_the_security_headers(front: Front) -> None:
         assert "cache-control" in answer.headers
 
 
-def test_index_without_a_session_shows_the_sign_in_page(front: Front) -> None:
+def test_index_without_a_session_shows_the_sign_in_page(front: WebStage) -> None:
     answer = front.get("/", token=None)
     assert answer.status == 401
     assert answer.headers["content-type"].startswith("text/html")
     assert b"farro web --link" in answer.body
 
 
-def test_read_only_server_refuses_every_change(make_front: Callable[..., Front]) -> None:
+def test_read_only_server_refuses_every_change(make_front: Callable[..., WebStage]) -> None:
     front = make_front(config_of={"web": {"read_only": True}})
     for one in ENDPOINTS:
         if one.method == "POST" and not one.changes_nothing:
@@ -194,7 +194,7 @@ def test_read_only_server_refuses_every_change(make_front: Callable[..., Front])
     assert front.listed() == []
 
 
-def test_bodies_are_limited_and_must_be_json(front: Front) -> None:
+def test_bodies_are_limited_and_must_be_json(front: WebStage) -> None:
     big = b'{"note": "' + b"x" * (1 << 20) + b'"}'
     assert front.post("/api/jobs", big).status == 413
     assert front.ask("POST", "/api/jobs", b"a=b", headers={"Content-Type": "text/plain"}).status == 415
@@ -207,7 +207,7 @@ def test_bodies_are_limited_and_must_be_json(front: Front) -> None:
         assert answer.status == 422, wrong[:20]
 
 
-def test_silent_connection_is_closed(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_is_closed(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farro.web.server.HEAD_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", front.port)) as silent:
         silent.settimeout(30)
@@ -223,7 +223,7 @@ def test_silent_connection_is_closed(front: Front, monkeypatch: pytest.MonkeyPat
         assert slow.recv(100) == b""
 
 
-def test_server_survives_input_that_is_not_http(front: Front) -> None:
+def test_server_survives_input_that_is_not_http(front: WebStage) -> None:
     for told in (
         b"*1\r\n$4\r\nPING\r\n",
         b"\x16\x03\x01\x02\x00",

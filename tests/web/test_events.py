@@ -1,4 +1,4 @@
-"""Server-Sent Events: what changes is told to everybody, in order, and whoever was away loses nothing."""
+"""Server-Sent Events: every viewer receives all changes in order, also after a reconnect."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from farro.host.clock import SystemClock
 from farro.queue.catalog.catalog import Catalog
 from farro.web import events
-from http_stage import PATIENCE_S, TOKEN, Events, Front, Hands, submission
+from http_stage import PATIENCE_S, TOKEN, Events, ManualWorker, WebStage, submission
 from support import eventually
 
 
-def test_every_change_is_sent_in_order(any_front: Front) -> None:
+def test_every_change_is_sent_in_order(any_front: WebStage) -> None:
     viewer = any_front.events()
     job_id = any_front.store.enqueue(submission())
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     eventually(lambda: hands.one() == job_id)
     told: list[str] = []
     for job, status in viewer.changes():
@@ -36,7 +36,7 @@ def test_every_change_is_sent_in_order(any_front: Front) -> None:
     hands.leave()
 
 
-def test_reconnecting_viewer_receives_the_events_it_missed(front: Front) -> None:
+def test_reconnecting_viewer_receives_the_events_it_missed(front: WebStage) -> None:
     viewer = front.events()
     first = front.store.enqueue(submission())
     assert next(viewer.changes()) == (first, "queued")
@@ -54,7 +54,7 @@ def test_reconnecting_viewer_receives_the_events_it_missed(front: Front) -> None
 
 
 @pytest.mark.parametrize("last", ["other.5", "nonsense", "x.99999999999999999999", "."])
-def test_event_id_of_another_server_leads_to_a_gap(front: Front, last: str) -> None:
+def test_event_id_of_another_server_leads_to_a_gap(front: WebStage, last: str) -> None:
     back = front.events(last=last)
     told = iter(back)
     assert next(told)[0] == "hello"
@@ -62,7 +62,7 @@ def test_event_id_of_another_server_leads_to_a_gap(front: Front, last: str) -> N
     back.close()
 
 
-def test_viewer_that_falls_too_far_behind_receives_a_gap(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_viewer_that_falls_too_far_behind_receives_a_gap(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "RING_EVENTS", 3)
     viewer = front.events()
     front.store.enqueue(submission())
@@ -78,7 +78,7 @@ def test_viewer_that_falls_too_far_behind_receives_a_gap(front: Front, monkeypat
     back.close()
 
 
-def test_hundred_viewers_share_one_change_follower(front: Front) -> None:
+def test_hundred_viewers_share_one_change_follower(front: WebStage) -> None:
     asked: list[Any] = []
     real = front.store.changes
     front.store.changes = lambda *a, **k: (asked.append(threading.get_ident()), real(*a, **k))[1]  # type: ignore[method-assign]
@@ -96,7 +96,7 @@ def test_hundred_viewers_share_one_change_follower(front: Front) -> None:
     eventually(lambda: front.web.hub is not None and front.web.hub.viewers == 0)
 
 
-def test_viewer_that_reads_nothing_is_disconnected(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_viewer_that_reads_nothing_is_disconnected(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "SEND_TIMEOUT_S", 0.5)
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -113,7 +113,7 @@ def test_viewer_that_reads_nothing_is_disconnected(front: Front, monkeypatch: py
         assert front.web.hub.viewers == 0
 
 
-def test_quiet_streams_send_heartbeats(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_streams_send_heartbeats(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "HEARTBEAT_S", 0.1)
     viewer = front.events()
     assert viewer.until(lambda kind, data: kind == "beat") == ("beat", {})  # an event: a page hears no comments
@@ -124,7 +124,7 @@ def test_quiet_streams_send_heartbeats(front: Front, monkeypatch: pytest.MonkeyP
     said.close()
 
 
-def test_streams_end_when_the_server_stops(make_front: Callable[..., Front]) -> None:
+def test_streams_end_when_the_server_stops(make_front: Callable[..., WebStage]) -> None:
     front = make_front()
     viewer: Events = front.events()
     front._server.stop()
@@ -132,9 +132,9 @@ def test_streams_end_when_the_server_stops(make_front: Callable[..., Front]) -> 
     viewer.close()
 
 
-def test_restarted_server_lists_earlier_jobs(make_front: Callable[..., Front]) -> None:
+def test_restarted_server_lists_earlier_jobs(make_front: Callable[..., WebStage]) -> None:
     front = make_front("same")
-    hands = Hands(front.store)
+    hands = ManualWorker(front.store)
     front.store.enqueue_many([submission() for _ in range(3)])
     front.store.enqueue(submission(job_id="chosen"))
     hands.one()
@@ -147,7 +147,7 @@ def test_restarted_server_lists_earlier_jobs(make_front: Callable[..., Front]) -
     front.close = lambda: None  # type: ignore[method-assign]
 
 
-def test_joining_worker_is_announced_without_a_job_change(front: Front) -> None:
+def test_joining_worker_is_announced_without_a_job_change(front: WebStage) -> None:
     viewer = front.events()
     front.store.join("hands", role="Runner")
     assert viewer.until(lambda kind, data: kind == "workers")
@@ -155,9 +155,9 @@ def test_joining_worker_is_announced_without_a_job_change(front: Front) -> None:
 
 
 def test_failure_while_reading_changes_leads_to_a_gap_and_not_to_the_end(
-    front: Front, monkeypatch: pytest.MonkeyPatch
+    front: WebStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that died without a word would leave every page as it was, for ever."""
+    """If the follower thread died silently, no page would ever be updated again."""
     catalog = front.web._state.catalog
     whole, faults = catalog.fill, [RuntimeError("ours")]
 
@@ -177,10 +177,10 @@ def test_failure_while_reading_changes_leads_to_a_gap_and_not_to_the_end(
     viewer.close()
 
 
-def test_burst_of_changes_names_each_job_once(front: Front) -> None:
+def test_burst_of_changes_names_each_job_once(front: WebStage) -> None:
     catalog = Catalog(front.store, SystemClock())
     catalog.load()
-    hands = Hands(front.store)
+    hands = ManualWorker(front.store)
     queued = front.store.enqueue_many([submission() for _ in range(60)])
     told = [*catalog.follow(PATIENCE_S)]
     ended = [hands.one() for _ in range(60)]
@@ -195,7 +195,7 @@ def test_burst_of_changes_names_each_job_once(front: Front) -> None:
     assert len(catalog._curves._slot("Runner", catalog.now_ms()).waits) in range(1, 61), "when they began is known"
 
 
-def test_event_without_viewers_is_not_encoded(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_without_viewers_is_not_encoded(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     spelled: list[str] = []
     spell = events._change_data
     monkeypatch.setattr(events, "_change_data", lambda one: spelled.append(one.job_id) or spell(one))

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: lists and pages, one job with its files and output, and what changes them. On both stores."""
+"""Jobs over HTTP, on both stores: lists and pages, one job with its files and output, and commands."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from farro.queue.logs import LogFollower
 from farro.roles.workflow import RouteCode
 from farro.store.port import Submission
 from farro.web import job_queries, output, request_handling
-from http_stage import REPORT, TOKEN, Front, Hands, submission
+from http_stage import REPORT, TOKEN, ManualWorker, WebStage, submission
 from support import eventually
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202egnp.exe\u2066 \"'`${x}\x00\U0001f600"
 
 
-def test_job_is_enqueued_run_and_shown(any_front: Front) -> None:
+def test_job_is_enqueued_run_and_shown(any_front: WebStage) -> None:
     made = any_front.post("/api/jobs", {"command": ["echo", "hello"], "priority": "P1"})
     assert made.status == 201
     (job_id,) = made.json["jobs"]
     eventually(lambda: [row["job_id"] for row in any_front.listed()] == [job_id])
     (row,) = any_front.listed("?status=queued")
     assert (row["title"], row["role"], row["priority"], row["steps"]) == ("echo hello", "Runner", "P1", 1)
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     assert hands.one() == job_id
     hands.leave()
     eventually(lambda: any_front.listed("?status=succeeded"))
@@ -49,7 +49,7 @@ def test_job_is_enqueued_run_and_shown(any_front: Front) -> None:
     assert (counts["Runner"]["queued"], counts["Runner"]["succeeded"]) == (0, 1)
 
 
-def test_job_commands_return_the_changed_job(any_front: Front) -> None:
+def test_job_commands_return_the_changed_job(any_front: WebStage) -> None:
     (first,) = any_front.post("/api/jobs", {"command": ["true"], "id": "first-of-all"}).json["jobs"]
     killed = any_front.post(f"/api/jobs/{first}/kill", {"note": "not needed"})
     assert (killed.status, killed.json["status"], killed.json["hops"][-1]["note"]) == (200, "killed", "not needed")
@@ -64,7 +64,7 @@ def test_job_commands_return_the_changed_job(any_front: Front) -> None:
     assert any_front.post("/api/jobs/fi/kill").code == "unknown_job"  # too little of an id to end a job by
 
 
-def test_bulk_action_reports_each_job_separately(front: Front) -> None:
+def test_bulk_action_reports_each_job_separately(front: WebStage) -> None:
     jobs = front.store.enqueue_many([submission() for _ in range(5)])
     told = front.post("/api/jobs/actions", {"action": "kill", "jobs": [*jobs, "nobody", jobs[0]]}).json["results"]
     assert [one["ok"] for one in told] == [True] * 5 + [False]
@@ -74,9 +74,9 @@ def test_bulk_action_reports_each_job_separately(front: Front) -> None:
     assert front.post("/api/jobs/actions", {"action": "dance", "jobs": jobs}).code == "bad_document"
 
 
-def test_bulk_kill_of_an_ended_job_says_why_nothing_changed(any_front: Front) -> None:
+def test_bulk_kill_of_an_ended_job_says_why_nothing_changed(any_front: WebStage) -> None:
     job_id = any_front.store.enqueue(submission())
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     eventually(lambda: hands.one() == job_id)
     hands.leave()
     (told,) = any_front.post("/api/jobs/actions", {"action": "kill", "jobs": [job_id]}).json["results"]
@@ -84,14 +84,14 @@ def test_bulk_kill_of_an_ended_job_says_why_nothing_changed(any_front: Front) ->
     assert told["error"]["message"] == f"{job_id} is succeeded already; nothing was changed"
 
 
-def test_pages_list_every_job_once_while_jobs_come_and_move(any_front: Front) -> None:
-    """Whoever was there when the paging began and still is when it ends is in exactly one page."""
+def test_pages_list_every_job_once_while_jobs_come_and_move(any_front: WebStage) -> None:
+    """A job that exists from the first page to the last is on exactly one page."""
     there = set(any_front.store.enqueue_many([submission() for _ in range(240)]))
     eventually(lambda: any_front.get("/api").json["jobs"] == 240)
     stop = threading.Event()
 
     def disturb() -> None:
-        hands = Hands(any_front.store)
+        hands = ManualWorker(any_front.store)
         while not stop.is_set():
             any_front.store.enqueue(submission())
             hands.one()
@@ -117,13 +117,13 @@ def test_pages_list_every_job_once_while_jobs_come_and_move(any_front: Front) ->
         busy.join()
 
 
-def test_job_list_filters_searches_and_orders(front: Front) -> None:
+def test_job_list_filters_searches_and_orders(front: WebStage) -> None:
     store = front.store
     store.enqueue(submission("make", prompt={"name": "Build the thing", "metadata": {"tags": ["gpu", "big"]}}))
     store.enqueue(submission("ls", prompt={"metadata": {"tags": ["gpu"]}}))
     store.enqueue(Submission(role="Architect", prompt={"rubric": "Plan it\nwell", "inputs": {"task_id": "T-1"}}))
     store.enqueue(submission())
-    hands = Hands(store)
+    hands = ManualWorker(store)
     failed = hands.one(fail="the compiler said NO")
     hands.leave()
     eventually(lambda: len(front.listed()) == 4 and front.listed("?status=failed"))
@@ -150,7 +150,7 @@ def test_job_list_filters_searches_and_orders(front: Front) -> None:
         assert front.get(f"/api/jobs{wrong}").status == 422, wrong
 
 
-def test_pruned_job_leaves_the_list(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruned_job_leaves_the_list(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     (job_id, other) = front.store.enqueue_many([submission(), submission()])
     eventually(lambda: len(front.listed()) == 2)
     shutil.rmtree(front.root / "agents/Runner/incoming" / job_id)
@@ -159,10 +159,10 @@ def test_pruned_job_leaves_the_list(front: Front, monkeypatch: pytest.MonkeyPatc
     assert [row["job_id"] for row in front.listed()] == [other]
 
 
-def test_hostile_fields_are_never_served_as_html(front: Front) -> None:
+def test_hostile_fields_are_never_served_as_html(front: WebStage) -> None:
     prompt = {"name": HOSTILE.replace("\x00", ""), "metadata": {"x": HOSTILE.replace("\x00", "")}}
     job_id = front.store.enqueue(submission(prompt=prompt))
-    hands = Hands(front.store)
+    hands = ManualWorker(front.store)
     hands.one(fail=HOSTILE)
     hands.leave()
     eventually(lambda: front.listed("?status=failed"))
@@ -181,7 +181,7 @@ def test_hostile_fields_are_never_served_as_html(front: Front) -> None:
     assert "sandbox" in drawn.headers["content-security-policy"]
 
 
-def test_job_files_are_text_or_downloads_and_stay_inside_the_job(front: Front) -> None:
+def test_job_files_are_text_or_downloads_and_stay_inside_the_job(front: WebStage) -> None:
     job_id = front.store.enqueue(
         submission(payload={"page.html": b"<script>1</script>", "picture.png": b"\x89PNG\0\1"})
     )
@@ -211,7 +211,7 @@ def test_job_files_are_text_or_downloads_and_stay_inside_the_job(front: Front) -
         assert front.get(f"{base}/{name}").status in (404, 405, 422), name
 
 
-def test_step_output_is_returned_whole_or_from_its_end(front: Front) -> None:
+def test_step_output_is_returned_whole_or_from_its_end(front: WebStage) -> None:
     job_id = front.store.enqueue(submission())
     agent = front.store.join("hands", role="Runner")
     claim = front.store.claim(agent)
@@ -247,7 +247,7 @@ def test_step_output_is_returned_whole_or_from_its_end(front: Front) -> None:
     front.store.leave(agent)
 
 
-def test_invalid_new_job_is_refused_with_the_position_of_each_problem(front: Front) -> None:
+def test_invalid_new_job_is_refused_with_the_position_of_each_problem(front: WebStage) -> None:
     wrong: tuple[tuple[dict[str, Any], int], ...] = (
         ({}, 400),
         ({"command": ["x"], "plan": {"steps": []}}, 400),
@@ -272,7 +272,7 @@ def test_invalid_new_job_is_refused_with_the_position_of_each_problem(front: Fro
     assert front.store.list() == []
 
 
-def test_job_waits_for_a_time_or_for_other_jobs(front: Front) -> None:
+def test_job_waits_for_a_time_or_for_other_jobs(front: WebStage) -> None:
     (first,) = front.post("/api/jobs", {"command": ["true"], "delay": "1h"}).json["jobs"]
     (second,) = front.post("/api/jobs", {"plan": {"steps": [{"id": "a", "command": "true"}]}, "after": [first]}).json[
         "jobs"
@@ -286,22 +286,22 @@ def test_job_waits_for_a_time_or_for_other_jobs(front: Front) -> None:
     assert (counts["queued"], counts["delayed"], counts["waiting"]) == (0, 1, 1)
 
 
-def test_full_queue_returns_429_and_a_repeated_id_returns_the_same_job(make_front: Callable[..., Front]) -> None:
+def test_full_queue_returns_429_and_a_repeated_id_returns_the_same_job(make_front: Callable[..., WebStage]) -> None:
     front = make_front(config_of={"capacity": {"roles": {"Runner": 1}}})
     assert front.post("/api/jobs", {"command": ["true"], "id": "one"}).json["jobs"] == ["one"]
     assert front.post("/api/jobs", {"command": ["true"]}).status == 429
     assert front.post("/api/jobs", {"command": ["false"], "id": "one"}).status in (409, 429)
 
 
-def test_search_is_limited_and_an_invalid_cursor_is_a_client_error(front: Front) -> None:
+def test_search_is_limited_and_an_invalid_cursor_is_a_client_error(front: WebStage) -> None:
     for query in ("order=changed", "order=changed&text=x", "order=newest", "order=oldest&text=x"):
         assert front.get(f"/api/jobs?{query}&cursor={'9' * 5000}").status == 200, query
     assert front.get(f"/api/jobs?text={'a+' * 101}").status == 422
     assert front.get("/api/jobs?" + "&".join(f"tag=t{number}" for number in range(21))).status == 422
 
 
-def routed_by_the_manager(front: Front) -> str:
-    """A job that a role worked on, and that waits for a person: the manager's attempt said nothing."""
+def routed_by_the_manager(front: WebStage) -> str:
+    """Make a job that a role ran and that waits for a person; the manager's attempt has no output."""
     job_id = front.store.enqueue(submission(role="SeniorEngineer"))
     for role, to, said in (("SeniorEngineer", "Manager", "the answer\n"), ("Manager", "Manager", None)):
         agent = front.store.join("hands", role=role)
@@ -318,7 +318,7 @@ def routed_by_the_manager(front: Front) -> str:
     return job_id
 
 
-def test_logs_show_the_last_attempt_with_output(front: Front) -> None:
+def test_logs_show_the_last_attempt_with_output(front: WebStage) -> None:
     job_id = routed_by_the_manager(front)
     told = front.get(f"/api/jobs/{job_id}/logs").json
     assert (told["attempt"], [one["text"] for one in told["output"]]) == (1, ["the answer\n"])
@@ -331,7 +331,7 @@ def test_logs_show_the_last_attempt_with_output(front: Front) -> None:
     stream.close()
 
 
-def test_earlier_output_is_paged_and_the_download_is_complete(front: Front) -> None:
+def test_earlier_output_is_paged_and_the_download_is_complete(front: WebStage) -> None:
     job_id, home = running(front)
     lines = {
         step: [f"{step} {number}\n" for number in range(count)] for step, count in (("a", 25), ("b", 0), ("c", 40))
@@ -361,7 +361,7 @@ def test_earlier_output_is_paged_and_the_download_is_complete(front: Front) -> N
     assert front.get(f"/api/jobs/{job_id}/logs/whole?tail=3").status == 422
 
 
-def test_symlink_in_place_of_output_is_not_followed(front: Front) -> None:
+def test_symlink_in_place_of_output_is_not_followed(front: WebStage) -> None:
     job_id, home = running(front)
     for step in ("1", "2", "3"):
         (home / step).mkdir(parents=True)
@@ -373,7 +373,7 @@ def test_symlink_in_place_of_output_is_not_followed(front: Front) -> None:
         assert [(one["step"], one["text"]) for one in told] == [("1", "said\n")]
 
 
-def test_output_of_one_response_is_limited_to_the_newest(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_one_response_is_limited_to_the_newest(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "LOG_BYTES", 1000)
     monkeypatch.setattr(output, "LOGS_BYTES", 2500)
     job_id, home = running(front)
@@ -386,7 +386,7 @@ def test_output_of_one_response_is_limited_to_the_newest(front: Front, monkeypat
         assert all(one["truncated"] for one in told)
 
 
-def test_output_of_a_busy_step_is_read_at_intervals(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_a_busy_step_is_read_at_intervals(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id, home = running(front)
     (home / "1").mkdir(parents=True)
     over = threading.Event()
@@ -420,7 +420,7 @@ def test_output_of_a_busy_step_is_read_at_intervals(front: Front, monkeypatch: p
         stream.close()
 
 
-def test_file_list_of_a_job_is_limited(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_list_of_a_job_is_limited(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_queries, "FILES", 5)
     job_id, home = running(front)
     home.mkdir(parents=True)
@@ -432,7 +432,7 @@ def test_file_list_of_a_job_is_limited(front: Front, monkeypatch: pytest.MonkeyP
 
 
 def test_large_file_arrives_complete_and_a_client_that_does_not_read_is_disconnected(
-    front: Front, monkeypatch: pytest.MonkeyPatch
+    front: WebStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, home = running(front)
     home.mkdir(parents=True)
@@ -458,21 +458,21 @@ def _received(connection: socket.socket) -> int:
         return 0
 
 
-def running(front: Front) -> tuple[str, Path]:
-    """A job in somebody's hands, and where its steps lie."""
+def running(front: WebStage) -> tuple[str, Path]:
+    """Return a claimed job and the folder of its steps."""
     front.store.enqueue(submission())
     claim = front.store.claim(front.store.join("hands", role="Runner"))
     assert claim is not None
     return claim.job_id, Path(claim.folder) / "steps"
 
 
-def test_named_job_is_found_and_reset(any_front: Front) -> None:
+def test_named_job_is_found_and_reset(any_front: WebStage) -> None:
     first = any_front.store.enqueue_named("nightly", submission())
     eventually(lambda: any_front.get("/api/names").json == {"names": [{"name": "nightly", "job_id": first}]})
     assert any_front.get("/api/names/nightly").json == {"name": "nightly", "job_id": first}
     told = any_front.post("/api/names/nightly/reset", {}).json
     assert (told["job_id"], told["changed"]) == (first, False)  # it waits already
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     hands.one()
     hands.leave()
     told = any_front.post("/api/names/nightly/reset", {}).json
@@ -482,9 +482,9 @@ def test_named_job_is_found_and_reset(any_front: Front) -> None:
     assert "nightly" in any_front.get("/api/names/nightl").json["error"]["message"]
 
 
-def test_prune_removes_finished_jobs_and_a_dry_run_none(any_front: Front) -> None:
+def test_prune_removes_finished_jobs_and_a_dry_run_none(any_front: WebStage) -> None:
     made = list(any_front.store.enqueue_many([submission() for _ in range(4)]))
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     ended = [hands.one() for _ in range(3)]
     hands.leave()
     assert any_front.post("/api/prune", {}).status == 400
@@ -500,7 +500,7 @@ def test_prune_removes_finished_jobs_and_a_dry_run_none(any_front: Front) -> Non
     assert there == set(made) - set(ended[:2])
 
 
-def test_unknown_job_is_reported_from_memory(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_job_is_reported_from_memory(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = front.store.enqueue(submission())
     eventually(lambda: front.listed())
     monkeypatch.setattr(tree, "entries", lambda *args, **options: pytest.fail("all jobs were looked at"))

@@ -1,4 +1,4 @@
-"""What is asked for once over HTTP: waiting, replay, tools, the lock of policies, a provider's test."""
+"""Requests that may take a while: wait, replay, tools, policy lock, provider test."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from farro.web import long_requests, request_handling
-from http_stage import Front, Hands, submission
+from http_stage import ManualWorker, WebStage, submission
 from support import eventually
 
 
-def test_wait_returns_when_jobs_have_ended(any_front: Front) -> None:
+def test_wait_returns_when_jobs_have_ended(any_front: WebStage) -> None:
     front = any_front
     first, second = (front.store.enqueue(submission()) for _ in range(2))
     told = front.get(f"/api/wait?job={first}&timeout_s=0").json
@@ -21,7 +21,7 @@ def test_wait_returns_when_jobs_have_ended(any_front: Front) -> None:
     with ThreadPoolExecutor(2) as threads:
         one = threads.submit(front.get, f"/api/wait?job={first}&job={second}&any=true&timeout_s=60")
         both = threads.submit(front.get, f"/api/wait?job={second}&job={first}&job={first}&timeout_s=60")
-        hands = Hands(front.store)
+        hands = ManualWorker(front.store)
         eventually(lambda: hands.one() is not None)
         came = one.result().json
         assert len(came["jobs"]) >= 1
@@ -36,13 +36,13 @@ def test_wait_returns_when_jobs_have_ended(any_front: Front) -> None:
     assert (told["waiting"], told["timed_out"]) == ([], False)
 
 
-def test_wait_without_jobs_or_for_too_long_is_refused(front: Front) -> None:
+def test_wait_without_jobs_or_for_too_long_is_refused(front: WebStage) -> None:
     assert front.get("/api/wait").status == 422
     assert front.get(f"/api/wait?job=x&timeout_s={long_requests.MAX_WAIT_S + 1}").status == 422
     assert front.get("/api/wait?job=nope").code == "unknown_job"
 
 
-def test_waiting_requests_block_neither_queries_nor_shutdown(make_front: Callable[..., Front]) -> None:
+def test_waiting_requests_block_neither_queries_nor_shutdown(make_front: Callable[..., WebStage]) -> None:
     front = make_front()
     job_id = front.store.enqueue(submission())
     answers: list[int] = []
@@ -64,14 +64,14 @@ def test_waiting_requests_block_neither_queries_nor_shutdown(make_front: Callabl
     assert time.monotonic() - began_s < 55, "they are let go, not waited for"
 
 
-def test_command_plan_cannot_be_replayed(front: Front) -> None:
+def test_command_plan_cannot_be_replayed(front: WebStage) -> None:
     job_id = front.store.enqueue(submission())
     answer = front.post(f"/api/jobs/{job_id}/replay")
     assert answer.status == 400
     assert "farro retry" in answer.json["error"]["message"]
 
 
-def test_registered_tools_are_listed(make_front: Callable[..., Front]) -> None:
+def test_registered_tools_are_listed(make_front: Callable[..., WebStage]) -> None:
     front = make_front(
         config_of={"tools": {"sums": {"python": "statistics:mean"}, "gone": {"command": "/nowhere/gone"}}}
     )
@@ -81,7 +81,7 @@ def test_registered_tools_are_listed(make_front: Callable[..., Front]) -> None:
     assert told["gone"]["usable"] is False
 
 
-def test_policy_lock_is_written_and_compared(front: Front) -> None:
+def test_policy_lock_is_written_and_compared(front: WebStage) -> None:
     assert front.get("/api/policy/lock").json == {"file": "policy.lock.json", "locked": False, "differences": []}
     assert front.post("/api/policy/lock").json == {"file": "policy.lock.json", "changed": True}
     assert front.post("/api/policy/lock").json["changed"] is False
@@ -93,7 +93,7 @@ def test_policy_lock_is_written_and_compared(front: Front) -> None:
     assert [(one["path"], one["locked"]) for one in told["differences"]] == [("lock_version", "0")]
 
 
-def test_provider_test_returns_the_answer_or_the_failure(make_front: Callable[..., Front]) -> None:
+def test_provider_test_returns_the_answer_or_the_failure(make_front: Callable[..., WebStage]) -> None:
     providers = {
         "play": {"kind": "scripted", "file": "answers.json"},
         "away": {"kind": "openai", "base_url": "http://127.0.0.1:9", "api_key": "${NOBODYS_KEY}"},

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what is served is what lies in schemas/, and schemathesis finds no answer that is not in it."""
+"""The OpenAPI document: it equals the one in schemas/, and schemathesis finds no response that it does not describe."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from farro.store.port import Submission
 from farro.web import openapi, routes
-from http_stage import TOKEN, Front, Hands, submission
+from http_stage import TOKEN, ManualWorker, WebStage, submission
 from support import ROOT, torture
 
 BUDGET_S = 15
 
 
-def test_served_openapi_document_matches_the_repository(front: Front) -> None:
+def test_served_openapi_document_matches_the_repository(front: WebStage) -> None:
     served = front.get("/api/openapi.json").json
     kept = json.loads((Path(ROOT) / "schemas" / "openapi.json").read_text())
     assert {**served, "info": None} == {**kept, "info": None}
@@ -31,12 +31,15 @@ def test_every_route_is_in_the_openapi_document_once() -> None:
     assert len({shape.__name__ for shape in shapes}) == len(set(shapes))  # two of one name would be one in the document
 
 
-def test_schemathesis_finds_no_violation(front: Front, tmp_path: Path) -> None:
-    """Left out: streams, which do not end; and that whatever fits the schema is accepted: it cannot say which roles,
-    folders and jobs there are, nor when a plan is good."""
+def test_schemathesis_finds_no_violation(front: WebStage, tmp_path: Path) -> None:
+    """Check all routes but the endless streams.
+
+    A request that matches the schema may still be refused: the schema cannot say which roles, folders and jobs exist,
+    nor when a plan is valid.
+    """
     front.store.enqueue_many([submission() for _ in range(3)])
     front.store.enqueue(Submission(role="Architect", prompt={"rubric": "x", "inputs": {"task_id": "T-1"}}, job_id="0"))
-    hands = Hands(front.store)
+    hands = ManualWorker(front.store)
     hands.one()
     hands.one(fail="no")
     hands.leave()

@@ -1,4 +1,4 @@
-"""`farro web` as a program: its link, its end, and where it does not listen."""
+"""`farro web` as a process: its link, its shutdown, and the addresses that it refuses."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_web_serves_until_a_signal_and_never_logs_its_link(root: Path) -> None:
 
 
 def test_no_link_without_a_running_server(root: Path) -> None:
-    """Neither before the first one, nor after one that was killed: its port may be another root's by now."""
+    """Print no link before the first server, nor after a killed one: another root may use its port now."""
     for words in ((), ("--bind", "127.0.0.1:8420")):
         done = run("web", "--link", "--root", str(root), *words)
         assert (done.returncode, done.stdout) == (1, "")

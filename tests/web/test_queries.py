@@ -1,5 +1,4 @@
-"""The rest of what can be asked: figures, curves, the past, tasks, the inbox, plans, swarms, metrics; and a store that
-does not answer."""
+"""Queries beyond jobs: statistics, history, tasks, inbox, plans, swarms, metrics; and a store that does not answer."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ from farro.roles.workflow import RouteCode
 from farro.store.port import Store, Submission
 from farro.swarm.files import DesiredState, SwarmFiles
 from farro.swarm.lifecycle import SwarmState
-from http_stage import REPORT, Front, Hands, submission
+from http_stage import REPORT, ManualWorker, WebStage, submission
 from support import eventually
 
 
-def test_series_statistics_and_metrics_count_ended_jobs(any_front: Front) -> None:
+def test_series_statistics_and_metrics_count_ended_jobs(any_front: WebStage) -> None:
     any_front.store.enqueue_many([submission() for _ in range(3)])
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     hands.one()
     hands.one(fail="no")
     eventually(lambda: len(any_front.listed("?status=failed")) == 1 and len(any_front.listed("?status=succeeded")) == 1)
@@ -49,9 +48,9 @@ def test_series_statistics_and_metrics_count_ended_jobs(any_front: Front) -> Non
     hands.leave()
 
 
-def test_support_processes_are_not_counted_as_workers(any_front: Front) -> None:
+def test_support_processes_are_not_counted_as_workers(any_front: WebStage) -> None:
     keeper = any_front.store.join("manager", role="Manager")
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     eventually(lambda: any_front.get("/api/queues").json["total"]["workers"] == 1)
     told = any_front.get("/api/queues").json["queues"]
     assert {line["role"]: line["workers"] for line in told if line["workers"]} == {"Runner": 1}
@@ -60,7 +59,7 @@ def test_support_processes_are_not_counted_as_workers(any_front: Front) -> None:
     any_front.store.leave(keeper)
 
 
-def test_queue_is_paused_with_a_reason_and_resumed(any_front: Front) -> None:
+def test_queue_is_paused_with_a_reason_and_resumed(any_front: WebStage) -> None:
     (job_id,) = any_front.post("/api/jobs", {"command": ["true"]}).json["jobs"]
     stream = any_front.events()
     assert next(iter(stream))[0] == "hello"
@@ -68,7 +67,7 @@ def test_queue_is_paused_with_a_reason_and_resumed(any_front: Front) -> None:
     assert (done.status, done.json["changed"]) == (200, True)
     paused = done.json["paused"]
     assert (paused["by"], paused["why"]) == ("web-tester", "the disk is full")
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     assert hands.one() is None
 
     def told(kind: str, data: Any) -> bool:
@@ -92,9 +91,9 @@ def test_queue_is_paused_with_a_reason_and_resumed(any_front: Front) -> None:
     assert any_front.post("/api/queues/Runner/pause", {"why": "x" * 501}).status == 422
 
 
-def test_history_shows_the_queues_of_a_moment(any_front: Front) -> None:
+def test_history_shows_the_queues_of_a_moment(any_front: WebStage) -> None:
     (job_id,) = any_front.post("/api/jobs", {"command": ["true"]}).json["jobs"]
-    hands = Hands(any_front.store)
+    hands = ManualWorker(any_front.store)
     eventually(lambda: hands.one() == job_id)
     hands.leave()
     any_front.store.note("told")  # and what is buffered is written
@@ -120,7 +119,7 @@ def test_history_shows_the_queues_of_a_moment(any_front: Front) -> None:
     assert any_front.get("/api/history?at=yesterday").status == 422
 
 
-def test_audit_pages_list_every_line_once(front: Front) -> None:
+def test_audit_pages_list_every_line_once(front: WebStage) -> None:
     front.store.enqueue_many([submission() for _ in range(50)])
     front.store.note("told")
     eventually(lambda: len(front.get("/api/audit?limit=1000").json["lines"]) >= 51)
@@ -137,7 +136,7 @@ def test_audit_pages_list_every_line_once(front: Front) -> None:
     assert all(line["ts"] <= bound for line in front.get(f"/api/audit?until={bound}").json["lines"])
 
 
-def test_queue_history_follows_the_audit_log_and_reports_missing_lines(front: Front) -> None:
+def test_queue_history_follows_the_audit_log_and_reports_missing_lines(front: WebStage) -> None:
     past = front.web._state.queue_history
     log = front.root / "logs/audit.log"
     line = {"ts": "2026-01-01T00:00:00.000Z", "event": "claimed", "actor": "a", "job_id": "old", "role": "Runner"}
@@ -164,7 +163,7 @@ TOLD = {
 
 
 def audit_line(ms: int, event: str, attempt: int = 1, *, role: str = "Runner", job: str = "quick") -> str:
-    """A line of 1 January 2026, so many milliseconds after midnight."""
+    """Build an audit line of 1 January 2026, `ms` milliseconds after midnight."""
     at = f"2026-01-01T00:00:{ms // 1000:02d}.{ms % 1000:03d}Z"
     told = {"ts": at, "event": event, "job_id": job, "role": role, "attempt": attempt, **TOLD[event]}
     return json.dumps(told) + "\n"
@@ -182,7 +181,7 @@ CROSSED = (
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_job_is_absent_from_history_before_it_was_enqueued(front: Front, at_once: bool) -> None:
+def test_job_is_absent_from_history_before_it_was_enqueued(front: WebStage, at_once: bool) -> None:
     front.store.close()
     log = front.root / "logs/audit.log"
     log.parent.mkdir(exist_ok=True)
@@ -208,7 +207,7 @@ def test_job_is_absent_from_history_before_it_was_enqueued(front: Front, at_once
         assert [point["in_progress"] for point in points] == [0] * 9 + [1] * 5 + [0] * 6
 
 
-def test_enqueue_line_logged_a_minute_late_still_comes_first(front: Front) -> None:
+def test_enqueue_line_logged_a_minute_late_still_comes_first(front: WebStage) -> None:
     seen = front.web._state.queue_history
     log = front.root / "logs/audit.log"
     log.parent.mkdir(exist_ok=True)
@@ -223,7 +222,7 @@ def test_enqueue_line_logged_a_minute_late_still_comes_first(front: Front) -> No
     assert [job.status for job in seen.at(MIDNIGHT + 60_000, limit=10).jobs] == ["succeeded"]
 
 
-def test_job_history_is_in_chronological_order(front: Front) -> None:
+def test_job_history_is_in_chronological_order(front: WebStage) -> None:
     front.store.enqueue(submission(job_id="quick"))
     front.store.close()
     log = front.root / "logs/audit.log"
@@ -233,7 +232,7 @@ def test_job_history_is_in_chronological_order(front: Front) -> None:
     assert told == ["enqueued", "claimed", "committed"]
 
 
-def test_task_shows_its_route_and_the_diff(front: Front) -> None:
+def test_task_shows_its_route_and_the_diff(front: WebStage) -> None:
     (front.root / "tasks").mkdir(exist_ok=True)
     task = {
         "id": "T-1",
@@ -267,7 +266,7 @@ def test_task_shows_its_route_and_the_diff(front: Front) -> None:
     assert front.get("/api/tasks/nothing").status == 404
 
 
-def test_inbox_accepts_the_answers_of_a_person(front: Front) -> None:
+def test_inbox_accepts_the_answers_of_a_person(front: WebStage) -> None:
     assert front.get("/api/inbox").json == {"waiting": []}
     jobs = front.store.enqueue_many([submission(role="Manager") for _ in range(3)])
     agent = front.store.join("hands", role="Manager")
@@ -291,7 +290,7 @@ def test_inbox_accepts_the_answers_of_a_person(front: Front) -> None:
     eventually(lambda: front.get("/api/inbox").json == {"waiting": []})
 
 
-def test_plan_is_drawn_checked_and_explained(front: Front) -> None:
+def test_plan_is_drawn_checked_and_explained(front: WebStage) -> None:
     plan = {"steps": [{"id": "a", "command": "true"}, {"id": "b", "command": "true", "needs": ["a"]}]}
     checked = front.post("/api/plans/check", {"plan": plan}).json
     assert (checked["ok"], checked["steps"], checked["problems"]) == (True, 2, [])
@@ -307,7 +306,7 @@ def test_plan_is_drawn_checked_and_explained(front: Front) -> None:
     assert front.get(f"/api/jobs/{job_id[:22]}").json["job_id"] == job_id
 
 
-def test_swarm_command_is_stored_for_the_orchestrator(front: Front) -> None:
+def test_swarm_command_is_stored_for_the_orchestrator(front: WebStage) -> None:
     assert front.get("/api/swarms").json == {"swarms": [], "orchestrator": False}
     made = front.post("/api/swarms/demo/create")
     assert made.status == 202
@@ -321,7 +320,7 @@ def test_swarm_command_is_stored_for_the_orchestrator(front: Front) -> None:
     assert front.post("/api/components/worker/x/config", {}).status == 400
 
 
-def test_swarm_plan_includes_later_configuration(front: Front) -> None:
+def test_swarm_plan_includes_later_configuration(front: WebStage) -> None:
     place = SwarmFiles(f"{front.root}/swarms")
     place.make()
     place.make_swarm("demo")
@@ -339,7 +338,7 @@ def test_swarm_plan_includes_later_configuration(front: Front) -> None:
     assert front.get("/api/swarms/demo/plan").json == {"plan": plan, "configured": {}}
 
 
-def test_costs_alerts_schedules_and_doctor_respond(front: Front) -> None:
+def test_costs_alerts_schedules_and_doctor_respond(front: WebStage) -> None:
     assert front.get("/api/costs?since=7d&by=day").json["total"]["calls"] == 0
     assert front.get("/api/alerts").json["firing"] == 0
     assert front.get("/api/schedules").json == {"schedules": []}
@@ -353,7 +352,7 @@ def test_costs_alerts_schedules_and_doctor_respond(front: Front) -> None:
 
 
 class Away:
-    """A store that does not answer while it is away."""
+    """A store that can be made unreachable."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -373,7 +372,7 @@ class Away:
 
 
 def test_unreachable_store_returns_503_and_the_server_recovers(
-    make_front: Callable[..., Front],
+    make_front: Callable[..., WebStage],
 ) -> None:
     between: list[Away] = []
 
@@ -398,7 +397,7 @@ def test_unreachable_store_returns_503_and_the_server_recovers(
     eventually(lambda: more in [row["job_id"] for row in front.listed()])
 
 
-def test_defect_returns_500_without_details(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_returns_500_without_details(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret words")
 
@@ -409,7 +408,7 @@ def test_defect_returns_500_without_details(front: Front, monkeypatch: pytest.Mo
     assert any("secret words" in str(fields) for _, _, fields in front.log)
 
 
-def test_page_files_have_an_etag_and_no_other_file_is_served(front: Front) -> None:
+def test_page_files_have_an_etag_and_no_other_file_is_served(front: WebStage) -> None:
     page = front.get("/")
     assert page.status == 200
     assert page.headers["content-type"].startswith("text/html")
@@ -419,7 +418,7 @@ def test_page_files_have_an_etag_and_no_other_file_is_served(front: Front) -> No
         assert front.get(f"/page/{name}").status == 404, name
 
 
-def test_page_files_name_no_other_host(front: Front) -> None:
+def test_page_files_name_no_other_host(front: WebStage) -> None:
     home = resources.files("farro.web").joinpath("page")
     page = front.get("/").body.decode()
     for source in re.findall(r'(?:src|href)="([^"]*)"', page):
@@ -428,7 +427,7 @@ def test_page_files_name_no_other_host(front: Front) -> None:
             assert home.joinpath(source.removeprefix("/page/")).is_file(), source
 
 
-def test_roles_and_library_plans_are_listed_and_a_plan_is_enqueued(any_front: Front) -> None:
+def test_roles_and_library_plans_are_listed_and_a_plan_is_enqueued(any_front: WebStage) -> None:
     front = any_front
     roles = {line["role"]: line for line in front.get("/api/roles").json["roles"]}
     assert roles["Runner"]["cap"] == front.settings.cap_of("Runner")
@@ -444,7 +443,7 @@ def test_roles_and_library_plans_are_listed_and_a_plan_is_enqueued(any_front: Fr
         assert front.post(f"/api/plans/{name}/submit").status == status, name
 
 
-def test_reading_a_long_log_blocks_no_other_thread(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_long_log_blocks_no_other_thread(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past, "WAIT_S", 0.05)
     with front.web._state.queue_history._lock:
         for path in ("/api/history/range", "/api/history?at=2026-01-01T00:00:00Z", "/api/history/series"):
@@ -454,8 +453,8 @@ def test_reading_a_long_log_blocks_no_other_thread(front: Front, monkeypatch: py
     assert front.get("/api/history/range").status == 200
 
 
-def test_log_read_in_batches_gives_the_same_history(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    hands = Hands(front.store)
+def test_log_read_in_batches_gives_the_same_history(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = ManualWorker(front.store)
     front.store.enqueue_many([submission() for _ in range(10)])
     while hands.one():
         pass

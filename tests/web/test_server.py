@@ -1,4 +1,4 @@
-"""The server's own clock: it wakes once a second for the date in its answers, and at once when it shall leave."""
+"""The server's main loop: it wakes once a second for the Date header, and at once to stop."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 import uvicorn
 
 from farro.web import server as serving
-from http_stage import Front
+from http_stage import WebStage
 from support import PATIENCE_S, eventually
 
 
-def test_date_header_follows_the_clock(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_date_header_follows_the_clock(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     later = "Thu, 01 Jan 2099 00:00:00 GMT"
     assert front.get("/healthz").headers["date"] != later
     monkeypatch.setattr("uvicorn.server.formatdate", lambda *args, **more: later)
