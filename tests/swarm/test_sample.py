@@ -109,6 +109,6 @@ def test_an_answer_that_arrives_twice_is_counted_once() -> None:
     config = scope["Config"](window=2)
     for number, took_ms in ((1, 10.0), (1, 10.0), (2, 20.0), (3, 40.0)):
         scope["reckon"]({"id": number, "status": 404 if number == 2 else 200, "latency_ms": took_ms}, config)
-    values = scope["bee"].values
+    values = scope["bee"].told
     assert (values["answers"], values["errors"], values["repeated"]) == (3, 1, 1)
     assert (values["meanMs"], values["maxMs"]) == (30.0, 40.0)  # of the last two
