@@ -72,7 +72,7 @@ class Daemon(ABC):
         try:
             self.run_once()
         except SyncFailed:
-            raise  # the disk lied: recovery starts anew, by whoever restarts us (R7)
+            raise  # a sync failed: recovery starts anew after a restart (R7)
         except (FarroError, OSError) as error:
             self._log("error", f"{type(error).__name__}: {error}", {"event": {"type": "keeper_trouble"}})
             self.leave()
@@ -89,5 +89,5 @@ class Daemon(ABC):
     def leave(self) -> None:
         agent, self._agent = self._agent, None
         if agent is not None:
-            with contextlib.suppress(TryAgain):  # nobody can be told: its lease ends by itself
+            with contextlib.suppress(TryAgain):  # the store is unreachable: the lease ends by itself
                 self._store.leave(agent)

@@ -19,7 +19,7 @@ class IdleWait:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards the rest
-        self._taken = False  # somebody waits for the queue
+        self._taken = False  # a slot waits for the queue
         self._resting = 0
         self._called = 0  # of those that rest; at most all
 

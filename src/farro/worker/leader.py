@@ -70,7 +70,7 @@ class FileLeadership:
             os.close(fs.open_append(path))
         try:
             self._lease = leases.take(path)
-        except FileNotFoundError:  # somebody tidied up between the two calls: the next turn makes it anew
+        except FileNotFoundError:  # removed between the two calls: the next turn creates it again
             return False
         return self._lease is not None
 

@@ -199,7 +199,7 @@ class ProcessRuntime:
                 if code is None:
                     continue
                 told = {"mark": mark, "exit_code": code}
-                with contextlib.suppress(OSError):  # a full disk: then nobody knows how it ended
+                with contextlib.suppress(OSError):  # a full disk: then how it ended stays unknown
                     fs.write_atomic(self._path(name, _EXIT), json.dumps(told).encode() + b"\n", sync=False)
             self._children.pop(pid, None)
 
@@ -220,7 +220,7 @@ class ProcessRuntime:
         fs.write_atomic(self._path(record["name"]), data, sync=False)
 
     def _read(self, name: str) -> dict[str, Any]:
-        """Empty when there is none, or none that is whole: nobody else writes here, and writing is atomic."""
+        """Return the record; empty if there is none, or it is incomplete. Only this class writes here, atomically."""
         if NAME.fullmatch(name) is None:
             return {}
         try:

@@ -3,7 +3,7 @@ tests/contracts/test_runtime.py.
 
 Which components there are lives in a swarm's controller; when one is started again, in swarm.restarts. This knows none.
 
-- A component that was launched goes on when its launcher ends, and whoever comes later finds it: nothing is known only
+- A component that was launched goes on when its launcher ends, and later launchers find it: nothing is known only
   in memory. [test_a_component_outlives_its_launcher_and_is_adopted_by_the_next]
 - A launcher may die at any moment: what it had started is found and can be stopped; what it had not is not there.
   [test_a_launcher_that_dies_before_it_wrote_the_number_leaves_nothing_unknown]
@@ -16,7 +16,7 @@ Which components there are lives in a swarm's controller; when one is started ag
   test_leftover_processes_end_with_their_component]
 - What one that died had started is ended before it is launched again.
   [test_leftover_processes_end_before_the_next_launch]
-- How it ended is known where its launcher saw it; nobody guesses. [test_the_exit_of_a_component_is_reported]
+- How it ended is known if its launcher saw it; it is never guessed. [test_the_exit_of_a_component_is_reported]
 - Limits hold for it and for what it starts. [test_memory_is_limited, test_processor_time_is_limited]
 - Its log is kept, and bounded: `tidy`. [test_a_log_is_bounded_while_its_component_writes]
 
@@ -72,7 +72,7 @@ class ProcessView:
     log: str
     launched_at: str
     launches: int = 1  # how often it was launched since it was last stopped
-    exit_code: int | None = None  # of one that ended, a signal's number negative; None: it lives, or nobody saw it
+    exit_code: int | None = None  # of one that ended, a signal's number negative; None: it lives, or it is unknown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,4 +101,4 @@ class Runtime(Protocol):
         died: its next launch is counted. [test_a_killed_component_is_seen_as_dead]"""
 
     def tidy(self) -> None:
-        """Keep the logs within bounds. To be called now and then by whoever watches; by any number of them."""
+        """Keep the logs within bounds. Call it now and then; any number of processes may."""

@@ -115,7 +115,7 @@ class Slot:
                 self._hand_back(claims)
         agent, self._agent = self._agent, None
         if agent is not None:
-            with contextlib.suppress(TryAgain):  # nobody can be told: recovery finds its lease free, or over
+            with contextlib.suppress(TryAgain):  # the store is unreachable: recovery finds the lease free, or expired
                 self._store.leave(agent)
 
     def run_once(self) -> Turn:
@@ -336,7 +336,7 @@ class Slot:
         try:
             return turn()
         except SyncFailed:
-            raise  # nobody knows what reached the disk: the worker stops, recovery decides (R7)
+            raise  # it is unknown what reached the disk: the worker stops, recovery decides (R7)
         except AgentLost as lost:
             self._say(("warning", str(lost), {"event": {"type": "agent_lost"}}))
             self.leave()

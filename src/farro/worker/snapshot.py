@@ -1,9 +1,7 @@
-"""What holds for a job from its claim on: the config and the policies as they were then, kept with the job.
+"""Keep the config and the policies of a job as they were at its claim.
 
-Parsing them lives in config and roles.policy; whoever answers under them lives in execution.agents.
-
-A file that changes afterwards is another claim's: a running job reads its own copy (SPEC-1 §11). The copies are hard
-links to one file for each content, jobs/.snapshots/<hash>: a thousand jobs under one config keep one copy of it.
+A file that changes afterwards affects later claims only: a running job reads its own copy (SPEC-1 §11). The copies are
+hard links to one file for each content, jobs/.snapshots/<hash>: a thousand jobs under one config keep one copy of it.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _Seen = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """The files by name, and what is told of them."""
+    """The files by name, and their version."""
 
     files: Mapping[str, bytes]
     unreadable: tuple[str, ...]  # those that are there and cannot be read, with the reason
@@ -44,7 +42,7 @@ class Snapshot:
 
 @dataclass(kw_only=True)
 class Snapshots:
-    """Of one root; one for all slots of a worker."""
+    """The snapshots of one root; one object for all slots of a worker."""
 
     root: str
     clock: Clock
@@ -53,7 +51,7 @@ class Snapshots:
     _told: dict[tuple[str, str], Snapshot] = field(default_factory=dict)  # by role and version: the last few
 
     def version(self, role: str, *, exactly: bool) -> str:
-        """What a claim of that role notes."""
+        """Return what a claim of that role records."""
         snapshot = self.now(role, exactly=exactly)
         if (role, snapshot.version) not in self._told:
             if len(self._told) >= _FEW:
@@ -62,11 +60,11 @@ class Snapshots:
         return snapshot.version
 
     def claimed(self, role: str, version: str | None) -> Snapshot:
-        """What a claim noted: also when a file has changed since."""
+        """Return the snapshot that a claim recorded, even if a file has changed since."""
         return self._told.get((role, version or "")) or self.now(role, exactly=True)
 
     def now(self, role: str, *, exactly: bool) -> Snapshot:
-        """As the files are; not `exactly`: as they were a second ago at the latest."""
+        """Return the files as they are; unless `exactly`, as they were at most a second ago."""
         now_s = self.clock.monotonic_s()
         known = self._known.get(role)
         if known is not None and not exactly and now_s - known[1] < _LOOK_S:
@@ -78,7 +76,7 @@ class Snapshots:
         return snapshot
 
     def with_roles(self, snapshot: Snapshot, roles: Iterable[str], job_role: str) -> Snapshot:
-        """It, and the policies of other roles that steps of the job ask."""
+        """Add the policies of other roles that steps of the job call."""
         more = {policy.file_of(role, job_role): self._policy_path(role) for role in roles if role != job_role}
         found = _taken(more)
         return replace(
@@ -88,8 +86,11 @@ class Snapshots:
         )
 
     def keep(self, snapshot: Snapshot, attempt_folder: str) -> None:
-        """Put it into an attempt that is ours: what it works under, for good. And at the top of its job, for people,
-        where an earlier attempt's is replaced, file by file. InputError: one of the files cannot be read."""
+        """Put the snapshot into an attempt, for good, and at the top of its job, for people, replacing an earlier
+        attempt's.
+
+        InputError: one of the files cannot be read.
+        """
         if snapshot.unreadable:
             raise InputError(f"nobody can work under a policy that cannot be read: {'; '.join(snapshot.unreadable)}")
         kept, job_folder = f"{self.root}/{KEPT}", attempt_folder.rsplit("/", 2)[0]
@@ -147,7 +148,7 @@ class Snapshots:
 
 
 def _version(role_policy: bytes, digest: str) -> str:
-    """A header that cannot be read is told when somebody works under it; the claim itself is not stopped by it."""
+    """Return the version. An unreadable header is reported when an agent works under it; it does not stop the claim."""
     try:
         found = policy.read(role_policy.decode("utf-8", "replace"), "AGENTS-ROLE.md")
     except BadDocument:
@@ -164,7 +165,7 @@ def _seen(path: str) -> tuple[int, int, int] | None:
 
 
 def _taken(paths: Mapping[str, str]) -> Snapshot:
-    """What cannot be read is told when somebody would work under it: plain jobs go on."""
+    """Read the files. Unreadable ones are reported when an agent would work under them: other jobs go on."""
     files: dict[str, bytes] = {}
     unreadable = []
     for name, path in paths.items():
