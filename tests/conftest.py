@@ -1,7 +1,4 @@
-"""Fixtures and rules for every suite: no network, repeatable properties, a fast scratch folder, figures.
-
-Fixtures of one suite live in that suite's own conftest; what tests import lives in support.py.
-"""
+"""Fixtures and rules for every suite: no network, repeatable properties, a fast scratch folder, figures."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ set_hypothesis_home_dir(os.path.join(ROOT, ".build", "hypothesis"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `torture` unless asked for. Not a skip: skips are failures in CI."""
+    """Deselect tests marked `torture` unless requested. They are not skipped: a skip is a failure in CI."""
     if torture():
         return
     long_form = [item for item in items if item.get_closest_marker("torture")]
@@ -68,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Every full collection of a run would look again at all that was imported and collected."""
+    """Freeze the garbage collector: else every full collection scans all imported modules and collected tests again."""
     gc.collect()
     gc.freeze()
 
@@ -105,13 +102,13 @@ def shm(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def figure() -> Callable[..., None]:
-    """`figure(name, value, unit="")`: a number of the proof, printed after the run."""
+    """Return `figure(name, value, unit="")`, which records a number to print after the run."""
     return write_figure
 
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One for all tests of this process: each takes a name of its own in it."""
+    """Share one server between all tests of this process; each test uses a name of its own in it."""
     server = RedisServer(folder=tmp_path_factory.mktemp("redis")).start()
     yield server
     server.stop()
@@ -119,7 +116,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 @pytest.fixture(scope="session")
 def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    """One for all tests of this process: each removes its queues."""
+    """Share one server between all tests of this process; each test removes its queues."""
     server = RabbitServer(folder=tmp_path_factory.mktemp("rabbit")).start()
     yield server
     server.stop()

@@ -1,7 +1,4 @@
-"""What tests of every suite share by import: `from support import need, torture`. Fixtures live in conftest.py.
-
-A stand-in for one port lives beside that port's tests, not here.
-"""
+"""Helpers that the tests of every suite import: `from support import need, torture`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def need(tool: str, reason: str = "", /) -> str: ...
 @overload
 def need(condition: bool, reason: str, /) -> str: ...
 def need(wanted: str | bool, reason: str = "", /) -> str:
-    """Go on only if a tool is installed (its path is returned) or a condition holds; else skip, saying why.
+    """Skip the test, with the reason, unless a tool is installed (its path is returned) or a condition holds.
 
     With CI=true the test fails instead of skipping: there every part is promised, and a proof that did not run
     must not look like one that passed. Works inside a test, in a fixture and at the head of a module.
@@ -48,7 +45,7 @@ def need(wanted: str | bool, reason: str = "", /) -> str:
 
 
 def eventually(what: Callable[[], T], because: str = "it does not come to that", patience_s: float = PATIENCE_S) -> T:
-    """Wait until `what` is true, and answer it; fail with `because` when it does not become so."""
+    """Wait until `what` returns a true value, and return it; fail with `because` after a timeout."""
     until_s = time.monotonic() + patience_s
     while not (found := what()):
         assert time.monotonic() < until_s, because
@@ -57,13 +54,13 @@ def eventually(what: Callable[[], T], because: str = "it does not come to that",
 
 
 def torture() -> int:
-    """0 in the short form; in the long form (`make torture TORTURE=n`) the factor n by which to do more."""
+    """Return 0 in a normal run, and in a long run (`make torture TORTURE=n`) the factor n by which to do more."""
     value = os.environ.get("FARRO_TORTURE", "")
     return max(int(value), 0) if value.isdigit() else int(bool(value))
 
 
 def write_figure(name: str, value: str | int | float, unit: str = "") -> None:
-    """Add one line to the figures that are printed after the run; nothing happens outside of it."""
+    """Add a line to the figures that are printed after the run; do nothing outside of a run."""
     path = os.environ.get("FARRO_FIGURES")
     if not path:
         return

@@ -1,6 +1,6 @@
 """Accessibility checks of a shown page: names and roles from the browser's own accessibility tree, contrast, focus.
 
-Written here because the usual checker is a download. Which pages are held to it is said in test_accessibility.py.
+The usual checker is not used, because it is a download.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def faults(page: Page, *, covered: bool = False) -> list[str]:
 
 
 def unnamed(page: Page) -> list[str]:
-    """What can be operated and has no name for who does not see it; landmarks that are missing."""
+    """List controls without an accessible name, and missing landmarks."""
     session = page.context.new_cdp_session(page)
     try:
         nodes: list[dict[str, Any]] = session.send("Accessibility.getFullAXTree")["nodes"]
@@ -35,7 +35,7 @@ def unnamed(page: Page) -> list[str]:
 
 
 def begin(page: Page) -> None:
-    """The next Tab goes to the first that can be reached: the browser starts from where the focus was last."""
+    """Reset the focus, so that the next Tab goes to the first element: the browser continues from the last focus."""
     page.evaluate(
         """() => {
           const first = document.createElement("span");
@@ -45,7 +45,7 @@ def begin(page: Page) -> None:
 
 
 def walk(page: Page, most: int = 400) -> list[dict[str, Any]]:
-    """What Tab stops at, in order, until it comes round."""
+    """List the elements that Tab reaches, in order, until it returns to the first."""
     stops: list[dict[str, Any]] = []
     begin(page)
     for _ in range(most):

@@ -1,7 +1,4 @@
-"""Fixtures of the browser's tests: Debian's chromium through playwright, servers, and pages that must not complain.
-
-Roots and servers are made in site.py.
-"""
+"""Fixtures of the browser tests: Debian's chromium through playwright, servers, and pages without console errors."""
 
 from __future__ import annotations
 
@@ -35,13 +32,13 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with something of everything, made once and only copied."""
+    """Make a root with jobs of every kind once; tests copy it."""
     return furnish(tmp_path_factory.mktemp("model") / "shop")
 
 
 @pytest.fixture(scope="session")
 def furnished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A copy of it for tests that only look."""
+    """Serve a copy of the root for tests that change nothing."""
     root = shutil.copytree(model, tmp_path_factory.mktemp("furnished") / "shop", symlinks=True)
     site = Site(root=root).start()
     yield site
@@ -50,7 +47,7 @@ def furnished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Site]:
-    """A root without any job, of one test alone."""
+    """Serve an empty root for one test."""
     site = Site(root=init(tmp_path / "shop")).start()
     yield site
     site.stop()
@@ -58,7 +55,7 @@ def fresh(tmp_path: Path) -> Iterator[Site]:
 
 @dataclass
 class Visit:
-    """A person at a page. `complaints` is all that the browser's console said, and every address beyond the server."""
+    """A user of the page. `complaints` has all messages of the browser's console and all requests to other hosts."""
 
     site: Site
     context: BrowserContext
@@ -88,7 +85,7 @@ class Visit:
 
 @pytest.fixture
 def visit(chromium: Browser) -> Iterator[Callable[..., Visit]]:
-    """`visit(site)`: signed in by a link. At the end nothing may stand in the browser's console."""
+    """Return `visit(site)`, which signs in by a link. At the end the browser's console must be empty."""
     visits: list[Visit] = []
 
     def come(site: Site, **options: object) -> Visit:
@@ -109,7 +106,7 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Visit]]:
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A root without any job, for tests that only look."""
+    """Serve an empty root for tests that change nothing."""
     site = Site(root=init(tmp_path_factory.mktemp("bare") / "shop")).start()
     yield site
     site.stop()

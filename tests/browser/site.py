@@ -1,7 +1,4 @@
-"""Roots and servers for the browser's tests: a root with something of everything, and `farro web` on a free port.
-
-What is looked at in the browser lives in the tests.
-"""
+"""Roots and servers for the browser tests: a root with jobs of every kind, and `farro web` on a free port."""
 
 from __future__ import annotations
 
@@ -88,7 +85,7 @@ def init(root: Path) -> Path:
 
 
 def furnish(root: Path) -> Path:
-    """Ended well and badly, queued, delayed, tagged, hostile jobs; a task that waits for a person."""
+    """Add succeeded, failed, queued, delayed, tagged and hostile jobs, and a task that waits for a person."""
     init(root)
     (root / "tasks").mkdir(exist_ok=True)
     (root / "tasks/greet.json").write_text(json.dumps(TASK))
@@ -115,7 +112,7 @@ def furnish(root: Path) -> Path:
 
 @dataclass(kw_only=True)
 class Site:
-    """`farro web` for one root. It can be killed and started again on its port."""
+    """`farro web` for one root; it can be killed and restarted on its port."""
 
     root: Path
     port: int = field(default_factory=free_port)
@@ -150,7 +147,7 @@ class Site:
             return False
 
     def link(self) -> str:
-        """A sign-in link that works once, as `farro web --link` prints one."""
+        """Create a sign-in link that works once, as `farro web --link` does."""
         return access_keys.link(self.url, access_keys.new_code(str(self.root), secrets.token_bytes))
 
     def ask(self, path: str) -> Any:

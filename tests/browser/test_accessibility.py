@@ -1,4 +1,4 @@
-"""Every page for who uses a keyboard or a screen reader, in light and dark: names, contrast, focus, reduced motion."""
+"""Every page with a keyboard or a screen reader, in light and dark: names, contrast, focus, reduced motion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be done from the page: kill, retry, bulk actions with a question before, answers to questions, new jobs."""
+"""Actions on the page: kill, retry, bulk actions with a confirmation, inbox answers, new jobs."""
 
 from __future__ import annotations
 

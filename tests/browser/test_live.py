@@ -1,4 +1,4 @@
-"""What changes while somebody looks: cards that move, output that streams, a server that goes and comes back."""
+"""Live updates: cards move, output streams, the server stops and returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job said, on its page: of which attempt, how much of it, in which colours, and whether more may come."""
+"""The output on a job's page: its attempt, its size, its colours, and whether more may come."""
 
 from __future__ import annotations
 

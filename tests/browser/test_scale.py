@@ -1,4 +1,4 @@
-"""A hundred thousand jobs: the board stays a page of cards, counts are right, a search answers, a change is seen."""
+"""A hundred thousand jobs: the board shows one page, counts are right, search works, changes appear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A swarm on the page: drawn from its queues, started and stopped there, with what was asked of it."""
+"""A swarm on the page: its drawing, starting and stopping it, and the list of its commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One program of the storm that is not farro's own command: `python member.py submitter|keeper|guard FOLDER NAME SEED`.
-
-Who starts and kills it lives in weather.py; workers are `farro worker` itself.
-"""
+"""Run a program of the storm that is no farro command: `python member.py submitter|keeper|guard FOLDER NAME SEED`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Machines on one switch, each a network namespace of its own; links that are cut, also in one direction only.
 
-What runs on the machines lives in weather.py. The switch has a namespace too: nothing of the host's own network is
-touched, and with the namespaces everything is gone. Needs root and CAP_NET_ADMIN.
+The switch has a namespace too: the host's own network stays untouched, and removing the namespaces removes everything.
+Needs root and CAP_NET_ADMIN.
 """
 
 from __future__ import annotations

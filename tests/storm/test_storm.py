@@ -1,6 +1,6 @@
-"""A storm over three workers' machines, with the server killed and links cut in between; then the history is judged.
+"""Run a storm over three workers' machines, kill the server and cut links; then check the history.
 
-The storm lives in weather.py, the checker in crash.history. Here is also what the checker would say of forged ones.
+The checker is tested too, with forged histories.
 """
 
 from __future__ import annotations

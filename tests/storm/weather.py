@@ -1,10 +1,8 @@
 """A storm over many machines: workers, a watchdog and submitters on machines of their own, around one Redis server.
 Processes are killed and stopped, the server is killed and started again, links are cut in both directions or in one.
 
-The machines' network lives in network.py, the programs in member.py, and what may be said afterwards in crash.history.
-
-Chance is seeded, the machine's own timing is not: the same seed gives the same kind of storm, not the same storm. Every
-history has every kind of blow at least once. A guard ends every process and removes the network, whatever happens.
+The random choices are seeded, the timing of the machine is not: the same seed gives a similar storm, not the same one.
+Every history has every kind of fault at least once. A guard always ends all processes and removes the network.
 """
 
 from __future__ import annotations
