@@ -1,7 +1,7 @@
 """Real filesystems under power cuts: a disk that logs every write and flush, and the images that a cut may leave.
 
 Run as a program, inside namespaces of its own (`in_namespace`): everything it mounts and starts ends with it, also when
-it is killed. What is played and judged lives in powerplays.
+it is killed.
 
 The disk is one file in a FUSE filesystem whose server keeps it in memory and logs each write and each fsync. A loop
 device on that file turns the filesystem's cache flushes into fsyncs. At a cut the image has every write up to the last

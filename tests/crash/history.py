@@ -1,6 +1,6 @@
 """Was anything lost, duplicated, or is there something unexpected? Pure judgement over a storm's history and its tree.
 
-Who makes the storm lives in storm.py. `read_tree` only reads; `check` touches nothing but its arguments, and is tested
+`read_tree` only reads; `check` touches nothing but its arguments, and is tested
 with histories that are wrong in one place each: a checker that says nothing proves nothing.
 """
 

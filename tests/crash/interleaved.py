@@ -1,6 +1,6 @@
 """What the scheduler plays: worlds of two workers, watchdogs, a manager, an operator, submitters; and what must hold.
 
-Choosing schedules lives in scheduler.py. A world is small on purpose: every schedule with one preemption is played.
+A world is small on purpose: every schedule with one preemption is played.
 
 Checked at every change (`World.changed`): who may write where (R1), one place for each job, decisions that only grow,
 nothing after a final one, nobody alive declared dead. Checked at the end (`World.verdict`), after healthy processes

@@ -1,7 +1,5 @@
 """A model of what a power cut leaves: calls recorded through the seam, and every disk that they allow at a cut.
 
-What is played before the cut and judged after it lives in powerplays; real filesystems live in blocklog.
-
 The disk of the model keeps less than any that farro promises `power` on, so that each sync in the code is needed by
 some state of it:
 

@@ -1,7 +1,4 @@
-"""What is played before the power goes, and what must hold after it: the plays of the power suites and their judge.
-
-Which states a cut may leave lives in powermodel (a model) and blocklog (real filesystems).
-"""
+"""What is played before the power goes, and what must hold after it: the plays of the power suites and their judge."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A deterministic scheduler: several farro "processes" in one Python process, of which exactly one runs at a time.
 
-Scenarios and what is checked live in interleaved.py; this module knows actors, points and schedules only.
+This module knows actors, points and schedules only.
 
 An actor is a greenlet with a FilesStore of its own. Every call that passes the seam of system/fs is a *point*: before a
 mutating call, before a look that a decision rests on, before a flock is tried or dropped, and before a verb's answer is

@@ -1,7 +1,4 @@
-"""Jobs that run after others, killed at every call: submitting, ending, unblocking and recovering them.
-
-The verbs of jobs without dependencies are played in test_kill_points; the machinery lives in verbplays.
-"""
+"""Jobs that run after others, killed at every call: submitting, ending, unblocking and recovering them."""
 
 from __future__ import annotations
 

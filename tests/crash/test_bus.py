@@ -1,7 +1,4 @@
-"""The files bus killed at every call: what was accepted stays, what was not is whole or absent, nothing is half.
-
-The seams are crash.seams; what the bus means without a crash lives in tests/contracts/test_bus.py.
-"""
+"""The files bus killed at every call: what was accepted stays, what was not is whole or absent, nothing is half."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The errno matrix: every mutating call of every verb × EIO ENOSPC EMFILE EINTR, once and for good; and every look.
 
-Kills live in test_kill_points; the plays themselves live in verbplays.
-
 Each ends in the answer or in a FarroError that says what and what next; what was stored before is intact; and when the
 trouble has passed, everything is finished by those who are there: nobody needs to die for it (the process that had the
 trouble lives on, its agent leaves as a worker's slot does).

@@ -1,7 +1,4 @@
-"""The journal's own promises: when it is freed, what it may forget, that nobody waits for it for ever, and the replay.
-
-Kills and errors at each of its calls live in test_kill_points and test_errno, power cuts in test_power_model.
-"""
+"""The guarantees of the journal: when it is freed, what it may forget, that no process waits forever, and the replay."""
 
 from __future__ import annotations
 

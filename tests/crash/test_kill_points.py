@@ -1,7 +1,5 @@
 """Kill at every mutating call: of every verb, and of every verb paired with every point of the recovery that follows.
 
-The plays themselves live in verbplays; real SIGKILLs at real system calls live in their own suite.
-
 A kill is tried before each call, after each that shows what was done, and each write is also torn in half. What is left
 is drained by healthy processes and judged: lost, duplicated, unexpected.
 """

@@ -1,7 +1,4 @@
-"""The ledger killed at every call, and under a power cut: a call is absent or counts, once, and never as nothing.
-
-The seams are crash.seams, the disk is crash.powermodel; what the ledger does in peace lives in tests/contracts.
-"""
+"""The ledger killed at every call, and under a power cut: a call is absent or counts, once, and never as nothing."""
 
 from __future__ import annotations
 

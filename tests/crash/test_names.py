@@ -1,7 +1,4 @@
-"""A named enqueue killed at every call: the name and its job are there together, or the name is as it was.
-
-The seams are crash.seams; what the names mean without a crash lives in tests/contracts/test_names.py.
-"""
+"""A named enqueue killed at every call: the name and its job are there together, or the name is as it was."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Power cuts on the model of a disk (RELIABILITY 21): after each, every acknowledgement holds, and nothing is torn.
 
-The model lives in powermodel, the plays and the judge in powerplays. That this suite can fail: test_power_can_fail.
+test_power_can_fail proves that this suite can fail.
 """
 
 from __future__ import annotations

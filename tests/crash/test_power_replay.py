@@ -1,6 +1,6 @@
 """Power cuts on real filesystems (RELIABILITY 21): block writes are replayed up to a flush, with any of those after it.
 
-The disk that logs, and the images, live in blocklog. Needs root, loop devices, FUSE and mfusepy.
+Needs root, loop devices, FUSE and mfusepy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Power cuts in a plan that syncs what its steps have done: the next boot's attempt resumes, and never on half a file.
-
-The model of the disk lives in powermodel. What the store itself promises over a cut is test_power_model's.
-"""
+"""Power cuts in a plan that syncs its steps' results: the attempt after the boot resumes, never from a torn file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A storm of kills and stops over real processes; then the history is checked: lost, duplicated, unexpected.
 
-The storm lives in storm.py, the checker in history.py. Here is also the test of the checker: what it would say.
+The checker is tested too, with forged histories.
 """
 
 from __future__ import annotations
