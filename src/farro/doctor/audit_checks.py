@@ -1,7 +1,4 @@
-"""Checks of the audit log (SPEC-1 §8): a probe that writes, syncs and rotates; its size; a torn tail.
-
-The log itself lives in observe.audit and audit_file. The probe writes beside it, not into it.
-"""
+"""Check the audit log (SPEC-1 §8): its tail, its size, and a probe that writes, syncs and rotates beside it."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ def _is_event(line: bytes) -> bool:
 
 
 def _probe(folder: str, policy: AuditPolicy, clock: Clock) -> Finding:
-    """As the configured mode writes, into small files: so that rotation is seen too."""
+    """Write as the configured mode does, into small files, so that rotation is tried too."""
     if not os.path.isdir(folder):
         return failed(f"{folder} is missing", "transitions would not be told", "farro init")
     try:
@@ -76,7 +73,7 @@ def _probe(folder: str, policy: AuditPolicy, clock: Clock) -> Finding:
             lines = b"".join(fs.read_bytes(f"{home}/{name}") for name in kept).splitlines()
     except OSError as error:
         if error.errno == errno.EROFS:
-            raise  # told once, for the whole root
+            raise  # reported once, for the whole root
         return failed(
             f"{folder} cannot be written: {error.strerror}",
             "transitions would not be told; give the folder to whoever runs the daemons, or make room",

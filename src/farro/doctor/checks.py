@@ -1,7 +1,4 @@
-"""What doctor asks: a check with a stable id, and what it finds. Every room that has something to check offers some.
-
-Running and judging them lives in operations.doctor; who collects them is app. docs/doctor.md lists every id.
-"""
+"""A check of `farro doctor`, with a stable id, and its finding. docs/doctor.md lists every id."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ from farro.lazy_dataclass import dataclass
 
 Verdict = Literal["ok", "warning", "failed"]
 
-EXAMPLES = 5  # of a kind of trouble: the others are counted
+EXAMPLES = 5  # shown per kind of trouble; the others are only counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Invariant: what is not ok has a cause and a command that repairs it."""
+    """The result of a check. Invariant: a finding that is not ok has a cause and a command that repairs it."""
 
     verdict: Verdict
     found: str  # one line
-    cause: str = ""  # what it means, and what the repair does
-    repair: tuple[str, ...] = ()  # commands for a shell, in order; those of farro get the root by doctor
-    details: tuple[str, ...] = ()  # places, at most a few
+    cause: str = ""  # what the trouble means, and what the repair does
+    repair: tuple[str, ...] = ()  # shell commands, in order; doctor adds --root to those of farro
+    details: tuple[str, ...] = ()  # paths, at most a few
 
     def __post_init__(self) -> None:
         assert self.verdict == "ok" or (self.cause and self.repair), self.found
@@ -31,8 +28,8 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """`look` may raise OSError or FarroError: then it could not be checked, which is a failure too. A `quick` one
-    starts no process and its time does not grow with the jobs: daemons that start strictly run these."""
+    """One check. `look` may raise OSError or FarroError, which counts as a failure. A `quick` check starts no process
+    and its time does not grow with the number of jobs: daemons that start strictly run these."""
 
     id: str  # kebab-case; never changes: docs/conformance.md and people's scripts name it
     title: str
@@ -56,17 +53,17 @@ def failed(found: str, cause: str, *repair: str, details: tuple[str, ...] = ()) 
 
 
 def edit(path: str) -> str:
-    """The command for what only a person can put right."""
+    """Return the command that opens a file for a person to correct."""
     return f'"${{EDITOR:-vi}}" {quoted(path)}'
 
 
 def own(path: str) -> str:
-    """The command that gives a folder to whoever types it."""
+    """Return the command that makes its caller the owner of a folder."""
     return f'sudo chown -R "$(id -u):$(id -g)" {quoted(path)}'
 
 
 def quoted(text: str) -> str:
-    """As one word of a shell."""
+    """Quote a text as one word of a shell."""
     safe = text and all(letter.isalnum() or letter in "/._-+:@%=," for letter in text) and text.isascii()
     return text if safe else "'" + text.replace("'", "'\"'\"'") + "'"
 

@@ -1,7 +1,4 @@
-"""SPEC-1's conformance profile, STRICT-MVP v1.0: the values that it pins, and its checklist. Pure.
-
-What a root has of them is told by operations.policy_lock; running the checklist lives in operations.doctor.
-"""
+"""SPEC-1's conformance profile, STRICT-MVP v1.0: the values that it pins, and its checklist. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def _said(value: Any) -> str:
 
 
 def differences(wanted: Any, found: Any, path: str = "", *, more: bool = True) -> Iterator[Difference]:
-    """Where the two differ, by path. Not `more`: what only `found` has does not count."""
+    """Yield where the two differ, by path. Without `more`, members that only `found` has do not count."""
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         for name in (*wanted, *(name for name in found if more and name not in wanted)):
             inner = f"{path}.{name}" if path else str(name)
@@ -65,7 +62,7 @@ def differences(wanted: Any, found: Any, path: str = "", *, more: bool = True) -
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChecklistItem:
-    """One line of the checklist, and the checks that show it; none: all of them."""
+    """One line of the checklist, and the checks that prove it; none means all of them."""
 
     words: str
     checks: tuple[str, ...]

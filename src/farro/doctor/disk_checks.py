@@ -1,7 +1,4 @@
-"""Checks of what a root lies on: the filesystem, its devices, its room, its permissions, the clock. They only look.
-
-What the filesystem can do is tried in system.disk_probes.
-"""
+"""Check what a root is stored on: filesystem, devices, free space, permissions, clock. Read only."""
 
 from __future__ import annotations
 
@@ -59,8 +56,8 @@ def checks(
     min_free_bytes: int,
     now: Callable[[], datetime],
 ) -> list[Check]:
-    """`folders`: those between which jobs are moved, relative to the root; `apart`: those that a rename does not reach.
-    `config`: the path of the config, for repairs."""
+    """Return the checks. `folders`: those between which jobs are moved, relative to the root; `apart` returns those of
+    them that a rename cannot reach; `config`: the path of the config, for repairs."""
     return [
         Check(id="python", title="Python", look=_python, quick=True),
         Check(
@@ -110,7 +107,7 @@ def _kind(root: str, folders: Sequence[str], config: str, durable: bool) -> Find
 
 
 def judge(mount: Mount, root: str, config: str, durable: bool, has_journal: Callable[[Mount], bool | None]) -> Finding:
-    """What a root may expect of that mount."""
+    """Judge whether a root may be on this mount."""
     kind, where = mount.kind, f"{mount.kind or 'an unknown filesystem'} at {mount.point}"
     if kind in NETWORK or kind.startswith("fuse"):
         return failed(
@@ -135,6 +132,12 @@ def judge(mount: Mount, root: str, config: str, durable: bool, has_journal: Call
         return _not_promised(where, "folders of a lower layer cannot be renamed, and power cuts are not promised", root)
     if kind not in PROMISED:
         return _not_promised(where, "durability power is promised on ext4 with a journal, xfs and btrfs", root)
+    return _power_cuts(mount, where, config, has_journal)
+
+
+def _power_cuts(mount: Mount, where: str, config: str, has_journal: Callable[[Mount], bool | None]) -> Finding:
+    """Judge whether acknowledged jobs survive a power cut on this mount."""
+    kind = mount.kind
     if barriers := sorted(_NO_BARRIER & mount.options):
         return warning(
             f"{where}, mounted with {barriers[0]}",
@@ -192,21 +195,18 @@ def _same_device(root: str, config: str, apart: Sequence[str], allowed: bool) ->
 
 
 def outermost(names: Sequence[str]) -> list[str]:
-    """Without those that lie in another one of them."""
+    """Return the names that are not inside another of them."""
     return [name for name in names if not any(name.startswith(f"{other}/") for other in names)]
 
 
 # --- room, rights, time ---
 
 
-def _read_only(path: str) -> bool:
-    return mounts.disk_space(path).read_only
-
-
 def _permissions(root: str, folders: Sequence[str]) -> Finding:
     needed = [root, f"{root}/agents", f"{root}/jobs", f"{root}/logs"]
-    if (fixed := next((path for path in needed if os.path.isdir(path) and _read_only(path)), None)) is not None:
-        point = mounts.mount_of(fixed).point
+    read_only = [path for path in needed if os.path.isdir(path) and mounts.disk_space(path).read_only]
+    if read_only:
+        point = mounts.mount_of(read_only[0]).point
         return failed(
             f"{point} is mounted read-only",
             "nothing can be queued, worked or told here; mount it for writing. dmesg says whether the kernel made it "
@@ -254,7 +254,7 @@ def _permissions(root: str, folders: Sequence[str]) -> Finding:
 
 
 def _locks(root: str) -> list[str]:
-    """Those that farro waits for (leases.exclusively)."""
+    """Return the lock files that farro waits for (leases.exclusively)."""
     found = [f"{root}/logs/.audit.lock"]
     with contextlib.suppress(FileNotFoundError):
         found += sorted(f"{root}/jobs/{name}/.lock" for name in fs.listdir(f"{root}/jobs"))
@@ -286,7 +286,7 @@ def _inodes(root: str) -> Finding:
 
 
 def _clock(root: str, folders: Sequence[str], now: datetime) -> Finding:
-    """Not before what was written last: a clock that stands at 1970 delays jobs for ever and prunes nothing."""
+    """Check that the clock is not before the last write: a clock at 1970 delays jobs for ever and prunes none."""
     newest = max((_modified(f"{root}/{name}") for name in ("", *folders)), default=0.0)
     behind = newest - now.timestamp()
     if behind > 60:

@@ -1,7 +1,4 @@
-"""Trying what a store needs of its filesystem, in a scratch folder: renames, links, leases, notices, syncs.
-
-What it is and how full lives in system.disk_checks; what the store does with it, in stores.files.
-"""
+"""Probe what a store needs of its filesystem, in a scratch folder: renames, links, leases, inotify, syncs."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from farro.host import fs, inotify, leases, mounts, trees
 
 _PATIENCE_S = 20.0
 _NOTICE_S = 2.0
-# What another process sees of a lease: whether it can have it, and that it is free again when that process was killed.
+# Another process that tries to take a lease (exit code 3: held) and, with a second argument, kills itself with it.
 _TRY = """
 import fcntl, os, signal, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
@@ -30,7 +27,7 @@ if sys.argv[2:]:
 
 
 def checks(folder: str) -> list[Check]:
-    """Each makes a scratch folder in `folder` and removes it again."""
+    """Return the probes. Each makes a scratch folder in `folder` and removes it again."""
 
     def probe(name: str, title: str, look: Callable[[str], Finding], *, quick: bool = True) -> Check:
         def run() -> Finding:

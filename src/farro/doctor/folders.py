@@ -11,7 +11,7 @@ from farro.jobs.states import Status
 
 
 def wanted_folders(roles: Iterable[str]) -> list[str]:
-    """Every folder that the store needs, relative to the root, parents first."""
+    """Return every folder that the store needs, relative to the root, parents first."""
     wanted = ["agents", "jobs", "logs"]
     wanted += [
         f"jobs/{name}"
@@ -25,8 +25,8 @@ def wanted_folders(roles: Iterable[str]) -> list[str]:
 
 
 def make_root(root: str, roles: Iterable[str]) -> list[str]:
-    """Every folder that the store needs; what is there already is kept, what was missing is answered. Folders appear
-    before the root is used (R7: the store never makes a parent by itself)."""
+    """Make every folder that the store needs; return those that were missing. They exist before the root is used (R7:
+    the store never makes a parent by itself)."""
     wanted = wanted_folders(roles)
     missing = [name for name in wanted if not os.path.isdir(f"{root}/{name}")]
     for name in missing:

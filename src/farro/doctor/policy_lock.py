@@ -1,7 +1,7 @@
-"""policy.lock.json: what a root's work is pinned to, in one file that can be reviewed: parameters, policies, schemas.
+"""policy.lock.json: the parameters, policies and schemas that a root's work is pinned to, in one reviewable file.
 
-Which values SPEC-1 pins lives in operations.profile. The file has no times and no machine in it: the same root writes
-the same bytes, so that git shows a difference when, and only when, a policy changed.
+The file contains no times and no names of machines: the same root writes the same bytes, so that git shows a difference
+if and only if a policy changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LIMIT = 4 << 20
 
 
 def lock(root: str, settings: Settings, *, tries: Mapping[str, int]) -> dict[str, Any]:
-    """What holds in that root now. `tries`: of calls, by kind of provider (http, cli)."""
+    """Return what is in force in a root now. `tries`: attempts of calls, by kind of provider (http, cli)."""
     return {
         "lock_version": LOCK_VERSION,
         "config_version": settings.version,
@@ -38,7 +38,7 @@ def lock(root: str, settings: Settings, *, tries: Mapping[str, int]) -> dict[str
 
 
 def parameters(settings: Settings, tries: Mapping[str, int]) -> dict[str, Any]:
-    calls, jobs = RetryPolicy(), settings.retry  # calls of providers are pinned in the program itself
+    calls, jobs = RetryPolicy(), settings.retry  # the retries of provider calls are constants of the program
     return {
         "schemas": {name: _version_of(name) for name in schemas()},
         "backoff": {
@@ -87,7 +87,7 @@ def parameters(settings: Settings, tries: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _whole(value: float) -> int | float:
-    """1800.0 and 1800 are one number, and one text."""
+    """Return a whole number as int, so that 1800.0 and 1800 are written alike."""
     rounded = round(value, 6)
     return int(rounded) if rounded == int(rounded) else rounded
 
@@ -97,7 +97,7 @@ def _version_of(name: str) -> str:
 
 
 def policies(root: str, settings: Settings) -> dict[str, Any]:
-    """AGENTS.md and every role's, each with its version and its hash; None for one that is not there."""
+    """Return version and hash of AGENTS.md and of every role's policy; None for an absent one."""
     names = ["AGENTS.md", *(f"agents/{role}/AGENTS-ROLE.md" for role in sorted(settings.all_roles()))]
     return {name: _policy(f"{root}/{name}", name) for name in names}
 
@@ -127,7 +127,7 @@ def text_of(locked: Mapping[str, Any]) -> str:
 
 
 def write(root: str, locked: Mapping[str, Any]) -> bool:
-    """Whether the file changed."""
+    """Write the lock; return whether the file changed."""
     path, text = f"{root}/{FILE}", text_of(locked).encode()
     if os.path.lexists(path) and fs.read_bytes(path, len(text)) == text:
         return False
@@ -136,7 +136,7 @@ def write(root: str, locked: Mapping[str, Any]) -> bool:
 
 
 def read(root: str) -> dict[str, Any] | None:
-    """The lock as it was written; None: there is none. InputError: it is no lock."""
+    """Return the lock as it was written, None if there is none. InputError: the file is no lock."""
     path = f"{root}/{FILE}"
     try:
         data = json.loads(fs.read_regular(path, _LIMIT))
@@ -150,5 +150,5 @@ def read(root: str) -> dict[str, Any] | None:
 
 
 def compare(written: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """Where what is differs from what was locked."""
+    """Return where the present values differ from the locked ones."""
     return list(differences(written, json.loads(json.dumps(now))))

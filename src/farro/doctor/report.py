@@ -1,7 +1,4 @@
-"""Running checks and judging them: what is found, whether it passes, and the checklist of SPEC-1's profile.
-
-What is checked lives in the rooms (ports.checks); which of them there are, in app; how it is shown, in cli.
-"""
+"""Run checks, decide whether they pass, and fill in the checklist of SPEC-1's profile."""
 
 from __future__ import annotations
 
@@ -54,12 +51,12 @@ class Examination:
         return not self.bad()
 
     def bad(self) -> list[CheckResult]:
-        """What keeps it from passing."""
+        """Return the results that keep the examination from passing."""
         enough = ("failed", "warning") if self.strict else ("failed",)
         return [result for result in self.results if result.finding.verdict in enough]
 
     def troubles(self) -> list[CheckResult]:
-        """All that is not ok, the worst first."""
+        """Return all results that are not ok, the worst first."""
         found = [result for result in self.results if result.finding.verdict != "ok"]
         return sorted(found, key=lambda result: _ORDER[result.finding.verdict])
 
@@ -68,7 +65,7 @@ class Examination:
 
 
 def examine(checks: Sequence[Check], *, root: str, strict: bool, named: bool = True) -> Examination:
-    """Run every check. `named`: the commands of farro among the repairs name the root; else they find it here."""
+    """Run every check. `named`: add --root to farro's commands among the repairs; else they use the current folder."""
     results = tuple(
         CheckResult(id=check.id, title=check.title, finding=_rooted(_run(check, root), root if named else None))
         for check in checks
@@ -88,7 +85,7 @@ def _run(check: Check, root: str) -> Finding:
     except (OSError, FarroError) as error:
         culprit = getattr(error, "filename", None)
         if getattr(error, "errno", None) == errno.EROFS and str(culprit).startswith(root):
-            return ok("not tried: mounted read-only, see `permissions`")  # one cause, told once
+            return ok("not tried: mounted read-only, see `permissions`")  # one cause, reported once
         look = f"ls -ld {quoted(str(culprit))}" if culprit else "farro doctor --json"
         return failed(f"could not be checked: {error}", "something that it needs cannot be read or made", look)
 
@@ -104,7 +101,7 @@ def _rooted(finding: Finding, root: str | None) -> Finding:
 
 
 def admit(checks: Sequence[Check], what: str, root: str) -> None:
-    """Refuse to start `what` where a quick check does not pass, warnings among them."""
+    """Raise Refused if a quick check has a warning or failure, so that `what` does not start."""
     told = examine([check for check in checks if check.quick], root=root, strict=True)
     if told.passed:
         return
@@ -118,7 +115,7 @@ def admit(checks: Sequence[Check], what: str, root: str) -> None:
 
 
 def conformance_checks(root: str, locked: Callable[[], Mapping[str, Any]], *, config: str) -> list[Check]:
-    """What the profile pins, section by section; the lock; and a job from end to end."""
+    """Return the checks of what the profile pins, section by section, of the lock, and of a job from end to end."""
 
     def section(name: str) -> Check:
         def look() -> Finding:
@@ -151,7 +148,7 @@ def _lock(root: str, locked: Callable[[], Mapping[str, Any]]) -> Finding:
 
 
 def _example(root: str) -> Finding:
-    """In a root of its own beside the jobs: on the same filesystem, and nobody's queue is touched."""
+    """Run an example job in a root of its own: on the same filesystem, without touching the queue."""
     with scratch(f"{root}/jobs") as home:
         for words in (["init"], ["enqueue", "--id", "example", "--", "true"], ["worker", "--drain"]):
             argv = [sys.executable, "-P", "-m", "farro", *words[:1], "--root", home, *words[1:]]
@@ -167,7 +164,7 @@ def _example(root: str) -> Finding:
 
 
 def checklist(told: Examination) -> list[dict[str, Any]]:
-    """SPEC-1's checklist, item by item."""
+    """Return SPEC-1's checklist, item by item."""
     verdicts = {result.id: result.finding.verdict for result in told.results}
     enough = ("ok",) if told.strict else ("ok", "warning")
     items = []

@@ -1,8 +1,4 @@
-"""Making a root: the folders, and the files that a person edits. What is there already is kept.
-
-The folders that the store needs are listed in the store; the policies' texts are in policies/; presets of agents live
-in presets.
-"""
+"""Make a root: its folders, and the files that a person edits. Existing ones are kept."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ _IGNORED = """# farro: the state of the queue and of swarms. Its policies, confi
 /logs/
 /swarms/
 """
-# As farro wrote it before. Another first line each time: it tells lines that were never there from lines taken out.
+# Earlier versions. Each has its own first line, which distinguishes lines that were never there from removed ones.
 _IGNORED_BEFORE = (
     """# farro: the state of the queue. Its policies, config, schemas and tasks are yours to keep.
 /agents/*/incoming/
@@ -89,7 +85,7 @@ _IGNORED_BEFORE = (
 
 
 def init(root: str, settings: Settings) -> list[str]:
-    """Make `root` a farro root; answers what was missing, relative to it. Safe to repeat."""
+    """Make `root` a farro root; return what was missing, relative to it. Safe to repeat."""
     _make_folder(root)
     roles = settings.all_roles()
     made = make_root(root, roles)
@@ -97,7 +93,7 @@ def init(root: str, settings: Settings) -> list[str]:
         if not os.path.isdir(f"{root}/{name}"):
             fs.mkdir(f"{root}/{name}")
             made.append(name)
-            if name == "tasks":  # not when it is there: whoever took this file out does not want it again
+            if name == "tasks":  # only with the folder: a person who deleted this file does not want it back
                 fs.write_atomic(f"{root}/tasks/README.md", _TASKS.encode(), sync=True)
                 made.append("tasks/README.md")
     files = {"AGENTS.md": _policy("every-role")}
@@ -119,7 +115,7 @@ def init(root: str, settings: Settings) -> list[str]:
 
 
 def set_store(root: str, address: str) -> str | None:
-    """Have the config of a root say where its jobs lie. The line to add, where it is YAML: nothing was written."""
+    """Set the store in the config of a root. A YAML config is not changed: the line to add is returned."""
     path = f"{root}/{CONFIG}"
     if not os.path.lexists(path):
         return f"store: {json.dumps(address)}"
@@ -131,7 +127,7 @@ def set_store(root: str, address: str) -> str | None:
 
 
 def first_config() -> dict[str, object]:
-    """The config of a new root: what SPEC-1 requires, at its defaults."""
+    """Return the config of a new root: what SPEC-1 requires, at its defaults."""
     defaults = Settings()
     return {
         "$schema": SCHEMA_LINE,
@@ -151,7 +147,7 @@ def as_text(config: object) -> str:
 
 
 def _spelled(value: object, indent: str) -> str:
-    """As a person writes it: lists of words on one line."""
+    """Format JSON as a person writes it: lists of words on one line."""
     more = indent + "  "
     if isinstance(value, dict) and value:
         members = (f"{more}{json.dumps(name)}: {_spelled(member, more)}" for name, member in value.items())
@@ -166,9 +162,9 @@ def _policy(name: str) -> str:
 
 
 def renew_ignored(root: str) -> list[str]:
-    """Give a root that an older farro made the lines of .gitignore that it has not got: else `git add --all` takes logs
-    and plans of swarms, which may hold passwords. Only where farro's lines stand as it wrote them: whoever took some of
-    them out again meant it. [test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_changed_them]"""
+    """Add the missing lines to the .gitignore of a root that an older farro made: else `git add --all` adds logs and
+    plans of swarms, which may contain passwords. Only if farro's lines are unchanged: a person who removed some meant
+    it. [test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_changed_them]"""
     there = _ignored(root) or ""
     whole = there if there.endswith("\n") else f"{there}\n"
     for before in _IGNORED_BEFORE:
@@ -179,7 +175,7 @@ def renew_ignored(root: str) -> list[str]:
 
 
 def _ignore_state(root: str) -> list[str]:
-    """Lines for .gitignore, once. What else is in it is kept."""
+    """Add farro's lines to .gitignore once; other lines are kept."""
     there = _ignored(root)
     if there is None:
         return []
@@ -191,7 +187,7 @@ def _ignore_state(root: str) -> list[str]:
 
 
 def _ignored(root: str) -> str | None:
-    """What .gitignore says. None: a link, or not to be read, which is a person's own arrangement."""
+    """Return the content of .gitignore; None for a link or an unreadable file, which a person arranged."""
     path = f"{root}/.gitignore"
     try:
         return fs.read_bytes(path).decode("utf-8", "surrogateescape") if os.path.lexists(path) else ""
@@ -204,7 +200,7 @@ def _write_ignored(root: str, text: str) -> None:
 
 
 def _make_folder(path: str) -> None:
-    """The root's folder and what is missing above it."""
+    """Make the root's folder and its missing parents."""
     missing: list[str] = []
     while not os.path.isdir(path):
         if os.path.lexists(path):

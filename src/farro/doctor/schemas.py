@@ -1,7 +1,6 @@
-"""The schema files of a root, schemas/*.json: JSON Schema of each kind of document, from the models that check them.
+"""Generate the schema files of a root, schemas/*.json, from the models that validate each kind of document.
 
-What an annotation means in JSON Schema lives in documents.json_schema; who writes the files, in roots and in
-scripts/schemas.py, which keeps the copies of this repository. The versions are those of SPEC-1's conformance profile.
+The versions are those of SPEC-1's conformance profile.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ VERSION = "1.0.0"
 
 
 def schemas() -> dict[str, str]:
-    """The text of each file, by its name."""
+    """Return the text of each file, by its name."""
     made = {
         "prompt": ("An agent prompt (prompt.json)", _for_people(schema(AgentPrompt)), VERSION),
         "agents-config": ("The config of a root for agents (agents-config.json)", _config(), VERSION),
@@ -38,12 +37,12 @@ def _text(name: str, title: str, body: dict[str, Any], version: str) -> str:
 
 
 def _for_people(body: dict[str, Any]) -> dict[str, Any]:
-    """Files that people write may name their schema."""
+    """Permit `$schema` in files that people write."""
     return {**body, "properties": {"$schema": {"type": "string"}, **body["properties"]}}
 
 
 def _config() -> dict[str, Any]:
-    """With what SPEC-1 §3.1 requires: for agents. A queue of commands does without (config.check_contract)."""
+    """Require what SPEC-1 §3.1 requires for agents. A queue of commands does not need it (config.check_contract)."""
     body = _for_people(schema(Settings))
     security = {**body["properties"]["security"], "required": ["max_job_bytes", "payload_allowlist"]}
     body["properties"]["security"] = security
@@ -51,13 +50,13 @@ def _config() -> dict[str, Any]:
 
 
 def _job() -> dict[str, Any]:
-    """farro writes every field, always."""
+    """Require every field: farro always writes all of them."""
     body = schema(Lifecycle)
     return {**body, "required": list(body["properties"])}
 
 
 def _plan() -> dict[str, Any]:
-    """In the forms that people write (plans.forms), not in the one that they become."""
+    """Describe the forms that people write (plans.forms), not the internal one."""
     step = _step()
     state: dict[str, Any] = {name: {} for name in (*TASK_STATE, "job_name")}
     task = {**step, "properties": {**step["properties"], **state}}

@@ -1,7 +1,4 @@
-"""Starts one process and waits for it: direct exec, files for stdin, stdout and stderr, nothing inherited.
-
-What a step is lives in execution. Ending trees, names of processes, limits and cgroups are the modules beside this
-one, and can be reached through it.
+"""Start one process and wait for it: direct exec, files for stdin, stdout and stderr, nothing inherited.
 
 Decisions, each measured or learned:
 - No `preexec_fn`: it runs Python between fork and exec, where another thread may have held any lock (deadlock), and it
@@ -10,9 +7,9 @@ Decisions, each measured or learned:
   reads the terminal, and a step could read the operator's keys. Without a controlling terminal neither can happen.
   It costs nothing measurable more.
 - Output goes straight into files: bounded memory whatever a step prints, and no pump threads. Input is the file itself:
-  any size, any bytes, and a reader that stops early (`head`) hurts nobody.
-- What is said on stderr is appended: a script's `> /dev/stderr` opens the file anew and empties it, and what it says
-  after that would lie behind a hole of NULs. Not so stdout: who writes an archive there seeks back to its headers.
+  any size, any bytes, and a reader that stops early (`head`) causes no error.
+- stderr is opened for appending: a script's `> /dev/stderr` opens the file again and truncates it, and later output
+  would follow a hole of NULs. Not so stdout: a program that writes an archive there seeks back to its headers.
 - Waiting is a poll on a pidfd: no SIGCHLD handler, no busy loop, and it can be woken by another descriptor.
 
 Tests: tests/host/test_processes.py.
@@ -27,7 +24,6 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Literal, Protocol
 
 from farro.host import fs, process_limits, process_tree
@@ -85,39 +81,39 @@ Reason = Literal[
 class Exit:
     """How a process ended, and what it used (with its reaped children)."""
 
-    code: int  # as a shell says it: 128 + n when ended by signal n
+    code: int  # as a shell reports it: 128 + n when ended by signal n
     signal: int | None
     duration_s: float
     user_s: float
     system_s: float
-    # The kernel counts from the spawn, when the child still shares the worker's memory: never less than the worker's.
+    # The kernel counts from the spawn, when the child still shares the worker's memory: at least the worker's size.
     max_rss_kb: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotStarted:
-    """The command could not be executed. A result of that step, not an error of the worker."""
+    """Why a command could not be executed. A result of that step, not an error of the worker."""
 
     reason: Reason
     message: str
 
     @property
     def code(self) -> int:
-        """As a shell says it."""
+        """Return the exit code that a shell would report."""
         return 127 if self.reason == "not_found" else 126
 
     @property
     def passing(self) -> bool:
-        """The machine's trouble, not the command's: it may start later."""
+        """Return whether the machine lacks resources, so that the command may start later."""
         return self.reason == "no_resources"
 
 
 class Enclosure(Protocol):
-    """What stands around a process that was started in a sandbox."""
+    """What encloses a process that was started in a sandbox."""
 
     def ended(self) -> tuple[float, float, int] | None:
-        """Called once when the process has ended: returns when nothing inside lives, with what was used there (user and
-        system seconds, largest memory in KiB); None when that is not known."""
+        """Wait until no process inside is alive; return what they used (user and system seconds, largest memory in
+        KiB), None if unknown. Called once, when the enclosing process has ended."""
 
 
 def start(
@@ -133,45 +129,34 @@ def start(
     pass_fds: Sequence[int] = (),
     spawn: Spawn | None = None,
 ) -> Process | NotStarted:
-    """Execute `argv`: never a shell. `stdout` and `stderr` are created and must not exist; `stdin` None is /dev/null.
-    A number is a descriptor, and is closed here.
+    """Execute `argv` without a shell. `stdout` and `stderr` are created and must not exist. `stdin` is a path, None for
+    /dev/null, or a descriptor, which is closed here.
 
-    `executable` is the file to execute when it is not to be looked for on the PATH of `env`. `pass_fds` are inherited
-    beside the three streams. `spawn` makes the one call that forks, perhaps on a thread that has given up rights.
-    Raises StorageTrouble when the disk does not take the two files, OSError when `stdin` cannot be opened.
+    `executable` is the file to execute instead of searching argv[0] on the PATH of `env`. `pass_fds` are inherited in
+    addition to the three streams. `spawn` makes the call that forks, perhaps on a thread that has dropped rights.
+    Raises StorageTrouble when the two files cannot be created, OSError when `stdin` cannot be opened.
     """
     if limits is not None and not process_limits.available():
         return NotStarted(reason="not_supported", message="limits can be set on Linux only")
     with contextlib.ExitStack() as opened:
+        streams = _open_streams(opened, stdin, stdout, stderr)
 
-        def kept(fd: int) -> int:
-            opened.callback(os.close, fd)
-            return fd
+        def fork() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                argv,
+                executable=executable,
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+                cwd=cwd,
+                env=env,
+                start_new_session=True,
+                pass_fds=pass_fds,
+            )
 
-        stdin_fd = (
-            subprocess.DEVNULL if stdin is None else kept(stdin if isinstance(stdin, int) else fs.open_read(stdin))
-        )
-        stdout_fd, stderr_fd = (
-            kept(fs.retried(partial(fs.create_file, path, append=append), path, time.sleep))
-            for path, append in ((stdout, False), (stderr, True))
-        )
         started_s = time.monotonic()
         try:
             with process_tree.starting():
-
-                def fork() -> subprocess.Popen[bytes]:
-                    return subprocess.Popen(
-                        argv,
-                        executable=executable,
-                        stdin=stdin_fd,
-                        stdout=stdout_fd,
-                        stderr=stderr_fd,
-                        cwd=cwd,
-                        env=env,
-                        start_new_session=True,
-                        pass_fds=pass_fds,
-                    )
-
                 process = Process(fork() if spawn is None else spawn(fork), started_s)
         except (OSError, ValueError) as error:
             return _not_started(error, executable or argv[0], cwd)
@@ -185,6 +170,24 @@ def start(
     return process
 
 
+def _open_streams(
+    opened: contextlib.ExitStack, stdin: str | int | None, stdout: str, stderr: str
+) -> tuple[int, int, int]:
+    """Open the three streams; `opened` closes them."""
+
+    def keep(fd: int) -> int:
+        opened.callback(os.close, fd)
+        return fd
+
+    if stdin is None:
+        stdin_fd = subprocess.DEVNULL
+    else:
+        stdin_fd = keep(stdin if isinstance(stdin, int) else fs.open_read(stdin))
+    stdout_fd = keep(fs.retried(lambda: fs.create_file(stdout, append=False), stdout, time.sleep))
+    stderr_fd = keep(fs.retried(lambda: fs.create_file(stderr, append=True), stderr, time.sleep))
+    return stdin_fd, stdout_fd, stderr_fd
+
+
 class Process:
     """A started process, leader of its own session and group. Belongs to the thread that waits for it."""
 
@@ -196,12 +199,12 @@ class Process:
         self._shell: Enclosure | None = None
         process_tree.started(self.pid)
         self._pidfd: int | None = None
-        # Old kernels, other systems, no descriptors left: `wait` then looks every few milliseconds instead.
+        # Old kernels, other systems, no descriptors left: `wait` then polls every few milliseconds instead.
         with contextlib.suppress(AttributeError, OSError):
             self._pidfd = os.pidfd_open(self.pid)
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
-        """Wait for its end; None when the time is over (timeout None: never) or `wake_fd` is readable first."""
+        """Wait for its end; None after the timeout (None: no timeout) or when `wake_fd` is readable first."""
         if self.exit is None:
             if self._pidfd is None:
                 self._wait_by_looking(timeout_s, wake_fd)
@@ -210,12 +213,12 @@ class Process:
         return self.exit
 
     def enclosed(self, shell: Enclosure) -> None:
-        """It is only the shell of what it was started for: a sandbox's monitor, which ends by itself when that has."""
+        """Register that this process is only a sandbox's monitor, which ends by itself after the step inside it."""
         self._shell = shell
         process_tree.spare(self.pid)
 
     def fileno(self) -> int | None:
-        """Readable when it has ended, for whoever waits for several; None: there is no such descriptor here."""
+        """Return a descriptor that is readable when the process has ended, None where there is none."""
         return self._pidfd
 
     def end(
@@ -226,7 +229,7 @@ class Process:
         while_waiting: Callable[[], None] | None = None,
         every_s: float = 1.0,
     ) -> tuple[int, ...]:
-        """`end_tree` of this process and of what carries `marker`; what could not be ended. Sets `exit`."""
+        """End this process, its tree and what carries `marker`; return the PIDs that did not end. Sets `exit`."""
         leader = self.pid if self.exit is None else None
         try:
             return end_tree(leader, marker, grace_s=grace_s, while_waiting=while_waiting, every_s=every_s)
@@ -256,7 +259,7 @@ class Process:
             return True
         try:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-        except ChildProcessError:  # somebody ignores SIGCHLD or waits for all: the status is lost, the end is certain
+        except ChildProcessError:  # SIGCHLD is ignored, or other code reaped it: the status is lost, the end is certain
             self._ended(255, 0.0, 0.0, 0)
             return True
         if pid == 0:
@@ -266,7 +269,7 @@ class Process:
 
     def _ended(self, code: int, user_s: float, system_s: float, max_rss_kb: int) -> None:
         process_tree.reaped(self.pid)
-        self._popen.returncode = code  # it was not Popen who waited: without this it warns of a child left behind
+        self._popen.returncode = code  # Popen did not reap it: without this it warns of a child that still runs
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
@@ -287,7 +290,7 @@ def _readable(fd: int, timeout_s: float | None, wake_fd: int | None) -> bool:
     poll.register(fd, select.POLLIN)
     if wake_fd is not None:
         poll.register(wake_fd, select.POLLIN)
-    # Rounded up: poll counts whole milliseconds, and one that returns early makes its caller spin.
+    # Rounded up: poll counts whole milliseconds, and a poll that returns early makes its caller spin.
     with RESTING:
         ready = poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
     return any(found == fd for found, _ in ready)

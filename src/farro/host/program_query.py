@@ -1,7 +1,5 @@
-"""Asking a program a question: run it, read a bounded answer, wait no longer than promised. Never raises for its sake.
-
-Steps of plans are run by processes.py; this is for short questions, such as `tool --describe`.
-"""
+"""Run a program and read a bounded answer within a time limit, such as `tool --describe`. The program's failures are
+returned, not raised."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _BLOCK = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramAnswer:
-    """What came of it. `trouble` is set when it gave no whole answer: it could not start, hung, or said too much."""
+    """The output of a program. `trouble`: why there is no whole answer (it did not start, hung, or wrote too much)."""
 
     stdout: bytes = b""
     code: int | None = None
@@ -30,8 +28,8 @@ class ProgramAnswer:
 def ask(
     argv: Sequence[str], *, timeout_s: float, limit: int, cwd: str, env: Mapping[str, str], errors: bool = False
 ) -> ProgramAnswer:
-    """stdin is empty, stderr is dropped (with `errors`: read as if it were stdout); all that it started in its session
-    is over when this returns."""
+    """Run `argv` with empty stdin; stderr is dropped, or with `errors` read like stdout. Everything that it started in
+    its session has ended when this returns."""
     try:
         process = subprocess.Popen(
             argv,
@@ -49,13 +47,13 @@ def ask(
         return _read(process, process.stdout.fileno(), time.monotonic() + timeout_s, timeout_s, limit)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # nobody has waited for it yet, so the id is still its own
+            os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the PID is still its own
         process.stdout.close()
         process.wait()
 
 
 def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: float, limit: int) -> ProgramAnswer:
-    """Up to its end, not that of its output: what it left behind may hold the pipe open for ever."""
+    """Read until the program ends, not until its output is closed: a process it left may keep the pipe open."""
     data = b""
     os.set_blocking(fd, False)
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
@@ -73,7 +71,7 @@ def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: 
                     data += block
                     if len(data) > limit:
                         return ProgramAnswer(stdout=data[:limit], trouble=f"said more than {limit} bytes")
-                if fd in selector.get_map():  # closed: it would be ready for ever
+                if fd in selector.get_map():  # closed: it would stay readable for ever
                     selector.unregister(fd)
             if end in ready:
                 break
@@ -81,7 +79,7 @@ def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: 
 
 
 def _judged(process: subprocess.Popen[bytes], data: bytes) -> ProgramAnswer:
-    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie: its id must not be another's
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie: its PID is not reused
     assert ended is not None
     if ended.si_code != os.CLD_EXITED:
         return ProgramAnswer(stdout=data, trouble=f"ended with signal {ended.si_status}")

@@ -1,10 +1,8 @@
-"""Hearing a signal whichever thread the kernel gives it to.
+"""Notice a signal whichever thread the kernel delivers it to, and name signals that not every platform has.
 
-What a signal means is its handler's, in cli.
-
-Python runs handlers in the first thread, when that next runs any code; and a signal that another thread got wakes
-nobody. A stopped process that is continued gets its SIGTERM in any thread, and its first one slept on for ever. So
-whoever waits there waits on this descriptor too: C writes to it in whatever thread the signal comes.
+Python runs handlers in the first thread, when that next runs any code; a signal that another thread received does not
+wake it. A stopped process that is continued may get its SIGTERM in any thread, while its first thread sleeps for ever.
+So the first thread polls a descriptor too, to which the interpreter writes in whatever thread the signal arrives.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ FILE_SIZE_LIMIT = int(getattr(signal, "SIGXFSZ", 25))
 
 @contextlib.contextmanager
 def wakeup() -> Iterator[int | None]:
-    """A descriptor that is readable after a signal; None in another thread than the first, which hears none anyway."""
+    """Yield a descriptor that is readable after a signal; None in threads other than the first: they run none."""
     if threading.current_thread() is not threading.main_thread():
         yield None
         return
@@ -44,15 +42,15 @@ def wakeup() -> Iterator[int | None]:
 
 
 def heard(fd: int) -> None:
-    """Empty it, so that it tells of the next."""
+    """Empty the descriptor, so that the next signal makes it readable again."""
     with contextlib.suppress(BlockingIOError):
         while os.read(fd, 64):
             pass
 
 
 def keep_exit_codes() -> None:
-    """Of what this process starts. Who was started with SIGCHLD ignored (a supervisor's way to have no zombies, and
-    inherited) is told how none of its children ended: every step would be a failure. In the first thread only."""
+    """Reset an ignored SIGCHLD. A supervisor that ignores it passes that on, and then the kernel discards the exit
+    codes of this process's children: every step would count as failed. Call it in the first thread."""
     number = getattr(signal, "SIGCHLD", None)
     if number is not None and signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
@@ -60,7 +58,7 @@ def keep_exit_codes() -> None:
 
 @contextlib.contextmanager
 def terminated_politely() -> Iterator[None]:
-    """SIGTERM ends what runs here as Ctrl-C does: it cleans up behind itself."""
+    """Raise KeyboardInterrupt on SIGTERM, as on Ctrl-C, so that the code inside cleans up."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,7 +1,4 @@
-"""systemd's user manager: whether it is there, and asking it. Nothing here knows what a unit is for.
-
-The text of units lives in operations.service_units.
-"""
+"""Talk to systemd's user manager."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ _PATIENCE_S = 60.0
 
 
 def unit_folder(env: Mapping[str, str]) -> str:
-    """Where a user's units lie."""
+    """Return the folder of the user's units."""
     return os.path.join(env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "systemd", "user")
 
 
 def unavailable() -> str | None:
-    """Why the user manager cannot be asked here; None when it can."""
+    """Return why the user manager cannot be used; None when it can."""
     if shutil.which("systemctl") is None:
         return "systemctl is not installed"
     code, said = ask("show-environment")
@@ -27,7 +24,7 @@ def unavailable() -> str | None:
 
 
 def ask(*arguments: str) -> tuple[int, str]:
-    """`systemctl --user …`: its exit code and what it said."""
+    """Run `systemctl --user …`; return its exit code and output."""
     try:
         done = subprocess.run(
             ["systemctl", "--user", *arguments],

@@ -1,11 +1,9 @@
-"""Threads of one process take turns: one works, the others wait for something that is not the processor.
+"""Let the threads of one process take turns: one works while the others wait for I/O. Turns protect no data.
 
-What a slot does in its turn lives in services. Nothing is guarded by this: no data is safe because of a turn.
-
-Why: a worker's slots make a hundred short system calls a job, and Python's interpreter lock is let go and fought for at
-each of them. Two slots that run at once then spend more time handing that lock to each other than working (one process,
-no-op jobs: 0.6 of the rate of a single slot). With turns a slot keeps on until it has to wait, and lets the others have
-their turn while it rests: while its step runs, while the disk syncs, while the queue is empty.
+Why: a worker's slots make a hundred short system calls per job, and each releases Python's interpreter lock and
+competes for it again. Two slots that run at once spend more time passing that lock than working (one process, no-op
+jobs: 0.6 of the rate of a single slot). With turns a slot runs until it has to wait, and gives its turn to the others
+meanwhile: while its step runs, while the disk syncs, while the queue is empty.
 """
 
 from __future__ import annotations
@@ -17,22 +15,22 @@ from collections.abc import Iterator
 
 
 class _Own(threading.local):
-    lock: threading.Lock | None = None  # of the turn that this thread has
-    rests: int = 0  # within each other
+    lock: threading.Lock | None = None  # held while this thread has the turn
+    rests: int = 0  # nesting depth of `with RESTING`
 
 
 _own = _Own()
 
 
 class Turns:
-    """One for all slots of a worker."""
+    """The turns of all slots of a worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """This thread's turn, until the block ends."""
+        """Hold the turn until the block ends."""
         self._lock.acquire()
         _own.lock = self._lock
         try:
@@ -42,12 +40,12 @@ class Turns:
             self._lock.release()
 
     def hold(self, seconds: float) -> None:
-        """Keep the turn and do nothing: what the others would do now is worth more a moment later."""
+        """Keep the turn and sleep, so that the other threads work a moment later, on more at once."""
         time.sleep(seconds)
 
 
 class _Rest:
-    """`with RESTING:` the others may work while this thread waits. Does nothing for a thread that has no turn."""
+    """`with RESTING:` gives the turn to other threads while this one waits. No effect for a thread without a turn."""
 
     def __enter__(self) -> None:
         if _own.lock is not None:

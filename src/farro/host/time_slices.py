@@ -1,14 +1,13 @@
-"""How long a thread keeps its processor while others want one too: a worker's slots ask for long slices.
+"""Request long scheduler time slices for a worker's slots, so that short tasks preempt them.
 
-Who submits a job, and the kernel's own thread that ends a write for it, are woken for a moment and wait again. While a
-worker has the processor that they need, they wait for the end of its slice too, which is noticed at the next tick of
-the clock: milliseconds, for a tenth of one. Linux (6.12) lets whoever is woken go first when it has asked for a shorter
-slice than the one that runs. Nobody gets more or less of the processor for it, only at another time.
+A process that submits a job, and the kernel thread that completes a write for it, run for a moment and wait again.
+While a worker occupies their processor, they also wait for the end of its slice, which the kernel notices at the next
+clock tick: milliseconds of waiting for a tenth of one of work. Linux 6.12 lets a woken thread run first if its slice is
+shorter than that of the running thread. This changes when each thread runs, not how much processor time it gets.
 Decided in docs/decisions/small-jobs-go-in-batches.md.
 
-- What a worker starts does not inherit it: commands have what the system gives everyone.
-  [test_a_program_that_a_worker_starts_has_ordinary_slices]
-- Only advice: another kernel, a container that forbids it, a thread whose priority somebody has raised: left as it is.
+- Processes that a worker starts do not inherit it. [test_a_program_that_a_worker_starts_has_ordinary_slices]
+- Best effort: no effect on other kernels, in containers that forbid it, or for threads with a raised priority.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NOT_FOR_CHILDREN = 1  # SCHED_FLAG_RESET_ON_FORK
 
 
 def take_long() -> None:
-    """For this thread."""
+    """Request long slices for this thread."""
     found = _attributes(0)
     if found is None:
         return
@@ -39,7 +38,7 @@ def take_long() -> None:
 
 
 def length_ns(thread: int = 0) -> int:
-    """As the kernel tells it; 0: this thread is gone, or nobody may choose here."""
+    """Return the length of a thread's slices; 0 if the thread is gone or the kernel has no such setting."""
     found = _attributes(thread)
     return 0 if found is None else found[5]
 
@@ -50,6 +49,6 @@ def _attributes(thread: int) -> tuple[int, ...] | None:
 
 
 def _call(which: int, *arguments: object) -> bool:
-    """Whether it was done."""
+    """Make the system call; return whether it succeeded."""
     numbers = _NUMBERS.get(os.uname().machine) if sys.platform == "linux" else None
     return numbers is not None and ctypes.CDLL(None).syscall(numbers[which], *arguments) == 0

@@ -1,7 +1,4 @@
-"""What a worker process tells of itself, and ending what a dead one left: by its cgroup, and by its attempts' marks.
-
-Who is dead is decided in the stores.
-"""
+"""Identify a worker process in its lease, and end what a dead worker left: by its cgroup and its attempts' markers."""
 
 from __future__ import annotations
 
@@ -11,18 +8,18 @@ from typing import Any
 from farro.host import process_identity
 
 _cgroup: str | None = None
-_tool_names: tuple[str, ...] = ()  # what this process announces; () where it is no worker
+_tool_names: tuple[str, ...] = ()  # tools in this process's identity; () if it is no worker
 
 
 def announce(tools: tuple[str, ...]) -> None:
-    """What the steps of this process may use; before its slots join."""
+    """Set the tools that the steps of this process may use. Call it before its slots join."""
     global _tool_names
     _tool_names = tools
 
 
 def enclose() -> None:
-    """Called once by a worker process, in its first thread: what it starts can be waited for, and be ended as a whole
-    after its death (RELIABILITY 23)."""
+    """Prepare this worker process: its children can be reaped, and can be ended as a whole after its death
+    (RELIABILITY 23). Call it once, in the first thread."""
     # Here: every command imports this module, and only workers need them.
     from farro.host import cgroup, process_tree, signals
 
@@ -45,11 +42,11 @@ def identity() -> Mapping[str, Any]:
 
 
 def reap(markers: list[str], of: Mapping[str, Any]) -> None:
-    """End what a dead agent's attempts left: by cgroup where the worker had one, and by the mark in the environment.
+    """End what a dead agent's attempts left: by cgroup where the worker had one, and by the marker in the environment.
 
-    A worker's cgroup outlives its agents only when the whole worker is dead; a slot that merely left is in a live one.
-    That no process of its name lives here does not tell: the machine may be called otherwise since, or the worker have
-    a namespace of its own. Whether it is among the members of its cgroup does.
+    The cgroup is killed only if the whole worker is dead: a slot that merely left shares it with a live worker. That no
+    process has the worker's identity is no proof: the machine may have been renamed since, or the worker may have its
+    own namespace. Whether the worker is a member of its cgroup decides.
     [test_a_live_worker_is_not_ended_for_a_slot_that_left_whatever_the_machine_is_called]
     """
     from farro.host import cgroup, process_tree
@@ -59,7 +56,7 @@ def reap(markers: list[str], of: Mapping[str, Any]) -> None:
         cgroup.kill_cgroup(path)
         cgroup.remove_cgroup(path)
     agent = of.get("agent")
-    if isinstance(agent, str):  # also what it started after its job was taken from it, which no marker names
+    if isinstance(agent, str):  # also what it started after it lost its job, which no marker names
         process_tree.end_marked(f"FARRO_AGENT={agent}")
     for marker in markers:
         process_tree.end_marked(marker)

@@ -1,7 +1,4 @@
-"""The check of the sandbox: which level keeps jobs with allowed_paths here. Probing lives in guard.sandbox.
-
-What each level cannot stop, and what would make it better, is told by `farro sandbox`.
-"""
+"""The doctor's check of the sandbox: which level confines jobs with allowed_paths on this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What one process may touch: a value, the same for every level of the sandbox.
-
-How it is kept lives in sandbox; which paths a job asked for and whether they are good, in paths.
-"""
+"""What one process may access: a value, the same for every level of the sandbox."""
 
 from __future__ import annotations
 
@@ -10,17 +7,17 @@ from collections.abc import Mapping
 from farro.host.process_limits import ProcessLimits
 from farro.lazy_dataclass import dataclass, field
 
-PROCESSES = 512  # at once, of one step: more than any build of a program needs here, less than a machine has
+PROCESSES = 512  # at once, of one step: more than a build needs, less than a machine has
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confinement:
-    """Paths are absolute and physical (no link in them), without a slash at the end."""
+    """What a process may access. Paths are absolute and physical (without links), without a slash at the end."""
 
     writable: tuple[str, ...] = ()  # files and folders; a folder with all that is in it
-    protected: tuple[str, ...] = ()  # inside writable folders, and yet not to be written
-    readable: tuple[str, ...] = ()  # to be seen though they lie in a folder that is emptied (/tmp, /run)
-    hidden: tuple[str, ...] = ()  # not even to be read
+    protected: tuple[str, ...] = ()  # read-only though inside writable folders
+    readable: tuple[str, ...] = ()  # visible though in a folder that is emptied (/tmp, /run)
+    hidden: tuple[str, ...] = ()  # not even readable
     network: bool = False
     tmp: str | None = None  # a private writable folder: TMPDIR, and /tmp where mounts can be made
     memory_bytes: int | None = None  # of each process; of all of them where there is a cgroup
@@ -35,11 +32,11 @@ class Confinement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """One process that is to be started, as processes.start wants it."""
+    """The arguments of processes.start for one process."""
 
     argv: tuple[str, ...]
-    file: str  # what is executed
-    stdin: int | None  # never of a file: see sandbox.start
+    file: str  # the file to execute
+    stdin: int | None  # never of a file: see Sandbox.start
     stdout: str
     stderr: str
     cwd: str  # physical
@@ -48,5 +45,5 @@ class Launch:
 
 
 def within(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or lies in it."""
+    """Return whether `path` is `folder` or inside it."""
     return path == folder or folder == "/" or path.startswith(f"{folder}/")

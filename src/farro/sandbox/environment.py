@@ -1,10 +1,8 @@
-"""What steps get of the worker's environment: all of it, or what `runners.environment` names; confined ones no secrets.
+"""The part of the worker's environment that steps get: all, or what `runners.environment` names; confined steps get no
+secrets.
 
-A step's own `env` and farro's marks are added where it is started (execution). What a provider's program gets is named
-for it alone (providers.environment).
-
-Why confined steps are told no secret: they are kept from the keys of the HTTP front, and a key of agq, of the Redis
-server or of the HTTP front in a variable opens the same doors: with a network they could have anything run unconfined.
+Confined steps cannot read the key files of the HTTP API. A key of agq, of the Redis server or of the HTTP API in a
+variable gives the same access: over a network they could then run anything unconfined.
 """
 
 from __future__ import annotations
@@ -14,17 +12,18 @@ from collections.abc import Mapping
 from farro.config.engines import AGQ
 from farro.config.settings import Settings
 
-_AGW = "AGQ_KEY"  # an agw has its key in it, and need have no config
+_AGW = "AGQ_KEY"  # an agw reads its key from it, without a config
 
 
 def of_steps(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """A command of farro among them finds the same jobs, but over agq, which is for workers only."""
+    """Return the variables of a step. FARRO_STORE lets farro's commands find the same jobs, except over agq, which only
+    workers may use."""
     elsewhere = {} if settings.store.startswith(("files", AGQ)) else {"FARRO_STORE": settings.store}
     return {**settings.runners.allowed(environ), **elsewhere}
 
 
 def of_confined_steps(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The same without what farro knows as secret, but for a variable that `runners.environment` has by its name."""
+    """Like `of_steps`, without secrets, except variables that `runners.environment` names."""
     from farro.sandbox.redaction import secret_variables  # here: most jobs are not confined
 
     withheld = {*secret_variables(settings, environ), _AGW} - {*(settings.runners.environment or ())}

@@ -1,9 +1,7 @@
-"""What a confinement means in the words of Landlock: which folder gets which rights.
+"""Translate a confinement into Landlock rules: which folder gets which rights.
 
-When a thread enters it lives in threads; what Landlock cannot say is told by `gaps`.
-
-Rights can be granted and never taken back beneath: what must stay closed inside an open folder (`hidden`, `protected`)
-is left out by granting the folder's entries one by one. New entries beside those cannot be made then.
+A right granted for a folder cannot be revoked below it. To keep `hidden` and `protected` paths closed inside an open
+folder, rights are granted to the folder's other entries one by one; then no new entries can be made in that folder.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ _DEV = "/dev"
 
 
 def handled(abi: int) -> int:
-    """Every kind of access to files that this version can refuse."""
+    """Return every kind of file access that this version can refuse."""
     bits = 13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16
     return (1 << bits) - 1
 
 
 def ruleset(confinement: Confinement, abi: int) -> int:
-    """The confinement as a ruleset; the caller closes it."""
+    """Return the confinement as a ruleset; the caller closes it."""
     every = handled(abi)
     net = _TCP if abi >= 4 and not confinement.network else 0
     fd = syscalls.landlock_ruleset(every, net, _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= 6 else 0, abi)
@@ -56,7 +54,7 @@ def ruleset(confinement: Confinement, abi: int) -> int:
 
 
 def _open_parts(folder: str, closed: Sequence[str]) -> Iterator[str]:
-    """`folder`, or those of its entries that have nothing closed in them, and so on."""
+    """Yield `folder`, or recursively those of its entries that contain nothing closed."""
     inside = [path for path in closed if within(path, folder)]
     if not inside:
         yield folder
@@ -67,7 +65,7 @@ def _open_parts(folder: str, closed: Sequence[str]) -> Iterator[str]:
 
 
 def _allow(ruleset_fd: int, path: str, access: int) -> None:
-    """Grant it. PathRefused: what may be written is not what it was when it was allowed."""
+    """Grant access to a path. PathRefused: a writable path is not the one that was allowed."""
     if access & _WRITE_FILE and not within(path, _DEV):
         fd = paths.pin(path)
     else:

@@ -1,10 +1,8 @@
-"""Ends what confined processes of level B left behind, though they left their session and cleaned their environment.
+"""End leftover processes of level B that left their session and cleared their environment.
 
-What still carries its mark is found by system.process_tree; on level A the kernel ends everything with the sandbox.
-
-A worker adopts orphans, so that a stray is its child; but whose was it? What it cannot shed tells that it was confined
-(a seccomp filter, no new privileges), and the mark that it should carry, and does not, that it hides. One that carries
-the mark of another plan which still runs is that plan's, and is ended with it.
+On level A the kernel ends everything with the sandbox. On level B a worker adopts orphans, so a leftover process is its
+child, but no longer carries its marker. What it cannot remove shows that it was confined: a seccomp filter, and no new
+privileges. A process that carries the marker of a plan that still runs belongs to that plan and is ended with it.
 """
 
 from __future__ import annotations
@@ -14,18 +12,18 @@ from collections import Counter
 
 from farro.host import process_table, process_tree
 
-_claims: Counter[str] = Counter()  # of confined plans, and of calls in them, that run in this process
+_claims: Counter[str] = Counter()  # markers of the confined plans, and of calls in them, that run in this process
 _lock = threading.Lock()
 
 
 def opened(claim: str) -> None:
-    """A plan with this mark begins."""
+    """Register that a plan with this marker begins."""
     with _lock:
         _claims[claim] += 1
 
 
 def end(claim: str) -> None:
-    """It is over: so are its strays, unless another of the same mark still runs, with which they end."""
+    """Unregister a plan and end its leftover processes, unless another plan with the same marker still runs."""
     with _lock:
         _claims[claim] -= 1
         if _claims[claim] <= 0:
@@ -34,8 +32,9 @@ def end(claim: str) -> None:
 
 
 def _confined(pid: int) -> bool:
-    """By us: in a container every process has a filter and often no new privileges, and so have we. Who was confined
-    has one filter more. [test_a_container_that_filters_everything_makes_nobody_a_stray]"""
+    """Return whether farro confined this process. In a container every process may have a filter and no new privileges,
+    this one too; a confined process has one filter more.
+    [test_a_container_that_filters_everything_makes_nobody_a_stray]"""
     found = _status(pid)
     if found.get("NoNewPrivs") != "1" or found.get("Seccomp") != "2":
         return False

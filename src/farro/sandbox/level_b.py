@@ -1,9 +1,7 @@
-"""Level B: a thread gives its rights up, starts the process, and is thrown away.
+"""Level B: a new thread drops its rights with Landlock and seccomp, starts the process, and ends.
 
-What the rights are lives in landlock and filters; what this level cannot keep, in sandbox.
-
-Rights belong to a thread, and a child has those of the thread that forked it. So no program stands between the worker
-and the step, and nothing of Python runs between fork and exec.
+Rights belong to a thread, and a child has those of the thread that forked it. So no program is needed between the
+worker and the step, and no Python code runs between fork and exec.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from farro.sandbox.syscall_numbers import machine
 
 
 def start(abi: int, launch: Launch, bounds: SharedLimits | None = None) -> Process | NotStarted:
-    """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    """Like processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
     confinement = launch.confinement
     ruleset = landlock.ruleset(confinement, abi)
 
@@ -58,7 +56,7 @@ def start(abi: int, launch: Launch, bounds: SharedLimits | None = None) -> Proce
 
 
 def give_up_rights(confinement: Confinement, abi: int) -> None:
-    """By this thread, for good."""
+    """Drop this thread's rights for good."""
     ruleset = landlock.ruleset(confinement, abi)
     try:
         _give_up(ruleset, network=confinement.network)
@@ -76,7 +74,7 @@ def _give_up(ruleset: int, *, network: bool) -> None:
 
 
 class RightsNotDropped(Exception):
-    """A right could not be given up: nothing was started."""
+    """A right could not be dropped: nothing was started."""
 
 
 def _on_a_thread_of_its_own(

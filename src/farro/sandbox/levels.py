@@ -1,7 +1,4 @@
-"""The sandbox: which level this machine can keep, and starting a process in it.
-
-How a level is kept lives in namespaces (A) and threads (B); what is looked at afterwards, in judge.
-"""
+"""The sandbox: find the level that this machine supports, and start processes in it."""
 
 from __future__ import annotations
 
@@ -51,16 +48,16 @@ class Sandbox:
 
     @staticmethod
     def available(wanted: SandboxChoice = "auto") -> Sandbox:
-        """The best level that works here, or the `wanted` one where it works, else none. Probed once a process."""
+        """Return the best level that works here, or the `wanted` one if it works, else none. Cached per process."""
         return _available(wanted, os.geteuid() if hasattr(os, "geteuid") else -1)
 
     def gaps(self) -> tuple[str, ...]:
-        """What this level cannot stop, in words."""
+        """Describe what this level cannot prevent."""
         return _gaps(self)
 
     @property
     def compares(self) -> bool:
-        """Whether the tree has to be compared before and after, because the kernel does not keep all of it."""
+        """Return whether the tree must be compared before and after: the kernel does not protect all of it."""
         return self.level != "A"
 
     def start(
@@ -76,10 +73,10 @@ class Sandbox:
         executable: str | None = None,
         bounds: SharedLimits | None = None,
     ) -> Process | NotStarted:
-        """As processes.start. What is read from a file comes through a pipe: a descriptor of the file itself could be
-        opened again for writing, through /proc, and its mode and times could be set. `bounds`: what several share.
+        """Like processes.start. An input file is passed through a pipe: a descriptor of the file itself could be opened
+        again for writing, through /proc, and its mode and times could be set. `bounds`: limits shared by several.
 
-        Call it from a thread that lives as long as the process may: on level A it dies with that thread."""
+        Call it from a thread that lives as long as the process: on level A the process dies with that thread."""
         env = {**env, **confinement.env}
         if confinement.tmp is not None:
             env = {**env, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), confinement.tmp)}
@@ -144,7 +141,7 @@ def find_bwrap() -> str | None:
 
 
 def _no_namespaces(bwrap: str) -> str | None:
-    """Why level A does not work here."""
+    """Return why level A does not work here, None if it does."""
     name = machine()
     if name is None:
         return "the system calls of this machine are not known to farro (Linux on x86_64 and aarch64 are)"
@@ -155,8 +152,8 @@ def _no_namespaces(bwrap: str) -> str | None:
 
 
 def _probed(bwrap: str, name: str) -> str | None:
-    """What it says when it cannot start a program as a step is started: with a path by descriptor, which bubblewrap
-    before 0.8 cannot."""
+    """Start a program as a step is started; return bubblewrap's error, None if it works. Paths are bound by descriptor,
+    which bubblewrap before 0.8 cannot do."""
     probe = Confinement(protected=("/",))
     with level_a.Pipes() as pipes, level_a.PinnedPaths(probe) as pinned:
         filter_r, filter_w = pipes.make()
@@ -183,7 +180,7 @@ def _probed(bwrap: str, name: str) -> str | None:
 
 
 def _no_landlock(abi: int) -> str | None:
-    """Why level B does not work here."""
+    """Return why level B does not work here, None if it does."""
     if not syscalls.available():
         return "the system calls of this machine are not known to farro (Linux on x86_64 and aarch64 are)"
     if abi < 1:
@@ -236,7 +233,7 @@ def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
 
 
 def _found(name: str, env: Mapping[str, str], cwd: str) -> str | None:
-    """As execvp finds it."""
+    """Find a program as execvp does."""
     folders = [""] if os.sep in name else env.get("PATH", os.defpath).split(os.pathsep)
     for folder in folders:
         file = os.path.join(cwd, folder, name)
@@ -251,7 +248,7 @@ def _close(fd: int | None) -> None:
 
 
 def _piped(path: str) -> int:
-    """The reading end of a pipe into which the file is passed on; whoever stops reading hurts nobody."""
+    """Return the reading end of a pipe into which the file is copied; a reader may stop early."""
     source = fs.open_read(path)
     reading, writing = os.pipe()
 

@@ -1,8 +1,7 @@
-"""How much the processes of one plan may take together: processes, memory, disk. Kept by a cgroup where there is one.
+"""Limit what the processes of one plan use together: processes, memory, disk. A cgroup enforces it where possible.
 
-Setting limits lives in system (process_limits, cgroup_limits). Where there is no cgroup an ordinary user's processes
-are bounded by RLIMIT_NPROC, root's (whom that does not bind) are counted while they run, and memory is a limit of each
-process. The disk is always watched.
+Without a cgroup, RLIMIT_NPROC limits an ordinary user's processes, root's (to whom it does not apply) are counted while
+they run, and memory is limited per process. The disk is always watched.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from farro.sandbox.confinement import Confinement
 
 DISK_FULL = "disk_full"
 LIMIT = "limit_reached"
-_NODES = 10_000  # files that others must still be able to make
-_KNOWN_S = 5.0  # how long a count of the user's processes is good
+_NODES = 10_000  # inodes that must stay free for others
+_KNOWN_S = 5.0  # how long a count of the user's processes is valid
 _counted = (0.0, 0)
 
 
 class SharedLimits:
-    """One for each plan that is confined."""
+    """The limits that the processes of one confined plan share."""
 
     def __init__(
         self, *, processes: int | None, memory_bytes: int | None, disk: str, free_bytes: int, group: bool = True
@@ -33,19 +32,19 @@ class SharedLimits:
         self._processes = processes
         self._disk = disk
         free, nodes = _free(disk)
-        self._floor = min(free_bytes, free // 2)  # a disk that is full already is not this plan's doing
+        self._floor = min(free_bytes, free // 2)  # this plan is not to blame for a disk that is full already
         self._nodes_floor = min(_NODES, nodes // 2)
         self.group = cgroup_limits.make(processes=processes, memory_bytes=memory_bytes) if group else None
         self._counts = self.group is None and _is_root()
 
     def limits(self, confinement: Confinement, *, alone: bool) -> ProcessLimits:
-        """What each process is limited to. `alone`: the kernel counts the sandbox's processes only."""
+        """Return the limits of each process. `alone`: the kernel counts the sandbox's processes only."""
         if self.group is not None:
             return replace(confinement.limits, processes=None, address_space=None)
         return limits(confinement, alone=alone)
 
     def enter(self) -> None:
-        """By the thread that starts a process (level B)."""
+        """Put this thread, which will start a process, into the cgroup (level B)."""
         if self.group is not None and self.group.by_thread:
             self.group.enter()
 
@@ -54,12 +53,12 @@ class SharedLimits:
             self.group.attach(pid)
 
     def attach_started(self, pid: int) -> None:
-        """After the start, where a thread could not enter."""
+        """Put a started process into the cgroup, if its thread could not enter."""
         if self.group is not None and not self.group.by_thread:
             self.group.attach(pid)
 
     def exceeded(self, leader: int) -> ErrorInfo | None:
-        """Why a running process has to be ended: it leaves others no room."""
+        """Return why a running process must be ended because it uses too much; None if it need not."""
         free, nodes = _free(self._disk)
         if nodes < self._nodes_floor:
             message = f"ended, because the disk has room for {nodes} more files only (df -i)"
@@ -76,7 +75,7 @@ class SharedLimits:
         return None
 
     def hit(self) -> str | None:
-        """Which bound a failed process may have failed of."""
+        """Return which limit may have made a process fail; None if none was reached."""
         if self.group is None:
             return None
         if self.group.out_of_memory():
@@ -86,12 +85,12 @@ class SharedLimits:
         return None
 
     def close(self) -> tuple[int, ...]:
-        """What was left inside is killed; what could not be."""
+        """Kill what is left in the cgroup; return the PIDs that could not be killed."""
         return () if self.group is None else self.group.close()
 
 
 def limits(confinement: Confinement, *, alone: bool) -> ProcessLimits:
-    """What each process is limited to where nothing is shared. Root is bound by no number of processes."""
+    """Return the limits of each process without shared limits. A limit of processes does not apply to root."""
     own = confinement.limits
     if own.processes is None or _is_root():
         return replace(own, processes=None)
@@ -103,7 +102,7 @@ def _is_root() -> bool:
 
 
 def _free(path: str) -> tuple[int, int]:
-    """Bytes, and files that can still be made; some filesystems have no such number, and no such end."""
+    """Return the free bytes and inodes; some filesystems have no limit of inodes."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else _NODES
 
@@ -122,7 +121,7 @@ def _descendants(leader: int) -> int:
 
 
 def _of_user() -> int:
-    """Threads of this user: the kernel counts them all against the limit, a browser's also."""
+    """Count all threads of this user: the kernel counts them against the limit, even a browser's."""
     global _counted
     at_s, count = _counted
     now_s = time.monotonic()

@@ -1,7 +1,4 @@
-"""What keeps jobs with allowed_paths here: the level that works, why not a better one, what it cannot stop. As data.
-
-How a level is kept and probed lives in guard.
-"""
+"""Report, for `farro sandbox`, which level confines jobs here, why not a better one, and what it cannot prevent."""
 
 from __future__ import annotations
 
@@ -14,18 +11,18 @@ from farro.sandbox.levels import Level, Probe, Sandbox, SandboxChoice
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxReport:
-    level: Level  # that jobs get here
+    level: Level  # that confines jobs here
     wanted: SandboxChoice  # by the config
-    runs: bool  # whether jobs with allowed_paths are run at all
+    runs: bool  # whether jobs with allowed_paths are run
     probes: tuple[Probe, ...]  # of every level
-    processes: str  # how their number is kept
+    processes: str  # how their number is limited
     memory: str
     gaps: tuple[str, ...]
     advice: tuple[str, ...]  # what would make it better
 
 
 def report(wanted: SandboxChoice, *, required: bool) -> SandboxReport:
-    """Probes every level, whatever the config wants."""
+    """Probe every level, whatever the config says."""
     chosen = Sandbox.available(wanted)
     probes = (*Sandbox.available("A").probes, *Sandbox.available("B").probes)
     group = cgroup_limits.make(processes=16, memory_bytes=64 << 20)
