@@ -1,4 +1,4 @@
-"""The guarantees of the journal: when it is freed, what it may forget, that no process waits forever, and the replay."""
+"""The guarantees of the journal: when it is freed, what it may forget, that no process waits forever, and replay."""
 
 from __future__ import annotations
 
