@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from farro.agents.agent_step import Agents
-    from farro.agents.provider_calls import CallTry
     from farro.agents.manager.manager import Manager
+    from farro.agents.provider_calls import CallTry
     from farro.agents.provider_test import ProviderTestResult
     from farro.agents.providers.port import Provider
     from farro.agq.client import AgqStore

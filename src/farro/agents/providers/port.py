@@ -1,6 +1,6 @@
 """The Provider port: what answers an agent's prompt. Every adapter passes tests/contracts/test_provider.py.
 
-An adapter makes one call, once. Retries, fallbacks, prices and budgets belong to the caller (farro.agents.provider_calls).
+An adapter makes one call, once. Retries, fallbacks, prices and budgets belong to its caller.
 
 - One `answer` is one request on the wire, or one process. The libraries' own retries are switched off.
   [test_one_answer_is_one_request]
