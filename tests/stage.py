@@ -17,10 +17,10 @@ from typing import Any
 from farro.doctor.folders import make_root
 from farro.errors import ClaimLost
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import is_decided
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Report, Succeeded
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import is_decided
 from farro.store.feed import ChangeFeed
 from farro.store.files import FilesStore
 from farro.store.files.context import FilesContext

@@ -15,7 +15,7 @@ from farro.doctor.root import init
 from farro.execution.stop import Stop
 from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.transitions import waits_for_person
+from farro.jobs.moves import waits_for_person
 from farro.store.ledger import CallRecord
 from farro.store.port import Submission
 from farro.worker.leader import FileLeadership

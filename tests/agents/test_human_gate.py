@@ -9,8 +9,8 @@ import pytest
 from agents.agent_root import CHANGE, REVIEW, AgentRoot, MakeRoot
 from farro.agents import inbox
 from farro.errors import IllegalTransition, InputError
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
-from farro.jobs.transitions import waits_for_person
 from farro.queue.explain import explain
 
 ANSWERS: list[dict[str, Any]] = [

@@ -24,10 +24,10 @@ from farro.errors import (
 )
 from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
-from farro.jobs.transitions import Move
 from farro.store.port import Agent, BatchStore, Claim, PersonAnswer, QueuePause, Store, Submission
 from stage import plan, report, submission
 

@@ -19,11 +19,11 @@ from crash.interleaved import SCENARIOS, Scenario, Violation, explore, replay
 from crash.scheduler import theatre
 from farro.errors import ClaimLost
 from farro.host import fs, leases
-from farro.jobs import transitions
+from farro.jobs import moves
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Outcome
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.store.files import claim, decisions, dispatch, draft, queued_job, recover, submit
 from farro.store.files import commit as commit_module
 from farro.store.files import folder as folders
@@ -70,7 +70,7 @@ def read_before_move(patch: pytest.MonkeyPatch) -> None:
         path = f"{owner.folder}/{job_id}"
         if try_move(f"{folder}/{job_id}", path) is not MoveResult.DONE:
             return []
-        if transitions.is_decided(seen, folders.highest_attempt(path)):
+        if moves.is_decided(seen, folders.highest_attempt(path)):
             commit_module.carry_out(context, owner, path, seen)
         else:
             move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=seen.role, error=DIED)
@@ -95,17 +95,17 @@ def commit_ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
             return commit(context, claim, outcome, move)
         except ClaimLost:
             before = claim.envelope.lifecycle
-            wanted = transitions.after(before, outcome, context.policy.retry, context.uniform, attempt=claim.attempt)
+            wanted = moves.after(before, outcome, context.policy.retry, context.uniform, attempt=claim.attempt)
             now = context.clock.now()
-            return transitions.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=now)
+            return moves.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=now)
 
     patch.setattr(commit_module, "commit", careless)
 
 
 def kill_over_a_decision(patch: pytest.MonkeyPatch) -> None:
     """An operator's verb does not look whether the job that it took is decided already."""
-    blind = {**vars(transitions), "is_decided": lambda lifecycle, highest: False}
-    patch.setattr(decisions, "transitions", SimpleNamespace(**blind))
+    blind = {**vars(moves), "is_decided": lambda lifecycle, highest: False}
+    patch.setattr(decisions, "moves", SimpleNamespace(**blind))
 
 
 def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:

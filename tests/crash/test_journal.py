@@ -25,7 +25,7 @@ from crash.tally import add_figure
 from crash.verbplays import clone, failure, success
 from farro.errors import StorageTrouble, SyncFailed, UnknownSchema
 from farro.host import fs, leases, trees
-from farro.jobs import transitions
+from farro.jobs import moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Reason, Status
 from farro.queue.prune import PruneFilter, candidates, prune
@@ -60,7 +60,7 @@ def made(root: str, **more: Any) -> Journal:
 
 
 def entry_of(number: int, size: int = 1000) -> Record:
-    life = transitions.enqueued(job_id=f"job-{number}", role="Runner", now=stage.EPOCH)
+    life = moves.enqueued(job_id=f"job-{number}", role="Runner", now=stage.EPOCH)
     files = {"prompt.json": b"x" * size}
     return Record(kind="enqueue", job_id=f"job-{number}", role="Runner", life=life.to_json(), files=files, staged="s")
 

@@ -23,9 +23,9 @@ from farro.agents.manager.manager import Manager
 from farro.config.settings import Settings
 from farro.doctor.folders import make_root
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import waits_for_person
 from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import waits_for_person
 from farro.queue.admission import Gate
 from farro.store.files import FilesStore
 from farro.store.port import Submission

@@ -25,10 +25,10 @@ from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import waits_for_person
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Status
-from farro.jobs.transitions import waits_for_person
 from farro.sandbox.redaction import Redactor
 from farro.store.files import FilesStore
 from farro.store.files.ledger import FilesLedger

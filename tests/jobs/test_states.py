@@ -9,10 +9,10 @@ from itertools import product
 import pytest
 
 from farro.errors import IllegalTransition
-from farro.jobs import states, transitions
+from farro.jobs import moves, states, transitions
+from farro.jobs.moves import Move
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
-from farro.jobs.transitions import Move
 
 # DESIGN §3.2 with docs/decisions/a-persons-answer-is-a-transition.md, row by row: (from, to): reasons.
 # Not generated from the code.
@@ -52,11 +52,11 @@ def test_every_combination_is_judged_as_the_design_says() -> None:
     legal = 0
     for before, after, reason, finalized in EVERY:
         if is_legal(before, after, reason, finalized):
-            states.check("j", before, after, reason, finalized=finalized)
+            transitions.check("j", before, after, reason, finalized=finalized)
             legal += 1
         else:
             with pytest.raises(IllegalTransition):
-                states.check("j", before, after, reason, finalized=finalized)
+                transitions.check("j", before, after, reason, finalized=finalized)
     assert (len(EVERY), legal) == (1152, 44)
 
 
@@ -65,16 +65,16 @@ def test_moves_obey_the_table_and_an_illegal_one_changes_nothing() -> None:
         if after is Status.IN_PROGRESS:
             continue  # a claim: the next test
         stamp = timestamp(NOW) if finalized else None
-        lifecycle = replace(transitions.enqueued(job_id="j", role="Runner", now=NOW), status=before, finalized_at=stamp)
+        lifecycle = replace(moves.enqueued(job_id="j", role="Runner", now=NOW), status=before, finalized_at=stamp)
         bytes_before = lifecycle.to_json()
         move = Move(reason=reason, status=after, role="Runner")
         if is_legal(before, after, reason, finalized):
-            decided = transitions.decided(lifecycle, move, by="a", attempt=1, now=NOW)
+            decided = moves.decided(lifecycle, move, by="a", attempt=1, now=NOW)
             assert decided.status is after
             assert decided.hops[-1].reason is reason
         else:
             with pytest.raises(IllegalTransition):
-                transitions.decided(lifecycle, move, by="a", attempt=1, now=NOW)
+                moves.decided(lifecycle, move, by="a", attempt=1, now=NOW)
         assert lifecycle.to_json() == bytes_before
 
 
@@ -82,13 +82,13 @@ def test_moves_obey_the_table_and_an_illegal_one_changes_nothing() -> None:
 @pytest.mark.parametrize("finalized", [False, True])
 def test_only_a_queued_job_is_claimed(before: Status, finalized: bool) -> None:
     stamp = timestamp(NOW) if finalized else None
-    lifecycle = replace(transitions.enqueued(job_id="j", role="Runner", now=NOW), status=before, finalized_at=stamp)
+    lifecycle = replace(moves.enqueued(job_id="j", role="Runner", now=NOW), status=before, finalized_at=stamp)
     claim = {"agent": "a", "attempt": 1, "correlation_id": "c", "now": NOW}
     if before is Status.QUEUED:
-        assert transitions.claimed(lifecycle, **claim).status is Status.IN_PROGRESS  # type: ignore[arg-type]
+        assert moves.claimed(lifecycle, **claim).status is Status.IN_PROGRESS  # type: ignore[arg-type]
     else:
         with pytest.raises(IllegalTransition, match=r"[Nn]othing was changed"):
-            transitions.claimed(lifecycle, **claim)  # type: ignore[arg-type]
+            moves.claimed(lifecycle, **claim)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_terminal_is_succeeded_killed_and_failed_once_finalized(
 
 def test_the_refusal_says_what_which_and_what_next() -> None:
     with pytest.raises(IllegalTransition, match=r"job-7 is queued: it cannot become succeeded.*in_progress, killed"):
-        states.check("job-7", Status.QUEUED, Status.SUCCEEDED, Reason.FORCE_COMPLETED, finalized=False)
+        transitions.check("job-7", Status.QUEUED, Status.SUCCEEDED, Reason.FORCE_COMPLETED, finalized=False)
     with pytest.raises(IllegalTransition, match=r"job-7 is succeeded, and that is final.*farro retry job-7"):
-        states.check("job-7", Status.SUCCEEDED, Status.QUEUED, Reason.REQUEUED, finalized=True)
+        transitions.check("job-7", Status.SUCCEEDED, Status.QUEUED, Reason.REQUEUED, finalized=True)
 
 
 @pytest.mark.parametrize("text", ["in-progress", "in_progress"])

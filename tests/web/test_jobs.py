@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.queue import tree
 from farro.queue.logs import LogFollower
 from farro.roles.workflow import RouteCode

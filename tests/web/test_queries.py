@@ -13,9 +13,9 @@ import pytest
 
 from farro.app import App
 from farro.errors import StorageTrouble
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Report, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.queue import time_travel as past
 from farro.roles.workflow import RouteCode
 from farro.store.port import Store, Submission

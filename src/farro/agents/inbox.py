@@ -8,7 +8,7 @@ from __future__ import annotations
 from farro.errors import IllegalTransition, InputError, UnknownJob
 from farro.execution import task_snapshot
 from farro.host import fs
-from farro.jobs import transitions
+from farro.jobs import moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
@@ -113,7 +113,7 @@ def _view(store: Store, root: str, job_id: str) -> JobView:
 
 
 def _waits(view: JobView) -> bool:
-    return view.status is Status.QUEUED and transitions.waits_for_person(view.lifecycle)
+    return view.status is Status.QUEUED and moves.waits_for_person(view.lifecycle)
 
 
 def _waiting(store: Store, view: JobView) -> InboxItem:

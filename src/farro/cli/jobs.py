@@ -17,8 +17,8 @@ from farro.cli.terminal import note as note_
 from farro.execution.size_limit import SNAPSHOT
 from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
-from farro.jobs.transitions import waits_for_person
 from farro.queue import find_job, jobs, listing
 from farro.queue.listing import JobQuery
 from farro.store.port import JobView, Store

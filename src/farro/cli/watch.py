@@ -17,9 +17,9 @@ from farro.cli.tables import shortened, span, table
 from farro.cli.terminal import answer, draws, flush, note, raw, say
 from farro.host import signals
 from farro.host.clock import Clock, SystemClock
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import seconds_between, timestamp
-from farro.jobs.transitions import waits_for_person
 from farro.log.structured import printable
 from farro.queue import find_job, pause
 from farro.queue.watch import ChangeWatcher, JobsOverview, JobUpdate, Viewer, updates

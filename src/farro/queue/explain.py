@@ -16,9 +16,9 @@ from farro.jobs import places
 from farro.jobs.diagnosis import Dependency, Diagnosis, Facts, SlotFact, diagnose
 from farro.jobs.envelope import SCHEMA_VERSION
 from farro.jobs.ids import is_job_id
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
-from farro.jobs.transitions import waits_for_person
 from farro.plans.metadata import metadata_of
 from farro.plans.tags import required_tags
 from farro.queue import fleet, pause, tree

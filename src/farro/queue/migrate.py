@@ -24,9 +24,9 @@ from farro.errors import IdConflict, IllegalTransition, InputError, NameTaken, R
 from farro.host import fs
 from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import moment_or_none
-from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass, field
 from farro.plans import after
 from farro.queue.jobs import operator

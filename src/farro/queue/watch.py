@@ -12,9 +12,9 @@ from farro.host import fs
 from farro.host.clock import Clock
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none, seconds_between
-from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass, field
 from farro.queue import tree
 from farro.queue.counts import QueueCounter

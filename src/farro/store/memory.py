@@ -26,13 +26,13 @@ from farro.errors import (
     UnknownRole,
 )
 from farro.host.clock import Clock
-from farro.jobs import audit_fields, ids, places, states, transitions
+from farro.jobs import audit_fields, ids, moves, places, transitions
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.ids import IdMint
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.jobs.retry import Uniform
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.lazy_dataclass import dataclass, field
 from farro.log.audit import Audit, no_audit
 from farro.plans import after
@@ -196,7 +196,7 @@ class MemoryStore:
         if submission.job_id in self._jobs:
             return submission.job_id
         routing = submission.prompt.get("routing")
-        lifecycle = transitions.enqueued(
+        lifecycle = moves.enqueued(
             job_id=submission.job_id or self._mint.mint(),
             role=submission.role,
             now=self._clock.now(),
@@ -232,7 +232,7 @@ class MemoryStore:
 
     def _claimed(self, job: MemoryJob, agent: Agent, now: datetime) -> Claim:
         attempt, correlation = job.attempts + 1, f"{self._random_bits(128):032x}"
-        lifecycle = transitions.claimed(
+        lifecycle = moves.claimed(
             job.lifecycle,
             agent=agent.id,
             attempt=attempt,
@@ -275,9 +275,7 @@ class MemoryStore:
             children = outcome.children if isinstance(outcome, Succeeded) else ()
             for child in children:
                 self._check_role(child.role)
-            move = move or transitions.after(
-                job.lifecycle, outcome, self._policy.retry, self._uniform, attempt=claim.attempt
-            )
+            move = move or moves.after(job.lifecycle, outcome, self._policy.retry, self._uniform, attempt=claim.attempt)
             digest = None
             if isinstance(outcome, Succeeded | Failed | Unroutable):
                 body = json.dumps(outcome.report.result, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
@@ -330,7 +328,7 @@ class MemoryStore:
             job = self._jobs.get(job_id)
             if job is None or job.lifecycle.status is not Status.STALE or job.owner is not None:
                 return None
-            move = transitions.resolve_stale(job.lifecycle, self._policy.retry, self._uniform, highest=job.attempts)
+            move = moves.resolve_stale(job.lifecycle, self._policy.retry, self._uniform, highest=job.attempts)
             return self._decide(job, move, agent.id)
 
     def _change(self, agent: Agent, job_id: str, move: Move) -> Lifecycle:
@@ -338,7 +336,7 @@ class MemoryStore:
             self._check_alive(agent)
             job = self._job(job_id)
             now = job.lifecycle
-            states.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
+            transitions.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
             job.owner = None
             return self._decide(job, replace(move, role=now.role), agent.id)
 
@@ -346,7 +344,7 @@ class MemoryStore:
         with self._lock:
             self._check_alive(agent)
             job = self._job(job_id)
-            if job.lifecycle.status is not Status.QUEUED or not transitions.waits_for_person(job.lifecycle):
+            if job.lifecycle.status is not Status.QUEUED or not moves.waits_for_person(job.lifecycle):
                 raise IllegalTransition(f"{job_id} does not wait for a person; nothing was changed")
             if answered.text is not None:
                 job.attempts += 1
@@ -362,8 +360,10 @@ class MemoryStore:
             self._check_alive(agent)
             job = self._job(job_id)
             now = job.lifecycle
-            states.check(job_id, now.status, Status.QUEUED, Reason.REROUTED, finalized=now.finalized_at is not None)
-            if job.waits and not transitions.waits_for_person(now):
+            transitions.check(
+                job_id, now.status, Status.QUEUED, Reason.REROUTED, finalized=now.finalized_at is not None
+            )
+            if job.waits and not moves.waits_for_person(now):
                 raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
             job.owner = None
             move = Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
@@ -399,7 +399,7 @@ class MemoryStore:
 
     def _decide(self, job: MemoryJob, move: Move, by: str, result_sha256: str | None = None) -> Lifecycle:
         now = self._clock.now()
-        lifecycle = transitions.decided(
+        lifecycle = moves.decided(
             job.lifecycle, move, by=by, attempt=job.attempts, now=now, result_sha256=result_sha256
         )
         if move.reason is not Reason.ROUTING_EXHAUSTED:
@@ -415,19 +415,17 @@ class MemoryStore:
         changed = True
         while changed:
             changed = False
-            for job in [
-                job for job in self._jobs.values() if job.waits and not transitions.waits_for_person(job.lifecycle)
-            ]:
+            for job in [job for job in self._jobs.values() if job.waits and not moves.waits_for_person(job.lifecycle)]:
                 named = after.dependencies(job.prompt)
                 verdict = after.judge(named, self._end_of)
                 now = self._clock.now()
                 if verdict.hopeless:
-                    move = transitions.dependency_failed(job.lifecycle.role, verdict.hopeless)
-                    self._put(job, transitions.decided(job.lifecycle, move, by=by, attempt=job.attempts, now=now))
+                    move = moves.dependency_failed(job.lifecycle.role, verdict.hopeless)
+                    self._put(job, moves.decided(job.lifecycle, move, by=by, attempt=job.attempts, now=now))
                 elif verdict.ready:
                     job.waits = False
                     note = f"after {', '.join(named.all)}"
-                    self._put(job, transitions.unblocked(job.lifecycle, by=by, now=now, note=note))
+                    self._put(job, moves.unblocked(job.lifecycle, by=by, now=now, note=note))
                 changed |= bool(verdict.ready or verdict.hopeless)
 
     def _job(self, job_id: str) -> MemoryJob:
@@ -527,7 +525,7 @@ class MemoryStore:
         now = job.lifecycle
         place = f"{places.in_progress(now.role)}/{job.owner}" if job.owner else places.destination(now.role, now.status)
         if job.waits:
-            named = () if transitions.waits_for_person(now) else after.dependencies(job.prompt).all
+            named = () if moves.waits_for_person(now) else after.dependencies(job.prompt).all
             return JobView(lifecycle=now, place=places.WAITING, waits_for=named)
         return JobView(lifecycle=now, place=place)
 
@@ -578,7 +576,7 @@ class MemoryStore:
         todo, seen = [job_id], set()
         while todo:
             job = self._jobs[todo.pop()]
-            if job.waits and transitions.waits_for_person(job.lifecycle):
+            if job.waits and moves.waits_for_person(job.lifecycle):
                 return True
             if job.waits:
                 todo += [name for name in after.dependencies(job.prompt).all if name not in seen]

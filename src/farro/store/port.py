@@ -31,10 +31,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from farro.errors import Lost
 from farro.jobs.envelope import Envelope, Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Outcome
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.lazy_dataclass import dataclass, field
 
 
@@ -364,7 +364,7 @@ class Store(WorkerStore, Protocol):
         """Requeue a stale job while attempts remain, else kill it with the reason. None: another agent has it."""
 
     def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
-        """Record a person's answer in the hops of a job that waits for one (jobs.transitions.waits_for_person), and
+        """Record a person's answer in the hops of a job that waits for one (jobs.moves.waits_for_person), and
         return the job to the manager. IllegalTransition: the job does not wait for a person, or no longer; nothing was
         changed. [test_a_person_answers_once]"""
 

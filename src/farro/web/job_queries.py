@@ -14,9 +14,9 @@ from farro.errors import UnknownJob
 from farro.execution import progress
 from farro.execution.progress import read_prompt
 from farro.host import fs
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import timestamp
-from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass
 from farro.queue import explain as explaining
 from farro.queue import history as histories

@@ -15,7 +15,7 @@ from farro.config.settings import RoleSettings
 from farro.errors import FarroError
 from farro.execution.stop import Stop
 from farro.host.clock import Clock
-from farro.jobs import transitions
+from farro.jobs import moves
 from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Outcome, Released, Succeeded, Unroutable
@@ -49,7 +49,7 @@ class HandOff:
     @staticmethod
     def ends_here(claim: Claim, outcome: Outcome) -> bool:
         """Return whether the job needs no manager: then the store's own `commit` is enough."""
-        return not isinstance(outcome, Succeeded) or transitions.next_role(claim.envelope.lifecycle) != MANAGER
+        return not isinstance(outcome, Succeeded) or moves.next_role(claim.envelope.lifecycle) != MANAGER
 
     def commit(self, claim: Claim, outcome: Outcome, tick: Callable[[], None], stop: Stop) -> Lifecycle:
         """Commit like `Store.commit`, once it is known that a manager will take the job on."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from farro.execution import task_snapshot
 from farro.execution.progress import read_result
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.roles import answers, workflow
 from farro.roles.task import WorkflowTask
 from farro.roles.workflow import MANAGER, Position, RouteCode, RouteDecision

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from farro.errors import AgentLost, ClaimLost, IdConflict
-from farro.jobs import transitions
+from farro.jobs import moves
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.store.redis import decisions, scripts
 from redis_rig import Rig, life, proxied
 from servers import RedisServer
@@ -48,7 +48,7 @@ def overtaken(rig: Rig, server: RedisServer) -> None:
     (seen,) = store._context.read_jobs(["j"])
     assert seen is not None
     move = Move(reason=Reason.REROUTED, status=Status.QUEUED, role="CodeReviewer")
-    late = transitions.decided(seen.lifecycle, move, by=boss.id, attempt=0, now=store._context.now())
+    late = moves.decided(seen.lifecycle, move, by=boss.id, attempt=0, now=store._context.now())
     store.kill(boss, "j")
     assert decisions.compare_and_swap(store._context, boss, seen, late, 0) is None
     assert store.count()[Status.KILLED] == 1

@@ -12,9 +12,9 @@ from itertools import pairwise
 from farro.host.clock import Clock
 from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import parse_timestamp
-from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass
 from farro.roles.names import RUNNER
 from farro.roles.workflow import RouteCode

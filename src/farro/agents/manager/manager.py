@@ -18,9 +18,9 @@ from farro.agents.manager.hooks import Hooks
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
 from farro.host import fs
 from farro.jobs.envelope import Hop, Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.log.structured import Log
 from farro.queue.scheduler import Timetable
 from farro.queue.schedules import Fired

@@ -207,8 +207,8 @@ def _load(libraries: tuple[str, ...]) -> tuple[Any, Any]:
     """Import the libraries beside the loop, which other calls use: the first time takes a second or two."""
     for name in libraries:
         importlib.import_module(name)
+    from farro.agents.providers.http_call import ask
     from farro.agents.providers.http_client import new_exchange
-    from farro.agents.providers.http_request import ask
 
     return ask, new_exchange
 

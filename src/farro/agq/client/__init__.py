@@ -29,11 +29,11 @@ from farro.agq.client.connection import AgqAddress, Announcement, RespClient, Wo
 from farro.documents.encoding import encoder
 from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError, Lost
 from farro.host.clock import Clock
-from farro.jobs import ids, transitions
+from farro.jobs import ids, moves
 from farro.jobs.envelope import Envelope, Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Outcome, Released, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.lazy_dataclass import dataclass, field
 from farro.store.port import Agent, Changes, Claim, LazyFolderClaim
 from farro.store.workspace import JobFiles, Workspace
@@ -196,8 +196,8 @@ class AgqStore:
         prompt_without_id = {name: value for name, value in prompt.items() if name != "id"}
         now = self._clock.now()
         assert agent.role is not None
-        life = transitions.claimed(
-            transitions.enqueued(job_id=job_id, role=agent.role, now=now),
+        life = moves.claimed(
+            moves.enqueued(job_id=job_id, role=agent.role, now=now),
             agent=agent.id,
             attempt=attempt,
             correlation_id=f"{self._random_bits(64):016x}",
@@ -340,7 +340,7 @@ class AgqStore:
 
     def _lifecycle(self, claim: Claim, move: Move) -> Lifecycle:
         """Return what the server made of the job, as far as it is known here."""
-        return transitions.decided(
+        return moves.decided(
             claim.envelope.lifecycle, move, by=claim.agent.id, attempt=claim.attempt, now=self._clock.now()
         )
 

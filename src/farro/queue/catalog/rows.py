@@ -12,9 +12,9 @@ from functools import lru_cache
 from sys import intern
 from typing import Any
 
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
-from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
 from farro.plans.priority import DEFAULT, priority

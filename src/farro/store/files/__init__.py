@@ -33,9 +33,9 @@ from farro.errors import InputError, Lost
 from farro.host import fs
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Outcome, Released
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.log.audit import Value
 from farro.store.feed import ChangeFeed
 from farro.store.files import (

@@ -27,7 +27,7 @@ from typing import Any
 
 from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, StorageTrouble, SyncFailed, UnknownSchema
 from farro.host import fs, leases, links
-from farro.jobs import audit_fields, ids, places, transitions
+from farro.jobs import audit_fields, ids, moves, places
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.states import Status
 from farro.log.audit import tell_all
@@ -281,7 +281,7 @@ def _begin(context: FilesContext, owner: LocalAgent, path: str, job: QueuedJob, 
         attempt = folders.begin_attempt(path, folders.highest_attempt(path))
     if before.status is not Status.QUEUED or before.role != role:
         before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
-    lifecycle = transitions.claimed(
+    lifecycle = moves.claimed(
         before,
         agent=owner.agent.id,
         attempt=attempt,

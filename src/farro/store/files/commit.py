@@ -24,11 +24,11 @@ from typing import ParamSpec, TypeVar
 
 from farro.errors import ClaimLost, FarroError, SyncFailed
 from farro.host import fs
-from farro.jobs import places, transitions
+from farro.jobs import moves, places
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Child, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.lazy_dataclass import dataclass
 from farro.store.files import dispatch, draft
 from farro.store.files import folder as folders
@@ -134,12 +134,12 @@ def _prepare(
         owner.forget(claim.job_id)
         return decided
     before = claim.envelope.lifecycle
-    move = move or transitions.after(before, outcome, context.policy.retry, context.uniform, attempt=claim.attempt)
+    move = move or moves.after(before, outcome, context.policy.retry, context.uniform, attempt=claim.attempt)
     report = _report(outcome)
     result = None if report is None else folders.ResultFiles.of(report, good=isinstance(outcome, Succeeded))
     again = claim.envelope.runtime is not None
     claim.envelope.runtime = claim.envelope.runtime or _TRIED
-    lifecycle = transitions.decided(
+    lifecycle = moves.decided(
         before,
         move,
         by=owner.agent.id,
@@ -236,7 +236,7 @@ def _decided_before(path: str, claim: Claim) -> Lifecycle | None:
     """What an earlier try of this commit decided; None when it did not get that far."""
     with folders.translated_errors(path, claim.job_id):
         found = folders.read_lifecycle(path)
-    return found if transitions.is_decided(found, claim.attempt) else None
+    return found if moves.is_decided(found, claim.attempt) else None
 
 
 def _report(outcome: Outcome) -> Report | None:
@@ -252,7 +252,7 @@ def decide(context: FilesContext, owner: LocalAgent, path: str, before: Lifecycl
     with folders.translated_errors(path, before.job_id):
         highest = folders.highest_attempt(path)
         context.sync([owner.folder])  # the job's move to us, before the decision: see the module's docstring
-        lifecycle = transitions.decided(before, move, by=owner.agent.id, attempt=highest, now=context.clock.now())
+        lifecycle = moves.decided(before, move, by=owner.agent.id, attempt=highest, now=context.clock.now())
         folders.write_lifecycle(context, path, lifecycle.to_json(), sync=True)
         if lifecycle.status is Status.QUEUED:
             draft.keep_order(context, path, folders.prompt_if_any(context, path))

@@ -29,11 +29,11 @@ from farro.errors import (
     UnknownSchema,
 )
 from farro.host import fs
-from farro.jobs import ids, places, states, transitions
+from farro.jobs import ids, moves, places, transitions
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Report
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.store.files import commit, views
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
@@ -59,7 +59,7 @@ def change(
             seen = views.view(context, found).lifecycle
         except FileNotFoundError:
             continue  # it moved on in between
-        states.check(job_id, seen.status, status, reason, finalized=seen.finalized_at is not None)
+        transitions.check(job_id, seen.status, status, reason, finalized=seen.finalized_at is not None)
         if found.busy:
             context.clock.sleep(_PAUSE_S)  # another agent holds it for an instant, or recovery will free it
             continue
@@ -68,7 +68,7 @@ def change(
         if before is None:
             continue
         highest = folders.highest_attempt(path)
-        if found.status is Status.IN_PROGRESS and transitions.is_decided(before, highest):
+        if found.status is Status.IN_PROGRESS and moves.is_decided(before, highest):
             commit.carry_out(context, owner, path, before)
             continue
         if found.status is Status.IN_PROGRESS:
@@ -148,7 +148,7 @@ def resolve_stale(context: FilesContext, owner: LocalAgent, job_id: str) -> Life
     if before is None:
         return None
     highest = folders.highest_attempt(path)
-    move = transitions.resolve_stale(before, context.policy.retry, context.uniform, highest=highest)
+    move = moves.resolve_stale(before, context.policy.retry, context.uniform, highest=highest)
     return commit.decide(context, owner, path, before, move)
 
 
@@ -181,8 +181,8 @@ def reroute(
     """Put the job into that role's queue, whatever its workflow says. Not possible while a worker runs it."""
 
     def check(seen: Lifecycle) -> None:
-        states.check(job_id, seen.status, Status.QUEUED, Reason.REROUTED, finalized=seen.finalized_at is not None)
-        if transitions.waits(seen) and not transitions.waits_for_person(seen):
+        transitions.check(job_id, seen.status, Status.QUEUED, Reason.REROUTED, finalized=seen.finalized_at is not None)
+        if moves.waits(seen) and not moves.waits_for_person(seen):
             raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
 
     before, path, source = _take_checked(context, owner, job_id, check)
@@ -283,7 +283,7 @@ def _take_checked(
 
 
 def _check_waits(job_id: str, seen: Lifecycle) -> None:
-    if seen.status is not Status.QUEUED or not transitions.waits_for_person(seen):
+    if seen.status is not Status.QUEUED or not moves.waits_for_person(seen):
         raise IllegalTransition(
             f"{job_id} does not wait for a person, it is {seen.status} ({seen.role}); nothing was changed. "
             "`farro inbox` lists what waits"

@@ -17,7 +17,7 @@ from functools import partial
 
 from farro.errors import FarroError, StorageTrouble
 from farro.host import fs
-from farro.jobs import ids, places, transitions
+from farro.jobs import ids, moves, places
 from farro.jobs.states import Status
 from farro.plans import after
 from farro.plans.after import Dependencies, DependencyState
@@ -76,7 +76,7 @@ def blocking(context: FilesContext, submissions: Sequence[Submission]) -> list[l
 def staged(context: FilesContext, path: str) -> list[str]:
     """The ids that a staged job waits for; empty if it goes to its queue or was published meanwhile."""
     try:
-        if transitions.waits(folders.read_lifecycle(path)):
+        if moves.waits(folders.read_lifecycle(path)):
             return list(after.dependencies(folders.read_prompt(context, path)).all)
     except FileNotFoundError:
         pass
@@ -156,7 +156,7 @@ def coming(context: FilesContext, role: str) -> int:
             named: Dependencies = after.dependencies(folders.read_prompt(context, path))
             life = folders.read_lifecycle(path)
             roles[name] = life.role
-            needs[name] = () if transitions.waits_for_person(life) else named.all
+            needs[name] = () if moves.waits_for_person(life) else named.all
         except (FarroError, OSError):
             continue  # it has moved on, or is damaged
     if role not in roles.values():

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from farro.errors import Damaged, InputError, SyncFailed, TryAgain, UnknownSchema
 from farro.host import fs
-from farro.jobs import ids, places, transitions
+from farro.jobs import ids, moves, places
 from farro.jobs.envelope import Decision
 from farro.jobs.outcomes import Child
 from farro.jobs.states import Reason
@@ -84,7 +84,7 @@ def finish(context: FilesContext, path: str, job_id: str) -> bool:
     job is still in our folder."""
     try:
         lifecycle = folders.read_lifecycle(path)
-        if lifecycle.decision is None or not transitions.is_decided(lifecycle, folders.highest_attempt(path)):
+        if lifecycle.decision is None or not moves.is_decided(lifecycle, folders.highest_attempt(path)):
             raise Damaged(f"{job_id} lies in the outbox, but nothing is decided about its last attempt")
         children = _submissions(path, job_id, lifecycle.decision.attempt)
         submit.enqueue_many(context, children, by=lifecycle.agent, gone_is_done=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farro.host import fs, leases, links
-from farro.jobs import places, transitions
+from farro.jobs import moves, places
 from farro.jobs.envelope import Lifecycle
 from farro.lazy_dataclass import dataclass
 from farro.plans.priority import head_start_ns
@@ -60,7 +60,7 @@ def draft_job(
     with context.lock:
         job_id = submission.job_id or context.mint.mint()
     routing = submission.prompt.get("routing")
-    lifecycle = transitions.enqueued(
+    lifecycle = moves.enqueued(
         job_id=job_id,
         role=submission.role,
         now=context.clock.now(),

@@ -18,7 +18,7 @@ from typing import Any
 from farro.documents.encoding import encoder
 from farro.errors import ClaimLost, Damaged, FarroError, StorageTrouble, UnknownSchema, Unreadable
 from farro.host import fs, links
-from farro.jobs import ids, transitions
+from farro.jobs import ids, moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Report
 from farro.jobs.states import Status
@@ -140,7 +140,7 @@ def rebuilt(context: FilesContext, folder: str, job_id: str, role: str, status: 
     if not role:  # a place for jobs of every role: the prompt may name the role
         named = prompt.get("role")
         role = named if isinstance(named, str) and ids.ROLE.fullmatch(named) else "Runner"
-    lifecycle = transitions.enqueued(
+    lifecycle = moves.enqueued(
         job_id=job_id, role=role, now=made, routing=routing if isinstance(routing, dict) else None
     )
     attempt = highest_attempt(folder)

@@ -18,10 +18,10 @@ from dataclasses import replace
 
 from farro.errors import Damaged, FarroError, Lost, SyncFailed, UnknownSchema
 from farro.host import fs, leases
-from farro.jobs import ids, places, transitions
+from farro.jobs import ids, moves, places
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.store.files import agents, commit, dispatch, journal_file, journal_records, staging, unblock, views
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
@@ -224,7 +224,7 @@ def _judge(
             raise Damaged(f"a job with the same id is in {twin} too")
         found = folders.owned_lifecycle(context, path, job_id, role or "", Status.IN_PROGRESS)
         highest = folders.highest_attempt(path)
-        if transitions.is_decided(found, highest):
+        if moves.is_decided(found, highest):
             commit.carry_out(context, owner, path, found)
             return [RecoveryAction(job_id=job_id, agent=agent, what="rolled_forward")]
         if role is None and found.status is Status.QUEUED:  # an operator took it from its queue and died

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from farro.errors import Damaged, FarroError, Lost, SyncFailed, UnknownSchema
 from farro.host import fs
-from farro.jobs import places, transitions
+from farro.jobs import moves, places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.plans import after
@@ -133,7 +133,7 @@ def _waits_for_person(context: FilesContext, job_id: str) -> bool:
     """Whether it now waits for a person: a job that once ran after others may wait again. Where job.json cannot be
     read, the agent that takes the job rebuilds it."""
     try:
-        return transitions.waits_for_person(folders.read_lifecycle(context.path(places.WAITING, job_id)))
+        return moves.waits_for_person(folders.read_lifecycle(context.path(places.WAITING, job_id)))
     except (FarroError, OSError):
         return False
 
@@ -157,12 +157,10 @@ def _send_on(context: FilesContext, owner: LocalAgent, job_id: str, gone_is_over
     try:
         named = after.dependencies(prompt := folders.read_prompt(context, path))
         if verdict.hopeless:
-            done = commit.decide(
-                context, owner, path, before, transitions.dependency_failed(before.role, verdict.hopeless)
-            )
+            done = commit.decide(context, owner, path, before, moves.dependency_failed(before.role, verdict.hopeless))
         else:
             note = f"after {', '.join(named.all)}"
-            done = transitions.unblocked(before, by=owner.agent.id, now=context.clock.now(), note=note)
+            done = moves.unblocked(before, by=owner.agent.id, now=context.clock.now(), note=note)
             with folders.translated_errors(path, job_id):
                 context.sync([owner.folder])  # as for every decision: the move to us is durable before it
                 folders.write_lifecycle(context, path, done.to_json(), sync=True)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from farro.errors import Damaged, FarroError
 from farro.host import fs, trees
-from farro.jobs import ids, places, transitions
+from farro.jobs import ids, moves, places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
@@ -102,7 +102,7 @@ def view(context: FilesContext, found: LocatedJob) -> JobView:
         pass  # held by an agent, or marked stale in place: job.json says more than the path
     elif lifecycle.status is not found.status:
         lifecycle = replace(lifecycle, status=found.status)
-    after_others = found.place == places.WAITING and not transitions.waits_for_person(lifecycle)
+    after_others = found.place == places.WAITING and not moves.waits_for_person(lifecycle)
     prompt = folders.prompt_if_any(context, found.path) if after_others else None
     waits_for = after.dependencies(prompt or {}).all
     return JobView(lifecycle=lifecycle, place=found.place, damaged=damaged, waits_for=waits_for)
@@ -113,9 +113,7 @@ def _guess(context: FilesContext, found: LocatedJob) -> Lifecycle:
         return folders.rebuilt(context, found.path, found.job_id, found.role or "", found.status)
     except (Damaged, OSError):
         now = datetime.fromtimestamp(0, UTC)
-        return replace(
-            transitions.enqueued(job_id=found.job_id, role=found.role or "Runner", now=now), status=found.status
-        )
+        return replace(moves.enqueued(job_id=found.job_id, role=found.role or "Runner", now=now), status=found.status)
 
 
 def _why(path: str) -> str | None:

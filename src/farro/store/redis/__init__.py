@@ -3,7 +3,7 @@
 Each Lua script in scripts/ is one transaction; its head states what a crash leaves. The head of scripts/prelude.lua
 documents the keys.
 
-- The rules of a job's lifecycle stay in Python (farro.jobs.transitions). A script only compares a fence and swaps.
+- The rules of a job's lifecycle stay in Python (farro.jobs.moves). A script only compares a fence and swaps.
   Enqueue, claim and commit take one round trip each. [test_a_job_takes_three_round_trips_whatever_the_backlog]
 - The fence is (agent, attempt), and the agent must be alive by the server's clock.
   [test_an_agent_whose_lease_is_over_is_fenced_though_it_lives]
@@ -21,9 +21,9 @@ from typing import Any
 
 from farro.errors import FarroError, Lost, TryAgain
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Outcome, Released
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.log.audit import Value
 from farro.store.feed import ChangeFeed
 from farro.store.fleet import LeaderStatus

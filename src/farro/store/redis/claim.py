@@ -1,6 +1,6 @@
 """Claim jobs: one script takes the next jobs, and this machine makes the folder of each attempt.
 
-The script decides order and tags. farro.jobs.transitions decides what a claim changes in a lifecycle.
+The script decides order and tags. farro.jobs.moves decides what a claim changes in a lifecycle.
 
 After a crash the job stays with the agent until its lease is over; recovery then counts the attempt.
 """

@@ -1,4 +1,4 @@
-"""Commit attempts. farro.jobs.transitions decides here; one script applies it if the fence (agent, attempt) holds and
+"""Commit attempts. farro.jobs.moves decides here; one script applies it if the fence (agent, attempt) holds and
 the agent is alive.
 
 Result, decision and children are stored by one script: a crash leaves all or nothing. A call repeated after a lost
@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Any
 
 from farro.errors import Lost
-from farro.jobs import audit_fields, transitions
+from farro.jobs import audit_fields, moves
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import NO_REPORT, Outcome, Released, Succeeded
 from farro.jobs.states import Reason
-from farro.jobs.transitions import Move
 from farro.lazy_dataclass import dataclass
 from farro.store.port import Claim
 from farro.store.redis import new_jobs
@@ -77,12 +77,12 @@ def _decide(
     before, agent, attempt = claim.envelope.lifecycle, claim.agent, claim.attempt
     wanted = outcome.children if isinstance(outcome, Succeeded) else ()
     children = new_jobs.prepare_children(context, claim.job_id, attempt, wanted) if wanted else []
-    move = move or transitions.after(before, outcome, context.policy.retry, context.uniform, attempt=attempt)
+    move = move or moves.after(before, outcome, context.policy.retry, context.uniform, attempt=attempt)
     kept = _kept_files(context, claim, outcome)
     digest = None
     if not isinstance(outcome, Released):
         digest = hashlib.sha256(kept.files.get("result.json") or _result_bytes(outcome)).hexdigest()
-    lifecycle = transitions.decided(before, move, by=agent.id, attempt=attempt, now=now, result_sha256=digest)
+    lifecycle = moves.decided(before, move, by=agent.id, attempt=attempt, now=now, result_sha256=digest)
     place = "marked" if move.reason is Reason.ROUTING_EXHAUSTED else place_of(lifecycle)
     life, event = lifecycle.to_line(), audit_line(audit_fields.codes(lifecycle))
     args: list[Arg] = [claim.job_id, attempt, token, life, place, lifecycle.role, due_ms(lifecycle), event]

@@ -11,11 +11,11 @@ from typing import Any
 
 from farro import documents
 from farro.errors import IllegalTransition, TryAgain, UnknownJob, UnknownSchema
-from farro.jobs import audit_fields, ids, states, transitions
+from farro.jobs import audit_fields, ids, moves, transitions
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Report
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.store.port import Agent, PersonAnswer
 from farro.store.redis.client import Arg
 from farro.store.redis.context import RedisContext, agent_lost
@@ -54,7 +54,7 @@ def resolve_stale(context: RedisContext, agent: Agent, job_id: str) -> Decided |
     def decide(record: JobRecord, now: Lifecycle) -> Move | None:
         if record.place != "stale":
             return None
-        return transitions.resolve_stale(now, context.policy.retry, context.uniform, highest=record.attempts)
+        return moves.resolve_stale(now, context.policy.retry, context.uniform, highest=record.attempts)
 
     return decide_and_swap(context, agent, job_id, decide)
 
@@ -65,8 +65,8 @@ def reroute(
     context.check_role(role)
 
     def decide(record: JobRecord, now: Lifecycle) -> Move:
-        states.check(job_id, now.status, Status.QUEUED, Reason.REROUTED, finalized=now.finalized_at is not None)
-        if record.place == "waits" and not transitions.waits_for_person(now):
+        transitions.check(job_id, now.status, Status.QUEUED, Reason.REROUTED, finalized=now.finalized_at is not None)
+        if record.place == "waits" and not moves.waits_for_person(now):
             raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
         return Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
 
@@ -86,7 +86,7 @@ def finalize(
 
 def answer(context: RedisContext, agent: Agent, job_id: str, answered: PersonAnswer) -> Decided:
     def decide(record: JobRecord, now: Lifecycle) -> Move:
-        if now.status is not Status.QUEUED or not transitions.waits_for_person(now):
+        if now.status is not Status.QUEUED or not moves.waits_for_person(now):
             raise IllegalTransition(
                 f"{job_id} does not wait for a person, it is {now.status} ({now.role}); nothing was changed. "
                 "`farro inbox` lists what waits"
@@ -99,7 +99,7 @@ def answer(context: RedisContext, agent: Agent, job_id: str, answered: PersonAns
 
 def _apply(context: RedisContext, agent: Agent, job_id: str, move: Move) -> Decided:
     def decide(record: JobRecord, now: Lifecycle) -> Move:
-        states.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
+        transitions.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
         return replace(move, role=now.role)
 
     return _existing(job_id, decide_and_swap(context, agent, job_id, decide))
@@ -129,7 +129,7 @@ def decide_and_swap(
         if text is not None:
             attempt += 1
             kept = text_result(Report(result={"success": True, "edited_by": agent.id}, markdown=text))
-        after = transitions.decided(before, move, by=agent.id, attempt=attempt, now=context.now())
+        after = moves.decided(before, move, by=agent.id, attempt=attempt, now=context.now())
         done = compare_and_swap(context, agent, record, after, attempt, kept)
         if done is not None:
             return after, done

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from farro import documents
 from farro.errors import IdConflict, InputError
 from farro.host import fs
-from farro.jobs import ids, transitions
+from farro.jobs import ids, moves
 from farro.jobs.outcomes import Child
 from farro.plans import after
 from farro.plans.after import DependencyState
@@ -39,7 +39,7 @@ def prepare(context: RedisContext, submissions: Sequence[Submission]) -> list[Ne
     jobs = []
     for index, submission in enumerate(submissions):
         routing = submission.prompt.get("routing")
-        lifecycle = transitions.enqueued(
+        lifecycle = moves.enqueued(
             job_id=submission.job_id or context.mint(),
             role=submission.role,
             now=now,

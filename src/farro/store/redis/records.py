@@ -1,7 +1,7 @@
 """Convert jobs between Python and the Lua scripts.
 
 A claim is stored beside the last decided lifecycle and applied on reading, by the rule that every store uses
-(farro.jobs.transitions.claimed). So a claim takes one round trip, and no script parses a lifecycle.
+(farro.jobs.moves.claimed). So a claim takes one round trip, and no script parses a lifecycle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from farro import documents
 from farro.documents.encoding import encoder
 from farro.errors import Damaged, IllegalTransition
-from farro.jobs import audit_fields, ids, places, transitions
+from farro.jobs import audit_fields, ids, moves, places
 from farro.jobs.envelope import SCHEMA_VERSION, Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
@@ -64,7 +64,7 @@ def place_of(lifecycle: Lifecycle) -> str:
     """Return the place (`wh`) of a job that no agent holds."""
     match lifecycle.status:
         case Status.QUEUED:
-            return "waits" if transitions.waits(lifecycle) else "queued"
+            return "waits" if moves.waits(lifecycle) else "queued"
         case Status.FAILED if not lifecycle.terminal:
             return "open"
         case status:
@@ -294,18 +294,18 @@ class JobRecord:
             now = self.lifecycle
         except (Damaged, IllegalTransition) as error:
             damaged = str(error)
-            guess = transitions.enqueued(job_id=self.job_id, role=self.role or "Runner", now=_EPOCH)
+            guess = moves.enqueued(job_id=self.job_id, role=self.role or "Runner", now=_EPOCH)
             now = guess.changed(status=STATUS.get(self.place, Status.FAILED), attempt=self.attempts)
         if self.owner:
             return JobView(lifecycle=now, place=f"{places.in_progress(now.role)}/{self.owner}", damaged=damaged)
         if self.place == "waits":
-            named = () if transitions.waits_for_person(now) else after.dependencies(self.prompt).all
+            named = () if moves.waits_for_person(now) else after.dependencies(self.prompt).all
             return JobView(lifecycle=now, place=places.WAITING, waits_for=named, damaged=damaged)
         return JobView(lifecycle=now, place=places.destination(now.role, now.status), damaged=damaged)
 
 
 def with_claim(before: Lifecycle, agent: str, attempt: int, corr: str, at_ms: int, policy: str) -> Lifecycle:
     """Apply a claim to a lifecycle."""
-    return transitions.claimed(
+    return moves.claimed(
         before, agent=agent, attempt=attempt, correlation_id=corr, now=from_ms(at_ms), policy_version=policy or None
     )

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farro.errors import Damaged, IllegalTransition
-from farro.jobs import transitions
+from farro.jobs import moves
 from farro.jobs.envelope import SCHEMA_VERSION
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo
 from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import Move
 from farro.store.port import Agent, RecoveryAction, marker
 from farro.store.redis import decisions, unblock
 from farro.store.redis.context import RedisContext, agent_lost
@@ -80,7 +80,7 @@ def mark_stale(context: RedisContext, agent: Agent, record: JobRecord, why: str)
         return []
     died = ErrorInfo(category="agent_died", message=why)
     move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=before.role, error=died)
-    after = transitions.decided(before, move, by=agent.id, attempt=record.attempts, now=context.now())
+    after = moves.decided(before, move, by=agent.id, attempt=record.attempts, now=context.now())
     if decisions.compare_and_swap(context, agent, record, after, record.attempts) is None:
         return []
     return [RecoveryAction(job_id=record.job_id, agent=record.owner, what="stale")]

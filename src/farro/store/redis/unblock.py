@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from farro.errors import Damaged
-from farro.jobs import transitions
+from farro.jobs import moves
 from farro.plans import after
 from farro.plans.after import DependencyState
 from farro.store.redis import decisions, new_jobs
@@ -58,16 +58,16 @@ def _decide(
         before = record.lifecycle
     except Damaged:
         return "", []
-    if transitions.waits_for_person(before):
+    if moves.waits_for_person(before):
         return "", []
     verdict = after.judge(named, lambda job_id: ends.get(job_id, DependencyState.GONE), gone_is_over=True)
     now = context.now()
     if verdict.hopeless:
-        move = transitions.dependency_failed(before.role, verdict.hopeless)
-        ended = transitions.decided(before, move, by=by, attempt=record.attempts, now=now)
+        move = moves.dependency_failed(before.role, verdict.hopeless)
+        ended = moves.decided(before, move, by=by, attempt=record.attempts, now=now)
         return "dependency_failed", decisions.compare_and_swap(context, None, record, ended, record.attempts) or []
     if verdict.ready:
-        entered = transitions.unblocked(before, by=by, now=now, note=f"after {', '.join(named.all)}")
+        entered = moves.unblocked(before, by=by, now=now, note=f"after {', '.join(named.all)}")
         decisions.compare_and_swap(context, None, record, entered, record.attempts)
         return "unblocked", []
     return "", []

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from farro.errors import InputError
-from farro.jobs import ids, transitions
+from farro.jobs import ids, moves
 from farro.jobs.states import Status
 from farro.jobs.times import timestamp
 from farro.plans import after
@@ -173,7 +173,7 @@ def _stuck(context: RedisContext, job_id: str, known: dict[str, JobRecord | None
             if job.place in ("stale", "marked", "open"):
                 return True
             if job.place == "waits":
-                if not job.readable or transitions.waits_for_person(job.lifecycle):
+                if not job.readable or moves.waits_for_person(job.lifecycle):
                     return True
                 next_ += [name for name in after.dependencies(job.prompt).all if name not in met]
                 met.update(next_)

@@ -12,8 +12,8 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
-from farro.jobs.transitions import waits_for_person
 from farro.store.port import JobView
 from farro.tui import texts
 from farro.tui.boards import Board, BoardRow, Cell, Column

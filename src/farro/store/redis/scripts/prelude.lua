@@ -1,5 +1,5 @@
 -- What the scripts of the Redis store share: the keys, and how a job is moved from one place to another.
--- Python decides what a lifecycle may do (farro.jobs.transitions); scripts only compare a fence and swap.
+-- Python decides what a lifecycle may do (farro.jobs.moves); scripts only compare a fence and swap.
 -- Blank lines divide the parts below. A script is sent with those parts whose names it uses (scripts.py).
 --
 -- Every key begins with KEYS[1] = `farro:{NAME}:`. The braces are a hash tag: all keys of one name are in one slot.

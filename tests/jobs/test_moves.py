@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.jobs import transitions
+from farro.jobs import moves
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import NO_REPORT, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
-from farro.jobs.transitions import Move
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, 123_456, tzinfo=UTC)
 NO = ErrorInfo(category="step_failed", message="no")
@@ -36,28 +36,28 @@ def low(a: float, b: float) -> float:
 
 
 def fresh(routing: dict[str, Any] | None = None, role: str = "Runner") -> Lifecycle:
-    return transitions.enqueued(job_id="j", role=role, now=NOW, routing=routing)
+    return moves.enqueued(job_id="j", role=role, now=NOW, routing=routing)
 
 
 def claimed(lifecycle: Lifecycle, attempt: int, now: datetime = NOW) -> Lifecycle:
-    return transitions.claimed(lifecycle, agent="w.0.1", attempt=attempt, correlation_id=f"c{attempt}", now=now)
+    return moves.claimed(lifecycle, agent="w.0.1", attempt=attempt, correlation_id=f"c{attempt}", now=now)
 
 
 def turn(lifecycle: Lifecycle, outcome: Outcome, attempt: int, policy: RetryPolicy = POLICY) -> Lifecycle:
     """One claim and one commit."""
     running = claimed(lifecycle, attempt)
-    move = transitions.after(running, outcome, policy, low, attempt=attempt)
-    return transitions.decided(running, move, by="w.0.1", attempt=attempt, now=NOW)
+    move = moves.after(running, outcome, policy, low, attempt=attempt)
+    return moves.decided(running, move, by="w.0.1", attempt=attempt, now=NOW)
 
 
 def died(lifecycle: Lifecycle, attempt: int) -> Lifecycle:
     move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=lifecycle.role, error=NO)
-    return transitions.decided(lifecycle, move, by="dog", attempt=attempt, now=NOW)
+    return moves.decided(lifecycle, move, by="dog", attempt=attempt, now=NOW)
 
 
 def settled(lifecycle: Lifecycle, highest: int, policy: RetryPolicy = POLICY) -> Lifecycle:
-    move = transitions.resolve_stale(lifecycle, policy, low, highest=highest)
-    return transitions.decided(lifecycle, move, by="manager", attempt=highest, now=NOW)
+    move = moves.resolve_stale(lifecycle, policy, low, highest=highest)
+    return moves.decided(lifecycle, move, by="manager", attempt=highest, now=NOW)
 
 
 def test_a_new_job_is_queued_and_has_no_past() -> None:
@@ -179,7 +179,7 @@ def test_where_routing_ends_at_the_manager_only_the_managers_failure_is_final() 
 )
 def test_a_verb_that_ends_a_job_finalizes_it_also_under_a_manager(status: Status, reason: Reason) -> None:
     job = turn(fresh({"mode": "manager"}), OUTCOMES[2], 1)
-    ended = transitions.decided(job, Move(reason=reason, status=status, role="Runner"), by="op", attempt=1, now=NOW)
+    ended = moves.decided(job, Move(reason=reason, status=status, role="Runner"), by="op", attempt=1, now=NOW)
     assert ended.terminal
     assert ended.finalized_at is not None
 
@@ -215,9 +215,9 @@ def test_a_claim_that_dies_before_it_counts_its_attempt_does_not_go_round_for_ev
 
 def test_recovery_knows_a_decided_attempt_from_a_repeated_one() -> None:
     job = turn(fresh(), OUTCOMES[0], 1)
-    assert transitions.is_decided(job, 1)
-    assert not transitions.is_decided(job, 2)
-    assert not transitions.is_decided(claimed(fresh(), 1), 1)
+    assert moves.is_decided(job, 1)
+    assert not moves.is_decided(job, 2)
+    assert not moves.is_decided(claimed(fresh(), 1), 1)
 
 
 @given(st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=12), st.sampled_from([None, "role", "manager"]))
