@@ -1,7 +1,4 @@
-"""The pager triggers of SPEC-1, appendix A: when somebody must be woken. Pure; what they judge is read elsewhere.
-
-Reading the audit log and the queues lives in operations.alerts.
-"""
+"""The pager triggers of SPEC-1, appendix A: when a person must be alerted. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +9,20 @@ from typing import Any
 from farro.jobs.times import parse_timestamp
 from farro.lazy_dataclass import dataclass
 
-REQUEUES, REQUEUES_S = 20, 300.0  # more than so many stale jobs that were queued again, within so long
-DEPTH, DEPTH_S = 0.8, 1800.0  # more than this share of a role's cap, for so long
-ERRORS_PER_MIN, ERRORS_S = 3, 300.0  # more lines a minute that could not be written; told of within so long
-QUOTA_S = 3600.0  # a file that the quota deleted is news for so long
+REQUEUES, REQUEUES_S = 20, 300.0  # fires above so many requeued stale jobs within so many seconds
+DEPTH, DEPTH_S = 0.8, 1800.0  # fires above this share of a role's cap for so many seconds
+ERRORS_PER_MIN, ERRORS_S = 3, 300.0  # fires above so many unwritten lines a minute, within so many seconds
+QUOTA_S = 3600.0  # a deletion for the quota fires for so many seconds
 LOOKBACK_S = max(REQUEUES_S, DEPTH_S, ERRORS_S, QUOTA_S)
 
-MISSED = "audit_missed"  # a writer confesses, once it can write again, what it could not
-DELETED = "audit_deleted"  # the quota took a file
+MISSED = "audit_missed"  # a writer reports, once it can write again, what it could not write
+DELETED = "audit_deleted"  # a file was deleted for the quota
 _IN_QUEUE = ("queued", "in_progress")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """One trigger, and what it says now."""
+    """One trigger and its present state."""
 
     name: str
     firing: bool
@@ -38,7 +35,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueDepth:
-    """A role's queue: how many it has and may have, and how many it had all the time since `since`."""
+    """A role's queue: its depth, its cap, and its smallest depth since `since`."""
 
     role: str
     cap: int
@@ -48,7 +45,7 @@ class QueueDepth:
 
 
 def requeues(events: Iterable[Mapping[str, Any]], now: datetime) -> Alert:
-    """What recovery queued again by itself; what a person requeues is no sign of trouble."""
+    """Judge the jobs that recovery requeued; what a person requeues is no sign of trouble."""
     by_itself = [
         event
         for event in events
@@ -75,8 +72,8 @@ def requeues(events: Iterable[Mapping[str, Any]], now: datetime) -> Alert:
 def changes(
     events: Iterable[Mapping[str, Any]], roles: Collection[str], aside: Collection[str] = ()
 ) -> list[tuple[datetime, str, int]]:
-    """How the depth of those roles' queues changed, in order of time: when, which, by how many. A job counts in the
-    role whose queue or worker has it. `aside`: jobs that lie outside of every queue now, as those that wait."""
+    """Return how the depth of the roles' queues changed, in order of time: when, which role, by how many. A job counts
+    for the role whose queue or worker has it. `aside`: jobs that are in no queue now, such as waiting ones."""
     where: dict[str, str | None] = {}
     found: list[tuple[datetime, str, int]] = []
     for moment, event in sorted(_timed(events), key=lambda pair: pair[0]):
@@ -92,7 +89,7 @@ def changes(
 
 
 def least(depth_now: int, role: str, changed: Iterable[tuple[datetime, str, int]], since: datetime) -> int:
-    """The smallest depth between `since` and now, reckoned backwards from what is there."""
+    """Return the smallest depth between `since` and now, computed backwards from the present depth."""
     lowest = depth = depth_now
     for moment, which, by in sorted(changed, key=lambda item: item[0], reverse=True):
         if which == role and moment >= since:
@@ -123,7 +120,7 @@ def depth(queue: QueueDepth, now: datetime) -> Alert:
 
 
 def audit_errors(events: Iterable[Mapping[str, Any]], trouble: str | None, now: datetime) -> Alert:
-    """`trouble`: why the log cannot be written at this moment; None: it can."""
+    """Judge the unwritten lines. `trouble`: why the log cannot be written now; None if it can."""
     rates = [_rate(event) for event in events if event.get("event") == MISSED and _within(event, now, ERRORS_S)]
     worst = max(rates, default=0.0)
     what = f"at most {worst:g} lines a minute could not be written in the last 5 minutes" if worst else "it is written"
@@ -159,7 +156,7 @@ def log_quota(events: Iterable[Mapping[str, Any]], size: int, quota: int, now: d
 
 
 def _rate(event: Mapping[str, Any]) -> float:
-    """Lines a minute, over the time that the trouble lasted; a short one counts as a minute."""
+    """Return lines per minute over the duration of the trouble; less than a minute counts as one."""
     lines = event.get("lines")
     moments = [moment for name in ("since", "ts") if (moment := _moment(event.get(name))) is not None]
     lasted_s = (moments[-1] - moments[0]).total_seconds() if moments else 0.0

@@ -1,11 +1,10 @@
-"""The audit log: one JSON object a line, codes only, buffered for a second or synced line by line (SPEC-1 §8).
+"""The audit log: one JSON object per line, codes only, buffered for a second or synced line by line (SPEC-1 §8).
 
-Free text, prompts and results never come here (they live in hops[] and in the job). Which events exist is up to the
-callers; the files, their rotation and their repair live in observe.audit_file.
+Free text, prompts and results are never written here; they are in hops[] and in the job.
 
-An event is told after it happened: a line about something that did not happen is worse than a line that is missing
-after a kill. So a killed process may leave transitions untold: those of its last second, and the one between its rename
-and its telling. The truth about a job is in its own job.json, whose hops[] are part of the transition itself.
+An event is written after it happened: a line about something that did not happen is worse than a missing line. So a
+killed process may leave transitions unwritten: those of its last second, and one whose rename had just been made. The
+truth about a job is its own job.json, whose hops[] are part of the transition itself.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit", "te
 Value = str | int | bool | None
 # A mapping of codes, `event` and `actor` among them; or the transition that led to this lifecycle.
 AuditEvent = Mapping[str, Value] | Lifecycle
-# What codes are made of: nothing in it needs an escape in JSON, and no sentence gets through it.
+# Characters of codes: none needs an escape in JSON, and without a blank no sentence is accepted.
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/@+-"
 _LONGEST = 200
 NOT_A_CODE = "(not-a-code)"
@@ -38,15 +37,15 @@ NOT_A_CODE = "(not-a-code)"
 
 class Audit(Protocol):
     def __call__(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
-        """Tell of one event; never raises. A code that is None is left out."""
+        """Record one event; never raises. A code that is None is left out."""
 
 
 def no_audit(event: str, *, actor: str | None = None, **codes: Value) -> None:
-    """For stores that keep no audit log."""
+    """Record nothing: for stores without an audit log."""
 
 
 def tell_all(audit: Audit, events: Sequence[AuditEvent]) -> None:
-    """Several events of one moment."""
+    """Record several events of one moment."""
     if isinstance(audit, AuditLog):
         audit.many(events)
         return
@@ -56,14 +55,14 @@ def tell_all(audit: Audit, events: Sequence[AuditEvent]) -> None:
 
 class AuditLog:
     """One process's writer. `record` never raises and never waits for the disk in buffered mode: a full disk stops no
-    job (RELIABILITY 28); `errors` counts what could not be written, `last_error` says why, and the log is told.
+    job (RELIABILITY 28). `errors` counts the lines that could not be written, `last_error` says why; both are logged.
 
-    With `background` a thread writes what was buffered within `flush_s`; it starts with the first event and waits
-    without turning while there is nothing to write. Without it, which is for commands that end at once, lines are
-    written with the first event after `flush_s`, by `close`, and at exit.
+    With `background` a thread writes the buffered events within `flush_s`; it starts with the first event and sleeps
+    while there is nothing to write. Without it, for commands that end at once, lines are written with the first event
+    after `flush_s`, by `close`, and at exit.
 
-    Events are buffered as they were told, and spelled when they are written: all of a second in one go takes a third of
-    what it takes one by one, and nobody's job waits for it.
+    Events are buffered as objects and formatted when they are written: formatting all of a second at once takes a third
+    of the time, and no job waits for it.
     """
 
     def __init__(
@@ -84,14 +83,14 @@ class AuditLog:
         self._log = log
         self.errors = 0
         self.last_error: str | None = None
-        self._second = (-1, "")  # the second that was spelled last: most events share theirs with others
+        self._second = (-1, "")  # the last formatted second: most events share theirs with others
         self._closed = False
         self._start_anew()
         atexit.register(self.flush)
 
     def _start_anew(self) -> None:
-        """As at first, and in a forked child: what its parent buffered is the parent's to write, and a lock that
-        another thread held at the fork would never be free again."""
+        """Initialise, also in a forked child: the parent writes what it buffered, and a lock that another thread held
+        at the fork would never be released."""
         self._pid = os.getpid()
         self._buffer: list[tuple[datetime, Sequence[AuditEvent]]] = []
         self._since_s = 0.0  # when the oldest of `_buffer` came
@@ -103,14 +102,14 @@ class AuditLog:
         self._files = AuditFiles(self._folder, self._policy, self.spell)
 
     def __call__(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
-        """Append one event. Values are codes: anything else is replaced, so that no text of a prompt gets in here."""
+        """Append one event. A value that is no code is replaced, so that no text of a prompt is written."""
         self.many(({"event": event, "actor": actor, **codes},))
 
     record = __call__
 
     def many(self, events: Sequence[AuditEvent]) -> None:
-        """As `record` of each, at one moment."""
-        if not events:  # an idle worker's: nobody is woken for them
+        """Record several events of one moment."""
+        if not events:  # from an idle worker: do not wake the thread
             return
         if self._pid != os.getpid():
             self._start_anew()
@@ -132,7 +131,7 @@ class AuditLog:
             self.flush()
 
     def _head(self, moment: datetime) -> str:
-        """How a line of that moment begins."""
+        """Return the beginning of a line of that moment."""
         second = int(moment.timestamp())
         if second != self._second[0]:
             self._second = (second, f'{{"ts": "{timestamp(moment)[:20]}')

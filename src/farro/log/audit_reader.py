@@ -1,6 +1,6 @@
-"""Reading the audit log: the lines of one job, oldest first; the newest lines of all. Writing lives in observe.audit.
+"""Read the audit log: the events of one job, oldest first, or the newest events of all jobs.
 
-Lines that are torn, foreign or no JSON are passed over: a log that cannot be read whole still tells the rest.
+Lines that are torn, foreign or no JSON are skipped.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from farro.lazy_dataclass import dataclass
 from farro.log.audit import files
 
 BLOCK = 1 << 20
-LIMIT = 256 << 20  # bytes that one question reads; older files are left out then
-_TORN = 64 << 10  # no line is longer: a block without a newline for so long is no log
+LIMIT = 256 << 20  # bytes that one query reads; older files are skipped then
+_TORN = 64 << 10  # no line is longer: a longer text without a newline is no log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,14 +29,14 @@ class JobEvents:
 
 
 def trail(folder: str, job_id: str, *, since_s: float = 0.0, limit: int = LIMIT) -> JobEvents:
-    """What the log says of a job. Files that were written last before `since_s` (Unix time) cannot name it."""
+    """Return the events of a job. Skips files last written before `since_s` (Unix time), when the job did not exist."""
     chosen: list[str] = []
     whole, left = True, limit
     try:
         names = files(folder)
     except FileNotFoundError:
         return JobEvents(lines=(), whole=True)
-    for name in reversed(names):  # the newest first: what is left out is what is oldest
+    for name in reversed(names):  # newest first, so that the oldest are left out
         with contextlib.suppress(FileNotFoundError):  # rotated away meanwhile
             status = fs.lstat(f"{folder}/{name}")
             if status.st_mtime < since_s:
@@ -56,7 +56,7 @@ def trail(folder: str, job_id: str, *, since_s: float = 0.0, limit: int = LIMIT)
 def _of_job(path: str, job_id: str) -> Iterator[Mapping[str, Any]]:
     wanted = json.dumps(job_id).encode()
     for block in _blocks(path):
-        if wanted not in block:  # a look at the whole block: most of the log is about others
+        if wanted not in block:  # most blocks do not mention the job
             continue
         for line in block.split(b"\n"):
             if wanted in line:
@@ -67,7 +67,7 @@ def _of_job(path: str, job_id: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _blocks(path: str) -> Iterator[bytes]:
-    """The file in pieces that end with a line."""
+    """Yield the file in pieces that end with a line."""
     fd = fs.open_read(path)
     try:
         rest = b""
@@ -83,16 +83,16 @@ def _blocks(path: str) -> Iterator[bytes]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecentEvents:
-    lines: tuple[Mapping[str, Any], ...]  # the newest first, as nearly as writers that buffer for a second keep to it
-    whole: bool  # False: there was more than was read
-    since: datetime | None  # how far back that reaches, where it is not whole
+    lines: tuple[Mapping[str, Any], ...]  # newest first, except that writers buffer for up to a second
+    whole: bool  # False: the limit was reached
+    since: datetime | None  # how far back the lines reach, if not whole
 
 
 def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), limit: int = LIMIT) -> RecentEvents:
-    """What the log says since then, read backwards from its end; with `holding` only lines that have one of these.
+    """Return the events since then, read backwards from the end; with `holding` only lines that contain one of them.
 
-    Lines of different writers are out of order by as long as they buffer, so reading goes on for a block after the
-    first line that is too old.
+    Writers buffer their lines, so lines of different writers are slightly out of order: reading continues to the end of
+    the block that has the first line that is too old.
     """
     begin = timestamp(since)
     found: list[Mapping[str, Any]] = []
@@ -115,7 +115,7 @@ def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), lim
 
 
 def backwards(folder: str) -> Iterator[bytes]:
-    """The whole lines of all files in blocks, from the newest on. A file that is rotated meanwhile is read once."""
+    """Yield the whole lines of all files in blocks, newest first. A file that is rotated meanwhile is read once."""
     seen: set[int] = set()
     try:
         names = files(folder)
@@ -136,7 +136,7 @@ def backwards(folder: str) -> Iterator[bytes]:
 
 
 def _blocks_backwards(fd: int, size: int) -> Iterator[bytes]:
-    rest = b""  # the end of a line whose beginning lies in the block before
+    rest = b""  # the end of a line that begins in the preceding block
     while size > 0:
         start = max(0, size - BLOCK)
         data = fs.read_at(fd, size - start, start) + rest

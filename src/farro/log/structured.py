@@ -1,9 +1,7 @@
-"""The structured log: one JSON object a line with the seed's fields, on stdout for daemons and stderr for commands.
+"""The structured log: one JSON object per line, on stdout for daemons and stderr for commands.
 
-Which events exist is up to the callers; the append-only audit log is a separate file with codes only.
-
-A process that knows secrets says so once (`redact_with`): from then on no line of any log, and nothing that is made
-`printable` for a person, tells one. Set here and not handed to each: whoever forgot it would be the one who leaks.
+A process that knows secrets calls `redact_with` once: from then on no line of any log, and no text made `printable` for
+a person, contains one. It is a global setting because a caller that forgot a parameter would leak.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _redact: Callable[[str], str] | None = None
 
 
 def redact_with(redact: Callable[[str], str] | None) -> None:
-    """What every text of this process goes through before it is shown or logged; None takes it away."""
+    """Set the function that redacts every text before it is shown or logged; None removes it."""
     global _redact
     _redact = redact
 
@@ -40,16 +38,16 @@ def redacted(text: str) -> str:
 def lines(
     actor: str, now: Callable[[], datetime], stream: TextIO | None, *, short: bool = False, level: str = "debug"
 ) -> Log:
-    """A log that writes a line an event of that level or above: JSON, or for a person the short form of the same.
+    """Return a log that writes one line per event of that level or above: JSON, or with `short` a form for people.
 
     A line that cannot be written (a full disk, a closed pipe) is dropped and counted; the work goes on, and the next
-    line that can be written says how many are missing. No `stream`: nobody listens.
+    written line says how many are missing. Without a `stream` nothing is written.
     """
     return _Lines(actor, now, stream, short, LEVELS[: LEVELS.index(level)])
 
 
 class BatchLog:
-    """A log that is told several events at once."""
+    """A log that accepts several events at once."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -82,7 +80,7 @@ class _Lines(BatchLog):
         self.many([(level, message, fields)])
 
     def many(self, events: Sequence[LogEvent]) -> None:
-        """With one write."""
+        """Write several events with one write."""
         if self._stream is None:
             return
         moment = timestamp(self._now())
@@ -107,7 +105,7 @@ class _Lines(BatchLog):
 
 
 def grave_only(stream: TextIO | None) -> Log:
-    """The log of a command: what went wrong, in words, beside its answer."""
+    """Return the log of a command: errors only, as text on stderr."""
 
     def log(level: str, message: str, fields: Mapping[str, Any]) -> None:
         if stream is not None and level in GRAVE:
@@ -119,7 +117,7 @@ def grave_only(stream: TextIO | None) -> Log:
 
 
 def short_line(line: Mapping[str, Any]) -> str:
-    """One event in a line for a person: time, job, what happened."""
+    """Format an event as a line for people: time, job, what happened."""
     event = line.get("event") or {}
     if event.get("type") == "state_transition":
         what = f"{event.get('from')} → {event.get('to')}"
@@ -134,6 +132,6 @@ def short_line(line: Mapping[str, Any]) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Names and messages come from files and arguments: no escape sequence of theirs reaches a terminal."""
+    """Redact and escape a text for a terminal: names and messages may contain escape sequences."""
     text = redacted(text)
     return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)

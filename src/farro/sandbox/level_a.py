@@ -1,19 +1,17 @@
-"""Level A: bubblewrap builds a machine of its own around the process: mounts, processes, network, names.
+"""Level A: bubblewrap runs the process in namespaces of its own: mounts, processes, network, IPC, host name.
 
-What may be touched is a Confinement; which system calls are refused lives in filters.
-
-How it is started, and why so:
-- bubblewrap tells the PID of the sandbox's first process (`--info-fd`), and lets that wait (`--block-fd`) until limits
-  are set on it. So no instruction of the step runs without them.
-- It lets the step go when every mount stands: what is still in that pipe when nobody can read it any more says that the
-  sandbox could not be built. Every mount of the machine is looked at; one that somebody takes away meanwhile ends it,
-  and then it is begun anew.
+How it is started, and why:
+- bubblewrap reports the PID of the sandbox's first process (`--info-fd`), which waits (`--block-fd`) until its limits
+  are set. So no instruction of the step runs without them.
+- It starts the step when every mount is made: a byte left in that pipe after bubblewrap closed it means that the
+  sandbox could not be built. bubblewrap visits every mount of the machine and fails if one is unmounted meanwhile; then
+  the start is repeated.
 - Its first process reaps and is killed with the sandbox; the monitor, which is our child, ends before it. Its `ended`
   waits for the first one: when that is gone the kernel has ended every process of the PID namespace.
 - `--die-with-parent` follows the thread that started it: the slot's own, which waits for the step as long as it runs.
 - Root stays root, without a capability, in a user namespace: its files stay its own, and those of others closed.
-- bubblewrap itself runs outside of what it builds, and a plan chooses its steps' variables: LD_PRELOAD among them would
-  be code of the plan's out there. So it has farro's marks alone, and is told the step's variables (`--args`) for later.
+- bubblewrap itself runs outside the sandbox, and a plan chooses its steps' variables: LD_PRELOAD among them would run
+  the plan's code outside. So bubblewrap gets only farro's markers, and sets the step's variables inside (`--args`).
 """
 
 from __future__ import annotations
@@ -38,17 +36,17 @@ from farro.sandbox.syscall_numbers import machine
 
 _Came = TypeVar("_Came")
 _TMP = "/tmp"  # noqa: S108 - a mount point, as those below
-EMPTIED = (_TMP, "/run", "/dev/shm")  # noqa: S108 - what others put there is not seen
-_SHARED_BYTES = 64 << 20  # of what is kept in memory
-_BOX_S = 30.0  # bubblewrap is given up after so long
+EMPTIED = (_TMP, "/run", "/dev/shm")  # noqa: S108 - the content of these is hidden
+_SHARED_BYTES = 64 << 20  # of each tmpfs
+_BOX_S = 30.0  # then bubblewrap is given up
 _GONE_S = 10.0
-_TRIES = 5  # when a mount of the machine goes while bubblewrap looks at it
-_MARKS = "FARRO_"  # by which processes of a job are found in /proc, bubblewrap's own among them
+_TRIES = 5  # when a mount disappears while bubblewrap visits it
+_MARKS = "FARRO_"  # variables by which the processes of a job are found in /proc, bubblewrap included
 _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 
 
 def start(bwrap: str, launch: Launch, bounds: SharedLimits | None = None) -> Process | NotStarted:
-    """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    """Like processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
     _refuse_links(launch)
     with PinnedPaths(launch.confinement) as pinned:
 
@@ -68,8 +66,7 @@ def start(bwrap: str, launch: Launch, bounds: SharedLimits | None = None) -> Pro
 
 
 def rebuilt(came: _Came, anew: Callable[[], _Came], said: Callable[[_Came], str | None]) -> _Came:
-    """`came`, or what `anew` gives, where bubblewrap says that somebody took a mount away meanwhile: next time it may
-    well succeed."""
+    """Return `came`; repeat with `anew` while bubblewrap's error (`said`) is that a mount disappeared meanwhile."""
     for _ in range(_TRIES - 1):
         if "Unable to apply mount flags" not in (said(came) or ""):
             break
@@ -78,7 +75,7 @@ def rebuilt(came: _Came, anew: Callable[[], _Came], said: Callable[[_Came], str 
 
 
 def _start(bwrap: str, launch: Launch, bounds: SharedLimits | None, pinned: Mapping[str, int]) -> Process | NotStarted:
-    """One try; stdin stays open."""
+    """Try once; stdin stays open."""
     confinement = launch.confinement
     name = machine()
     assert name is not None
@@ -127,11 +124,11 @@ def _start(bwrap: str, launch: Launch, bounds: SharedLimits | None, pinned: Mapp
 
 
 def _told_variables(env: Mapping[str, str]) -> int:
-    """Words of bubblewrap's that set all variables but the marks, in a file without a name: arguments can be read by
-    every user of the machine, and variables may be keys. ValueError: one that cannot be set."""
+    """Return a file without a name that holds bubblewrap's arguments for all variables except the markers: every user
+    of the machine can read command lines, and variables may be keys. ValueError: a variable cannot be set."""
     words: list[str] = []
     for name, value in env.items():
-        if "=" in name or "\0" in name or "\0" in value:  # a NUL would begin the next word, which may open anything
+        if "=" in name or "\0" in name or "\0" in value:  # a NUL would begin another argument of bubblewrap
             raise ValueError(f"the variable {name!r} holds a NUL, or its name a `=`")
         if name and not name.startswith(_MARKS):
             words += ("--setenv", name, value)
@@ -147,13 +144,13 @@ def _told_variables(env: Mapping[str, str]) -> int:
 
 
 def _let_go(block_w: int) -> bool:
-    """Whether the sandbox was built: it then takes the byte that it waits for."""
+    """Let the step start; return whether the sandbox was built: it then reads the byte that it waits for."""
     try:
         os.write(block_w, b"1")  # noqa: TID251 - a pipe, no file
     except BrokenPipeError:
         return False
     poll = select.poll()
-    poll.register(block_w, 0)  # an error: nobody has the other end
+    poll.register(block_w, 0)  # reports an error when the other end is closed
     with RESTING:
         poll.poll(_BOX_S * 1000)
     import fcntl
@@ -168,10 +165,10 @@ def _not_built(process: Process, launch: Launch) -> NotStarted:
 
 
 def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str, cwd: str) -> list[str]:
-    """The options that say what is seen and what may be written. Later mounts lie over earlier ones.
+    """Return the options for what is visible and what is writable. Later mounts cover earlier ones.
 
-    What can be written is bound by descriptor, which bubblewrap closes: by its path a link that somebody puts there in
-    the last moment would be followed.
+    Writable paths are bound by descriptor, which bubblewrap closes: a path would follow a link that was put there in
+    the last moment.
     """
     words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--cap-drop", "ALL", "--die-with-parent"]
@@ -179,7 +176,7 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
         words.append("--unshare-net")
     words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     words += ["--size", str(_SHARED_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
-    # Sockets of the machine's services.
+    # /run has the sockets of the machine's services.
     words += ["--size", str(1 << 20), "--tmpfs", "/run"] if os.path.isdir("/run") else []
     if confinement.tmp is None:
         words += ["--size", str(_SHARED_BYTES), "--tmpfs", _TMP]
@@ -189,7 +186,7 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
             words += ["--size", str(1 << 20), "--perms", "0755", "--tmpfs", folder]
     bound: list[str] = []
     for path in (*confinement.readable, cwd, file):
-        # Not what is there already: a link in it, such as the python of a venv, leads nowhere while this is built.
+        # Not if it is bound already: a link in it, such as the python of a venv, is broken while this is built.
         if any(within(path, folder) for folder in EMPTIED) and not any(within(path, one) for one in bound):
             words += ["--ro-bind-try", path, path]
             bound.append(path)
@@ -210,14 +207,13 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
 
 
 def _skeleton(confinement: Confinement, file: str, cwd: str) -> list[str]:
-    """Folders directly in /tmp below which something is bound. They are made anew for each process: what lies in the
-    job's own /tmp was left by steps, a link among it perhaps, and bubblewrap would make folders where that leads, with
-    the whole machine still in sight."""
+    """Return the folders directly in /tmp below which paths are bound. They are made for each process: steps may have
+    left a link in the job's own /tmp, and bubblewrap would make folders at its target, outside the sandbox."""
     return sorted({f"{_TMP}/{first}" for first, deeper, _ in _below_tmp(confinement, file, cwd) if deeper})
 
 
 def _refuse_links(launch: Launch) -> None:
-    """What is bound directly in /tmp has its place in the job's own, and bubblewrap makes a file where a link leads."""
+    """Refuse links in the job's own /tmp where a path is to be bound: bubblewrap would make a file at their target."""
     confinement = launch.confinement
     for first, deeper, _ in _below_tmp(confinement, launch.file, launch.cwd):
         if confinement.tmp is not None and not deeper and os.path.islink(f"{confinement.tmp}/{first}"):
@@ -225,7 +221,7 @@ def _refuse_links(launch: Launch) -> None:
 
 
 def _below_tmp(confinement: Confinement, file: str, cwd: str) -> Iterator[tuple[str, str, str]]:
-    """Each path that is bound in /tmp, as its first name, a slash where there is more, and the rest."""
+    """Yield each path that is bound in /tmp as its first name, a slash if there is more, and the rest."""
     tmp = () if confinement.tmp is None else (confinement.tmp,)
     for path in (*confinement.readable, *confinement.writable, *tmp, *confinement.protected, cwd, file):
         if path != _TMP and within(path, _TMP):
@@ -233,8 +229,8 @@ def _below_tmp(confinement: Confinement, file: str, cwd: str) -> Iterator[tuple[
 
 
 def _on_the_way(confinement: Confinement) -> list[str]:
-    """Folders between one that may be written and what is protected in it, from above. Each is bound to where it is:
-    one that could be renamed would take what is protected along, and another be made in its place."""
+    """Return the folders between a writable folder and the protected paths in it, outermost first. Each is bound in
+    place: a step could rename one, together with the protected path, and make another in its place."""
     found: dict[str, None] = {}
     for path in confinement.protected:
         for folder in confinement.writable:
@@ -245,14 +241,14 @@ def _on_the_way(confinement: Confinement) -> list[str]:
 
 
 class PinnedPaths:
-    """Descriptors of the paths that are bound, from before bubblewrap is started until it has them."""
+    """Descriptors of the bound paths, held until bubblewrap has them."""
 
     def __init__(self, confinement: Confinement) -> None:
         self.fds: dict[str, int] = {}
         tmp = () if confinement.tmp is None else (confinement.tmp,)
         try:
             for path in tmp:
-                self.fds[_TMP] = paths.pin(path)  # of its own: bubblewrap closes each that it has bound
+                self.fds[_TMP] = paths.pin(path)  # a second descriptor: bubblewrap closes each that it has bound
             on_the_way = _on_the_way(confinement)
             for path in dict.fromkeys((*confinement.writable, *tmp, *on_the_way, *confinement.protected)):
                 self.fds[path] = paths.pin(path)
@@ -269,11 +265,11 @@ class PinnedPaths:
 
 
 class SandboxMonitor:
-    """What stands around a step of this level (processes.Enclosure)."""
+    """The monitor of a step of this level (processes.Enclosure)."""
 
     def __init__(self, first: int) -> None:
         self._first = first
-        process_tree.started(first)  # it becomes our child when the monitor is gone: nobody else may wait for it
+        process_tree.started(first)  # it becomes our child when the monitor is gone: only `ended` may reap it
         self._pidfd: int | None = None
         with contextlib.suppress(AttributeError, OSError):
             self._pidfd = os.pidfd_open(first)
@@ -281,7 +277,7 @@ class SandboxMonitor:
     def ended(self) -> tuple[float, float, int] | None:
         try:
             if self._pidfd is not None:
-                # Killed with its monitor, unless that died before it had asked for it.
+                # Killed with its monitor, unless the monitor died before it requested that.
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
                 poll = select.poll()
@@ -313,14 +309,14 @@ def _told_pid(fd: int) -> int | None:
 
 
 def _resolver(confinement: Confinement) -> str | None:
-    """Where names of the network are looked up often lies in /run, behind a link."""
+    """Return the resolver's configuration if it is in /run, as it often is, behind a link."""
     place = os.path.realpath("/etc/resolv.conf")
     return place if confinement.network and within(place, "/run") else None
 
 
 def _said(stderr: str) -> str:
     lines = fs.read_bytes(stderr, 4096).decode("utf-8", "replace").split("\n")
-    return next((line for line in lines if line), "bubblewrap ended without a word")
+    return next((line for line in lines if line), "bubblewrap ended without a message")
 
 
 class Pipes:

@@ -1,11 +1,10 @@
-"""The paths that a job may write, as they are on the disk at this moment.
+"""Resolve the paths that a job may write, as they are on the disk now.
 
-What a path may look like is ruled where prompts are checked (roles); here it is looked at what it leads to: since the
-job was queued somebody may have put a link in its place, and a step may do so while the plan runs. So paths are
-resolved when the plan begins, and each is opened, and compared with what it was, before every step (`pin`).
+A link may have been put in the place of a path since the job was queued, and a step may do so while the plan runs. So
+paths are resolved when the plan begins, and before every step each is opened and compared with what it was (`pin`).
 
-A path that is missing is made: with a slash at its end as a folder, else as an empty file, which is taken away after
-the job if nobody wrote to it. A sandbox can open only what there is.
+A missing path is made, because a sandbox can only open existing ones: with a slash at its end as a folder, else as an
+empty file, which is removed after the job if it is still empty.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from farro.roles.paths import GIT, PROTECTED_FILES, PROTECTED_FOLDERS
 from farro.sandbox import syscalls
 from farro.sandbox.confinement import within
 
-# farro's own, at the top of a root: whoever writes there decides what runs next, and as whom.
+# farro's own entries at the top of a root: a process that can write them decides what runs next, and as which user.
 OWN = frozenset({*PROTECTED_FOLDERS, *PROTECTED_FILES})
 _OWN_LOWER = frozenset(name.lower() for name in OWN)
-# What farro waits for: whoever can open one of them can hold it, and everybody waits.
+# Lock files that farro waits for: a process that can open one can hold it and block all others.
 LOCKS = (
     "logs/.audit.lock",
     *(f"jobs/{folder}/.lock" for folder in (".ledger", ".names", ".journal", ".schedules", ".components")),
 )
-# Whoever can read the first can have anything run here, over HTTP and without a sandbox. Plans of swarms may have
-# passwords; and who can open what the bus and the swarms lock can hold it.
+# A process that can read the first can run anything here, over HTTP and without a sandbox. Plans of swarms may contain
+# passwords; and a process that can open the locks of the bus and of swarms can hold them.
 WEB = "jobs/.web"
 KEYS = (WEB, "bus", "swarms")
 
@@ -41,17 +40,17 @@ class PathRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WritablePaths:
-    """What a job may write."""
+    """What a job may write, resolved."""
 
     writable: tuple[str, ...]  # physical paths
-    protected: tuple[str, ...]  # inside of them, and yet not
+    protected: tuple[str, ...]  # inside of them, but not writable
     made: tuple[str, ...] = ()  # files that were missing
 
 
 def allowed(root: str, wanted: tuple[str, ...], *, absolute: bool = False) -> WritablePaths:
-    """The physical paths of what a job asked for; missing ones are made. PathRefused, or OSError of the disk.
+    """Resolve the paths that a job asked for; make missing ones. Raises PathRefused, or OSError of the disk.
 
-    The root itself means each of its entries but farro's own: nothing new can then be made directly in it.
+    The root itself stands for each of its entries except farro's own: nothing new can be made directly in it.
     """
     root = os.path.realpath(root)
     writable: list[str] = []
@@ -71,13 +70,13 @@ def allowed(root: str, wanted: tuple[str, ...], *, absolute: bool = False) -> Wr
 
 
 def is_own(name: str) -> bool:
-    """Whether a name at the top of a root is farro's. In any case: on some disks AGENTS.MD is AGENTS.md."""
+    """Return whether a name at the top of a root is farro's. Ignores case: on some disks AGENTS.MD is AGENTS.md."""
     return name.lower() in _OWN_LOWER or name.lower().startswith("agents-config.")
 
 
 def pin(path: str) -> int:
-    """A descriptor of the very thing that `path` was when it was resolved; the caller closes it. PathRefused: somebody
-    has put a link on the way since."""
+    """Return a descriptor of exactly what `path` was when it was resolved; the caller closes it. PathRefused: a link
+    was put on the way since."""
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)  # noqa: TID251 - opens nothing: it can only be named
     except OSError as error:
@@ -95,7 +94,7 @@ def pin(path: str) -> int:
 
 
 def _resolved(root: str, path: str, absolute: bool) -> tuple[str, bool]:
-    """Where it leads, and whether an empty file was made there."""
+    """Return the physical path, and whether an empty file was made there."""
     if "\0" in path or not path.strip("/ "):
         raise PathRefused(f"allowed path {path!r} names nothing")
     if path.startswith("/"):

@@ -1,11 +1,8 @@
-"""Redaction: no secret's value in what farro writes. Finds the values that it was given, in the forms that they take.
+"""Redact the values of secrets in everything that farro writes. docs/secrets.md lists what is found and what cannot be.
 
-What the config calls a secret lives in settings; who has to redact what lives where it is written (observe.log,
-execution.agents). docs/secrets.md tells what is found, and what cannot be.
-
-Found are the value itself and what JSON, URLs, HTML, Python's `repr` and base64 make of it, base64 also as a part of
-something longer (an Authorization header has `user:key` in one piece). Occurrences that overlap are taken as one: else
-the end of one secret would stand after the mark of another.
+It finds the value itself and its forms in JSON, URLs, HTML, Python's `repr` and base64, in base64 also inside a longer
+text (an Authorization header encodes `user:key` as one). Overlapping occurrences are merged: else the end of one secret
+would remain after the mark of another.
 """
 
 from __future__ import annotations
@@ -23,18 +20,18 @@ from farro.config.settings import Settings
 from farro.host import fs, trees
 from farro.roles.provider_rules import names_a_secret
 
-SHORTEST = 6  # a shorter value stands in too many innocent texts
+SHORTEST = 6  # a shorter value occurs in too many innocent texts
 _SHORTEST_PART = 8  # … and so does a shorter piece of base64
 _SHORTEST_LINE = 16  # of a value of several lines, such as a private key
 _BEGINNING = 8
 _PIECE = 1 << 20
-_PLAIN = "***"  # where the usual mark would itself spell a secret
+_PLAIN = "***"  # where the usual mark would itself contain a secret
 
 Occurrence = tuple[int, int, str]  # from, to, whose
 
 
 class Redactor:
-    """Puts `[redacted:NAME]` for each value of `values` (name → value). Safe from many threads; never changes."""
+    """Replaces each value of `values` (name → value) by `[redacted:NAME]`. Immutable; safe from many threads."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         known: dict[bytes, str] = {}
@@ -44,17 +41,17 @@ class Redactor:
                     known.setdefault(form, name)
         self._forms = sorted(known.items(), key=lambda item: (-len(item[0]), item[0]))
         self._longest = len(self._forms[0][0]) if self._forms else 0
-        # Most texts hold none of them, and to look for a short beginning takes a tenth of the time.
+        # Most texts contain none, and searching a short prefix takes a tenth of the time.
         self._beginnings = tuple({form[:_BEGINNING] for form in known})
 
     @classmethod
     def of_variables(cls, names: Iterable[str], environ: Mapping[str, str]) -> Redactor:
-        """Of what these variables hold, as far as they are set; also without the blanks around it, as it is used."""
+        """Redact the values of these variables, also without surrounding blanks, as they are used."""
         known = {name: environ[name] for name in names if name in environ}
         return cls({**known, **{f"{name} ": value.strip() for name, value in known.items()}})
 
     def __bool__(self) -> bool:
-        """Whether there is anything to look for."""
+        """Return whether there is anything to redact."""
         return bool(self._forms)
 
     def text(self, text: str) -> str:
@@ -63,18 +60,18 @@ class Redactor:
         return text if clean is data else clean.decode("utf-8", "surrogatepass")
 
     def data(self, data: bytes) -> bytes:
-        """The same bytes where nothing is found."""
+        """Return the redacted bytes; the same object if nothing is found."""
         for mark in (_mark, _plain_mark):
             found = self._found(data)
             if not found:
                 return data
             data = _replaced(data, found, mark)
-        while found := self._found(data):  # a mark and what stands beside it spell a secret: only leaving out helps
+        while found := self._found(data):  # a mark and its neighbours contain a secret: remove them
             data = _replaced(data, found, lambda name: b"")
         return data
 
     def tree(self, data: Any) -> Any:
-        """JSON's kinds of data, with every text in it redacted, names of members too."""
+        """Return JSON data with every text redacted, names of members included."""
         if isinstance(data, str):
             return self.text(data)
         if isinstance(data, Mapping):
@@ -84,11 +81,11 @@ class Redactor:
         return data
 
     def stream(self, write: Callable[[bytes], object]) -> RedactedStream:
-        """What is written to the stream goes to `write` redacted, also where a secret comes in two pieces."""
+        """Return a stream that passes its input to `write` redacted, also if a secret arrives in two pieces."""
         return RedactedStream(self, write)
 
     def _found(self, data: bytes) -> list[Occurrence]:
-        """Every occurrence, in order; those that overlap are one, named for the first."""
+        """Return every occurrence in order; overlapping ones are merged under the first one's name."""
         if not any(beginning in data for beginning in self._beginnings):
             return []
         places: list[tuple[int, int, str]] = []
@@ -102,7 +99,7 @@ class Redactor:
     # --- files ---
 
     def redact_file(self, path: str, *, sync: bool = False) -> bool:
-        """Rewrite a regular file, atomically, if a secret is in it; whether it was. Links are not followed."""
+        """Rewrite a regular file atomically if it contains a secret; return whether it did. Follows no links."""
         if not self or not self._in_file(path):
             return False
         fd, name = fs.open_read(path), fs.temporary(os.path.dirname(path))
@@ -127,7 +124,7 @@ class Redactor:
         return True
 
     def redact_tree(self, folder: str, *, sync: bool = False) -> list[str]:
-        """Every regular file below `folder`; answers those in which a secret was."""
+        """Redact every regular file below `folder`; return those that contained a secret."""
         if not self or not fs.exists(folder):
             return []
         files = [path for path in trees.walk_files(folder) if not os.path.islink(path) and os.path.isfile(path)]
@@ -148,13 +145,13 @@ class Redactor:
 
 
 class RedactedStream:
-    """Redacts what flows through it. It holds back as many bytes as the beginning of a secret may have."""
+    """Redacts what is written to it. It holds back as many bytes as may be the beginning of a secret."""
 
     def __init__(self, redactor: Redactor, write: Callable[[bytes], object]) -> None:
         self._redactor = redactor
         self._write = write
         self._held = b""
-        self._covered = 0  # so many of the held bytes belong to a secret whose mark is out already
+        self._covered = 0  # held bytes that belong to a secret whose mark is already written
 
     def write(self, data: bytes) -> int:
         self._held += data
@@ -162,11 +159,11 @@ class RedactedStream:
         return len(data)
 
     def close(self) -> None:
-        """Nothing more comes: what was held back goes out. The target is the caller's to close."""
+        """Write what was held back. The caller closes the target."""
         self._pass(len(self._held))
 
     def _pass(self, cut: int) -> None:
-        """Everything that begins before `cut` is whole in what is held, so that it is found."""
+        """Write what begins before `cut`: all of it is in the held bytes, so secrets in it are found."""
         if cut == 0:
             return
         known = [(0, self._covered, "")] if self._covered else []
@@ -222,7 +219,7 @@ def _forms(value: str) -> set[bytes]:
 
 
 def _lines(value: str) -> Iterator[str]:
-    """A key of several lines is often told a line at a time. `-----BEGIN …` is everybody's."""
+    """Yield the lines of a key: it is often printed line by line. `-----BEGIN …` is no secret."""
     if "\n" in value:
         for line in value.split("\n"):
             if len(line.strip()) >= _SHORTEST_LINE and not line.startswith("-----"):
@@ -230,22 +227,22 @@ def _lines(value: str) -> Iterator[str]:
 
 
 def _spelled(text: str) -> Iterator[bytes]:
-    for errors in ("surrogateescape", "surrogatepass"):  # as the environment has it, as a text of Python does
+    for errors in ("surrogateescape", "surrogatepass"):  # as in the environment, as in a Python text
         yield text.encode("utf-8", errors)
     in_url = {_in_url(text, safe, code) for safe in (b"", b"/", b"+") for code in ("%%%02X", "%%%02x")}
     in_html = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     once = _quoted(text) | in_url | {in_html, in_html.replace('"', "&quot;").replace("'", "&#x27;")}
-    twice = {form for one in once for form in _quoted(one)}  # what an error quotes is quoted again by a line of the log
+    twice = {form for one in once for form in _quoted(one)}  # a text quoted by an error is quoted again by the log
     for form in once | twice:
         yield form.encode("utf-8", "surrogatepass")
 
 
-# By hand: the library's own ways to quote take longer to load than a command to run.
+# By hand: importing the library's functions for it takes longer than a command runs.
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 def _in_url(text: str, safe: bytes, code: str) -> str:
-    """`safe` is what stays as it is: nothing, or the slashes of a path; `+` is how forms do it, with + for a blank."""
+    """Quote for a URL. `safe` is not quoted: nothing, or the slashes of a path; `+` quotes as forms do."""
     kept = _UNRESERVED | (frozenset(safe) - {0x2B})
     blank = "+" if safe == b"+" else code % 0x20
     data = text.encode("utf-8", "surrogateescape")
@@ -253,13 +250,13 @@ def _in_url(text: str, safe: bytes, code: str) -> str:
 
 
 def _quoted(text: str) -> set[str]:
-    """As a text in JSON, and as Python shows one."""
+    """Return the text as JSON and Python's repr quote it."""
     told = {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     return told | {one.replace("/", "\\/") for one in told} | {repr(text)[1:-1], ascii(text)[1:-1]}
 
 
 def _in_base64(value: bytes) -> Iterator[bytes]:
-    """What is the same in every text that has the value in it: at each of three shifts, without the bits of others."""
+    """Yield what is equal in every base64 text that contains the value: at three shifts, without shared bits."""
     for shift in range(3):
         spelled = b2a_base64(bytes(shift) + value, newline=False).rstrip(b"=")
         begin = (0, 2, 3)[shift]
@@ -277,8 +274,8 @@ def _in_base64(value: bytes) -> Iterator[bytes]:
 
 
 def secret_variables(settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Those that the config names; those that programs are given by the beginning of their name (`ACME_*`) and that are
-    called so; and the usual ones, where a provider names no key of its own."""
+    """Return the variables that hold secrets: those that the config names; those that programs get by a prefix
+    (`ACME_*`) and whose name suggests a secret; and `*_API_KEY`, if a provider names no key of its own."""
     found = dict.fromkeys(settings.secret_variables())
     for provider in settings.providers.values():
         beginnings = tuple(name[:-1] for name in provider.environment if name.endswith("*"))
@@ -292,10 +289,10 @@ def secret_variables(settings: Settings, environ: Mapping[str, str]) -> tuple[st
 
 
 def guard_tracebacks(redactor: Redactor) -> None:
-    """What the interpreter itself says of an exception that nobody caught, in any thread, is redacted."""
+    """Redact the interpreter's own report of an uncaught exception, in every thread."""
 
     def tell(kind: type[BaseException], error: BaseException | None, trace: Any, about: str = "") -> None:
-        import traceback  # here: only what breaks pays for it
+        import traceback  # here: only a failing process needs it
 
         if sys.stderr is not None:
             sys.stderr.write(redactor.text(about + "".join(traceback.format_exception(kind, error, trace))))

@@ -1,8 +1,8 @@
-"""Was there a violation? Looked at when a confined process has ended, and nothing of it lives.
+"""Detect violations after a confined process and everything it started has ended.
 
-What the kernel refused cannot have happened; it is a violation only if the process failed of it: Python tries to write
-__pycache__ next to every module, git its index, and both go on without. Where the kernel does not keep everything
-(levels B and none) the tree under the root is compared with what it was.
+A write that the kernel refused is a violation only if the process failed because of it: Python tries to write
+__pycache__ next to every module, and git its index, and both continue without. Where the kernel does not protect
+everything (levels B and none), the tree under the root is compared with a snapshot from before.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from farro.host import fs
 from farro.lazy_dataclass import dataclass
 from farro.sandbox.confinement import within
 
-ENTRIES = 50_000  # of a tree that is compared; what lies beyond is not
+ENTRIES = 50_000  # of a tree that are compared; the rest is not
 OWN_ENTRIES = 5_000  # of farro's own folders
-_OWN = ("agents", "jobs", "logs")  # farro changes them all the time; but never a mode or an owner
-_ATTEMPTS = "attempts"  # what steps do with the files in there is theirs: TMPDIR is one of them
+_OWN = ("agents", "jobs", "logs")  # farro changes them all the time, but never a mode or an owner
+_ATTEMPTS = "attempts"  # steps may change the files in there: TMPDIR is one of them
 _TAIL = 64 * 1024
 _REFUSED = re.compile(
     rb"read-only file system|permission denied|operation not permitted|\bEROFS\b|\bEACCES\b|\bEPERM\b|"
@@ -30,7 +30,7 @@ _REFUSED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What one look at a name tells of the thing behind it, without opening it."""
+    """The status of a file, without opening it."""
 
     kind: int
     inode: int
@@ -41,14 +41,14 @@ class FileState:
     mtime_ns: int
     ctime_ns: int
     attributes: tuple[str, ...]
-    own: bool = False  # farro's: only mode and owner count
+    own: bool = False  # in farro's own folders: only mode and owner are compared
 
 
 Snapshot = Mapping[str, FileState]
 
 
 def snapshot(root: str, beside: Collection[str], limit: int = ENTRIES) -> Snapshot:
-    """Every name under the root, but for what lies in the folders `beside` (allowed)."""
+    """Return the state of every file under the root, except in the folders `beside` (the allowed ones)."""
     found = dict(_walk(root, root, frozenset(beside), [limit]))
     left = [OWN_ENTRIES]
     for name in _OWN:
@@ -57,10 +57,10 @@ def snapshot(root: str, beside: Collection[str], limit: int = ENTRIES) -> Snapsh
 
 
 def changed(before: Snapshot, after: Snapshot, *, only_attributes: bool) -> list[str]:
-    """The names that are not what they were.
+    """Return the names that have changed.
 
-    `only_attributes` (level B): contents, names and links are the kernel's to keep, so that a difference there is
-    somebody else's work; what counts is a file that is the same and as long as it was, and was touched all the same.
+    `only_attributes` (level B): the kernel protects contents, names and links, so a difference there is the work of
+    another process; only changed attributes of an otherwise unchanged file count.
     """
     names = before.keys() & after.keys() if only_attributes else before.keys() | after.keys()
     return sorted(name for name in names if _differs(before.get(name), after.get(name), only_attributes))
@@ -74,30 +74,30 @@ def _differs(old: FileState | None, new: FileState | None, only_attributes: bool
     if old is None or new is None or not only_attributes:
         return True
     if old.inode != new.inode or old.kind != new.kind:
-        return False  # another took its place: a rename, which the kernel keeps
+        return False  # another file took its place: a rename, which the kernel prevents
     if (old.mode, old.owner, old.attributes) != (new.mode, new.owner, new.attributes):
         return True
-    # A write, or a new name in a folder, sets both times at once, and to the same moment; utime sets one at will.
+    # A write, or a new name in a folder, sets both times to the same moment; utime sets one to any value.
     return old.links == new.links and new.mtime_ns != new.ctime_ns and old.mtime_ns != new.mtime_ns
 
 
 def refused(stderr: str) -> str | None:
-    """The line in which a failed process says that a write was refused; None: it says nothing like that."""
+    """Return the line in which a failed process reports that a write was refused; None if there is none."""
     try:
         fd = fs.open_read(stderr)
     except OSError:
         return None
     try:
-        said = os.pread(fd, _TAIL, max(os.fstat(fd).st_size - _TAIL, 0))
+        said = fs.read_at(fd, _TAIL, max(os.fstat(fd).st_size - _TAIL, 0))
     finally:
         os.close(fd)
     return refused_in(said)
 
 
 def refused_in(said: bytes) -> str | None:
-    """The same in the end of what it said."""
+    """Find that line in the end of its output."""
     for line in reversed(said.splitlines()):
-        if _REFUSED.search(line) and not line.startswith(b"bwrap: "):  # that is the sandbox's own trouble
+        if _REFUSED.search(line) and not line.startswith(b"bwrap: "):  # an error of the sandbox itself
             return " ".join("".join(c if c.isprintable() else " " for c in line.decode("utf-8", "replace")).split())[
                 :300
             ]
@@ -105,7 +105,7 @@ def refused_in(said: bytes) -> str | None:
 
 
 def listed(paths: Sequence[str]) -> str:
-    """For people, bounded."""
+    """List at most five paths for people."""
     more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
     return ", ".join(paths[:5]) + more
 
@@ -127,14 +127,14 @@ def _walk(root: str, folder: str, beside: frozenset[str], left: list[int]) -> It
         except OSError:
             continue
         holds_allowed = seen.kind == stat.S_IFDIR and any(within(path, entry.path) for path in beside)
-        if not holds_allowed:  # its times change with what is made beside it
+        if not holds_allowed:  # its times change with the files made in the allowed folder
             yield entry.path[len(root) + 1 :], seen
         if seen.kind == stat.S_IFDIR and not entry.path.endswith("/.git/objects"):
             yield from _walk(root, entry.path, beside, left)
 
 
 def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, FileState]]:
-    """Bounded: the folders of a large queue first, level by level."""
+    """Yield farro's own folders level by level, at most `left[0]` entries."""
     level = [path]
     while level and left[0] > 0:
         below: list[str] = []
