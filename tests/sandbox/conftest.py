@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farro.sandbox.levels import Sandbox
-from sandbox.ground import working
+from sandbox.hostile_stage import working
 
 
 @pytest.fixture(params=["A", "B"])

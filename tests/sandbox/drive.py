@@ -1,6 +1,6 @@
 """Runs plans of one hostile step, or asks a hostile provider, as any user would: JSON in and out, a process for each.
 
-Started by ground.py, which looks at what came of it: `drive.py FD`, and a copy of it (copies.py) for each order.
+Started by hostile_stage.py, which looks at what came of it: `drive.py FD`, and a copy of it (copies.py) for each order.
 """
 
 from __future__ import annotations

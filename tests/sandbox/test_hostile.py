@@ -14,7 +14,7 @@ import pytest
 
 from farro.host import cgroup_limits
 from farro.sandbox.levels import Sandbox
-from sandbox.ground import NOBODY, Ground, ground, working
+from sandbox.hostile_stage import NOBODY, Ground, ground, working
 from sandbox.hostile_ways import WAYS
 from support import need
 

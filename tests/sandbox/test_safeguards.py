@@ -10,7 +10,7 @@ import os
 import pytest
 
 from farro.sandbox.levels import Sandbox
-from sandbox.ground import ground
+from sandbox.hostile_stage import ground
 from support import need
 
 # what is taken away, the level, the way that is open then, whether only root can go it

@@ -160,13 +160,16 @@ def start(
                 process = Process(fork() if spawn is None else spawn(fork), started_s)
         except (OSError, ValueError) as error:
             return _not_started(error, executable or argv[0], cwd)
-    if limits is not None:
-        try:
-            process_limits.apply(process.pid, limits)
-        except (OSError, ValueError) as error:
-            # A limit that silently is not there is worse than a step that does not start.
-            process.end(None, grace_s=0)
-            return NotStarted(reason="not_supported", message=f"its limits could not be set: {error}")
+    return process if limits is None else _limit(process, limits)
+
+
+def _limit(process: Process, limits: ProcessLimits) -> Process | NotStarted:
+    try:
+        process_limits.apply(process.pid, limits)
+    except (OSError, ValueError) as error:
+        # A limit that is silently missing is worse than a step that does not start.
+        process.end(None, grace_s=0)
+        return NotStarted(reason="not_supported", message=f"its limits could not be set: {error}")
     return process
 
 
@@ -179,10 +182,8 @@ def _open_streams(
         opened.callback(os.close, fd)
         return fd
 
-    if stdin is None:
-        stdin_fd = subprocess.DEVNULL
-    else:
-        stdin_fd = keep(stdin if isinstance(stdin, int) else fs.open_read(stdin))
+    source = fs.open_read(stdin) if isinstance(stdin, str) else stdin
+    stdin_fd = subprocess.DEVNULL if source is None else keep(source)
     stdout_fd = keep(fs.retried(lambda: fs.create_file(stdout, append=False), stdout, time.sleep))
     stderr_fd = keep(fs.retried(lambda: fs.create_file(stderr, append=True), stderr, time.sleep))
     return stdin_fd, stdout_fd, stderr_fd

@@ -98,23 +98,26 @@ class Sandbox:
             env=env,
             confinement=confinement,
         )
+        return self._start(launch, bounds)
+
+    def _start(self, launch: Launch, bounds: SharedLimits | None) -> Process | NotStarted:
         try:
             if self.level == "A":
                 return level_a.start(self.bwrap, launch, bounds)
             if self.level == "B":
                 return level_b.start(self.abi, launch, bounds)
         except PathRefused as refused:
-            _close(source)
+            _close(launch.stdin)
             return NotStarted(reason="refused", message=str(refused))
         return processes.start(
-            argv,
-            executable=file,
-            stdin=source,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=cwd,
-            env=env,
-            limits=(bounds or bounding).limits(confinement, alone=False),
+            launch.argv,
+            executable=launch.file,
+            stdin=launch.stdin,
+            stdout=launch.stdout,
+            stderr=launch.stderr,
+            cwd=launch.cwd,
+            env=launch.env,
+            limits=(bounds or bounding).limits(launch.confinement, alone=False),
         )
 
 
