@@ -34,6 +34,10 @@ from farro.sandbox.confinement import Confinement, Launch, within
 from farro.sandbox.limits import SharedLimits
 from farro.sandbox.syscall_numbers import machine
 
+if sys.platform != "win32":
+    import fcntl
+    import termios
+
 _Came = TypeVar("_Came")
 _TMP = "/tmp"  # noqa: S108 - a mount point, as those below
 EMPTIED = (_TMP, "/run", "/dev/shm")  # noqa: S108 - the content of these is hidden
@@ -153,9 +157,6 @@ def _let_go(block_w: int) -> bool:
     poll.register(block_w, 0)  # reports an error when the other end is closed
     with RESTING:
         poll.poll(_BOX_S * 1000)
-    import fcntl
-    import termios
-
     return int.from_bytes(fcntl.ioctl(block_w, termios.FIONREAD, bytes(4)), sys.byteorder) == 0
 
 
