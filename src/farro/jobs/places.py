@@ -36,7 +36,7 @@ def completed(role: str, status: Status) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class JobPlace:
     """A destination that a decision may name."""
 
     path: str
@@ -45,17 +45,17 @@ class Place:
 
 
 @lru_cache(maxsize=64)
-def parse(path: str) -> Place:
+def parse(path: str) -> JobPlace:
     """Parse the destination of a decision. Raise Damaged for anything else: a planted job.json must not name a path."""
     if path == STALE:
-        return Place(path=path, status=Status.STALE, role=None)
+        return JobPlace(path=path, status=Status.STALE, role=None)
     if path == WAITING:
-        return Place(path=path, status=Status.QUEUED, role=None)
+        return JobPlace(path=path, status=Status.QUEUED, role=None)
     found = _PATTERN.fullmatch(path)
     if found is None:
         raise Damaged(f"decision.to: {ascii(path)[:100]} is not a place for a job")
     role, kind = found.groups()
-    return Place(path=path, status=_COMPLETED.get(kind, Status.QUEUED), role=role)
+    return JobPlace(path=path, status=_COMPLETED.get(kind, Status.QUEUED), role=role)
 
 
 def destination(role: str, status: Status) -> str:

@@ -1,7 +1,5 @@
 """The files of the audit log: appending, rotation, quota and repair, safe with many processes at once.
 
-What a line says, and when lines are written, lives in observe.audit.
-
 One lock file orders all writers. Under it a writer looks whether the file is still the one it has open, takes away a
 torn tail that a killed writer left, rotates if it is time, and appends its lines with one write. Alternatives that
 fail: O_APPEND alone keeps lines whole, but a rotation between open and write loses them; a shared lock for appending
