@@ -172,7 +172,7 @@ def test_wrong_tasks_are_told_with_line_and_column(farro: Program, air: Air) -> 
 def test_a_name_that_is_another_jobs_is_told(farro: Program, air: Air) -> None:
     farro.call("job", "create", "nightly", "--tasks", "-", stdin='[{"id": "a", "command": "true"}]', code=0)
     air.job("nightly", "working", task("a", "pending"))
-    assert "is another job's here" in taken(farro, code=1)["nightly"]["message"]
+    assert "is already used by job" in taken(farro, code=1)["nightly"]["message"]
 
 
 def test_its_config_is_checked_with_line_numbers_and_its_timeout_kept(farro: Program, air: Air) -> None:

@@ -162,7 +162,7 @@ def test_a_time_may_be_local_or_name_its_zone(farro: Program) -> None:
         (("--delay", "soon"), "--delay: 'soon' is not a duration such as 90s, 10m"),
         (("--delay", "1,5h"), "the decimal mark is a point: 1.5h"),
         (("--delay", "999w"), "more than ten years"),
-        (("--delay", "1m", "--at", "tomorrow 09:00"), "--delay and --at both say when it starts"),
+        (("--delay", "1m", "--at", "tomorrow 09:00"), "--delay and --at both set the start time"),
         (("--priority", "P4"), "'P4' is not one of 'P0', 'P1', 'P2', 'P3'"),
         (("--timeout", "0s"), "--timeout: 0s must be positive and at most a year"),
         (("--after", "nobody"), "--after: no job nobody in "),

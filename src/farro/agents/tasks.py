@@ -106,7 +106,7 @@ def find_task(root: str, settings: Settings, roles: Sequence[str], task_id: str,
                 return _summary(task_id, None, kept)
     if folders:
         return TaskSummary(id=task_id, title=task_id, file=None)
-    raise NoTask(f"no task {task_id} in {root}/{FOLDER}, and no job of one")
+    raise NoTask(f"no task {task_id} in {root}/{FOLDER}, and no job that belongs to it")
 
 
 def job_route(store: Store, view: JobView) -> JobRoute:

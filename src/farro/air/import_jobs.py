@@ -256,7 +256,7 @@ def _take(
         return taken(action="failed", message=_why_failed(found), tasks=len(found.tasks))
     if present is not None:
         raise InputError(
-            f"the name {job.name} is another job's here, {present}; `farro prune` frees the names of finished jobs, "
+            f"the name {job.name} is already used by job {present}; `farro prune` frees the names of finished jobs, "
             "or rename the folder and the name in its state.json"
         )
     plan = _plan(job, found)

@@ -86,7 +86,7 @@ class EnqueueOptions:
         if where is not None and not os.path.isdir(where):
             raise InputError(f"cwd: {where} is not a folder")
         if self.priority is not None and self.priority not in PRIORITIES:
-            raise InputError(f"priority: {self.priority!r} is none; there is {', '.join(PRIORITIES)}")
+            raise InputError(f"priority: {self.priority!r} is not a priority; choose one of {', '.join(PRIORITIES)}")
         return SubmitOptions(
             tags=tuple(self.tags),
             priority=self.priority,
@@ -100,7 +100,7 @@ class EnqueueOptions:
 
     def _start(self, clock: Clock) -> datetime | None:
         if self.delay is not None and self.at is not None:
-            raise InputError("delay and at both say when it starts; keep one of them")
+            raise InputError("`delay` and `at` both set the start time; keep one of them")
         if self.delay is not None:
             seconds = duration_s("delay", self.delay)
             if not 0 <= seconds <= MAX_DELAY_S:

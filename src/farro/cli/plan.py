@@ -119,11 +119,11 @@ def _told(checked: PlanReport) -> dict[str, Any]:
 @click.option("--output", "-o", metavar="FILE", help="Write there instead of printing.")
 @common
 def show(source: str, form: str | None, ascii_only: bool, output: str | None, root: str | None, as_json: bool) -> None:
-    """Draw the graph of a plan, or of a job with how far each of its steps is.
+    """Draw the graph of a plan, or of a job with the progress of each step.
 
     \b
     FILE is JSON or YAML; - is standard input. JOB is an id, or its beginning.
-    Thick lines carry a step's output to another's input; thin ones only order.
+    Thick lines carry a step's output to another's input; thin lines only set the order.
     """
     if form is not None and as_json:
         raise click.UsageError(f"--json and --{form} are two forms of the same; keep one")

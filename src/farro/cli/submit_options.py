@@ -105,7 +105,7 @@ class StartOptions:
 
     def not_before(self) -> datetime | None:
         if self.delay is not None and self.at is not None:
-            raise click.UsageError("--delay and --at both say when it starts; keep one of them")
+            raise click.UsageError("--delay and --at both set the start time; keep one of them")
         now = SystemClock().now()
         try:
             if self.delay is not None:

@@ -73,7 +73,7 @@ def _perform(op: str, call: Callable[..., T], *args: Any) -> T:
 
 
 def _look(op: str, path: str) -> None:
-    """Announce a read that a decision rests on."""
+    """Tell the seam about a read whose result decides what happens next, so that tests can interleave there."""
     if _seam is not None:
         _seam.look(op, path)
 

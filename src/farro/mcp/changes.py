@@ -162,7 +162,7 @@ def _not_before(context: ToolContext, delay_s: float | None) -> datetime | None:
     try:
         return context.clock.now() + timedelta(seconds=delay_s)
     except OverflowError as error:
-        raise InputError(f"delay_s: {delay_s} seconds is longer than time is counted") from error
+        raise InputError(f"delay_s: {delay_s} seconds is too long: the start time would be out of range") from error
 
 
 def _document(data: Any, source: str) -> Document:

@@ -1,6 +1,7 @@
 """Find where every job of a store is, for queries about thousands of jobs.
 
-In the file store the folders say it, and no job.json is opened unless it is needed. Other stores list their jobs.
+In the file store the folder shows the state of a job, so job.json is opened only if needed. Other stores list their
+jobs.
 """
 
 from __future__ import annotations

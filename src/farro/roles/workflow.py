@@ -90,7 +90,7 @@ class Position:
 
     @property
     def asked(self) -> bool:
-        """Tell whether a person was asked and the job was taken from there without an answer (a crash)."""
+        """Return whether the job left the wait for a person without an answer, because of a crash."""
         return self.last is not None and _decided(self.last) == RouteCode.HUMAN
 
     @property

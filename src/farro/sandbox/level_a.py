@@ -133,7 +133,7 @@ def _told_variables(env: Mapping[str, str]) -> int:
     words: list[str] = []
     for name, value in env.items():
         if "=" in name or "\0" in name or "\0" in value:  # a NUL would begin another argument of bubblewrap
-            raise ValueError(f"the variable {name!r} holds a NUL, or its name a `=`")
+            raise ValueError(f"the variable {name!r} has a NUL in its value or a `=` in its name")
         if name and not name.startswith(_MARKS):
             words += ("--setenv", name, value)
     fd = os.memfd_create("variables")

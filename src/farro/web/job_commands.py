@@ -289,7 +289,7 @@ def _resolve_jobs(state: WebState, option: str, names: tuple[str, ...]) -> list[
 
 def _start_time(state: WebState, body: EnqueueBody) -> datetime | None:
     if body.delay is not None and body.at is not None:
-        raise InputError("delay and at both say when it starts; keep one of them")
+        raise InputError("`delay` and `at` both set the start time; keep one of them")
     now = state.clock.now()
     if body.delay is not None:
         return now + timedelta(seconds=_duration("delay", body.delay, MAX_DELAY_S))

@@ -165,7 +165,7 @@ def show_series(state: WebState, request: ApiRequest) -> Any:
     if since is None or until is None:
         return {"since": None, "until": None, "points": []}
     if until < since:
-        raise InputError("until is before since")
+        raise InputError("`until` is earlier than `since`")
     points = state.queue_history.curve(since, until, query.points, role=query.role)
     return {"since": spelled(since), "until": spelled(until), "points": points}
 

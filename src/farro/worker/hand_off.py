@@ -1,4 +1,4 @@
-"""Hand a finished job on: to the manager, which may be away, or past it where the config permits that.
+"""Pass on a finished job: to the manager, which may not be running, or to the next role where the config allows it.
 
 SPEC-1 §12: workers never bypass the manager. While it is away they wait with backoff; then the job is marked stale in
 place, with an error.md, and its result is kept: the next attempt finds it, and no agent is asked twice. The config

@@ -91,7 +91,9 @@ class AgqStore:
 
     def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
         if role is None:
-            raise InputError(f"{self._address}: agq is worked by roles; a watchdog or manager opens the store itself")
+            raise InputError(
+                f"{self._address}: only roles can work through agq; a watchdog or manager must open the store directly"
+            )
         agent = Agent(
             id=ids.agent_id(name, slot, self._random_bits), role=role, tags=frozenset(map(ids.check_tag, tags))
         )
@@ -339,7 +341,7 @@ class AgqStore:
         return slot
 
     def _lifecycle(self, claim: Claim, move: Move) -> Lifecycle:
-        """Return what the server made of the job, as far as it is known here."""
+        """Return the lifecycle that the server gave the job, as far as this client knows it."""
         return moves.decided(
             claim.envelope.lifecycle, move, by=claim.agent.id, attempt=claim.attempt, now=self._clock.now()
         )

@@ -1,8 +1,8 @@
 """Keep an index of all jobs up to date: loaded once from the folders, then updated by the change feed. Thread-safe.
 
-- Loading reads names, not jobs: a root with a hundred thousand jobs is loaded within seconds. What a job says beyond
-  its place is read when it is listed, and bit by bit by `fill`.
-- A change costs no disk access: it says where the job is. The next query of that row reads it again.
+- Loading reads names, not jobs: a root with a hundred thousand jobs is loaded within seconds. The
+  details of a job are read when it is listed, or gradually by `fill`.
+- Applying a change needs no disk access: the change contains the folder. The next query of that row reads it again.
 - Of many changes at once, only the last of each job is applied: readers must not slow down a queue that is drained at
   full speed.
 - What the feed does not report (a pruned job; a job marked in place; what was lost in a gap) is found by `compare`,

@@ -82,8 +82,8 @@ def _read(path: str, limit: int) -> bytes:
 
 
 def prompt_if_any(context: FilesContext, folder: str) -> dict[str, Any] | None:
-    """The prompt, or None if it cannot be read. For the order in a queue, which works without it; the agent that claims
-    the job reports what is wrong with it."""
+    """The prompt, or None if it cannot be read. Used to order a queue, which tolerates a missing or invalid file; the
+    agent that claims the job reports the error."""
     try:
         return read_prompt(context, folder)
     except (Damaged, OSError):

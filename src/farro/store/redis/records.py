@@ -221,7 +221,7 @@ def _noted(data: bytes) -> dict[str, Any]:
 
 
 def json_object(text: bytes) -> Mapping[str, Any]:
-    """Parse a JSON object; return an empty one if it is none, so that one bad record does not hide the others."""
+    """Parse a JSON object; return {} for anything else, so that one bad record does not hide the others."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -82,7 +82,7 @@ class Summary:
         return found
 
     def _audit_refused(self, instance: str, refused: Any) -> None:
-        """Note once what signals a component refused. A new process counts from zero."""
+        """Record, once each, the signals that a component refused. A new process counts from zero."""
         data = refused if isinstance(refused, dict) else {}
         count = data.get("count")
         if self._refused.get(instance) != count:

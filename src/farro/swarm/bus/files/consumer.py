@@ -166,7 +166,7 @@ class FilesConsumer:
         raise StopAsyncIteration
 
     async def _take_some(self, *, recovering: bool) -> None:
-        """Take messages, shielded: if the caller is cancelled, what was taken is for its next call."""
+        """Take messages, shielded: if the caller is cancelled, its next call returns the messages."""
         if self._taking is None:
             room = self._prefetch - self._held
             self._taking = asyncio.ensure_future(self._do(lambda: self._take(room, recovering=recovering)))
