@@ -26,7 +26,7 @@ from farro.host import process_tree
 from farro.host.clock import SystemClock
 from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import Failed, Succeeded
-from farro.sandbox import leftovers, level_a, levels, seccomp, syscalls, violations
+from farro.sandbox import bubblewrap, leftovers, levels, seccomp, syscalls, violations
 from farro.sandbox import limits as bounding
 
 
@@ -58,9 +58,9 @@ def take_away(name: str) -> None:
     elif name == "the pipe":
         levels._piped = lambda path: os.open(path, os.O_RDONLY)
     else:  # words of bubblewrap's command line
-        given = level_a.arguments
+        given = bubblewrap.arguments
         old, new = name.split(" -> ")
-        level_a.arguments = lambda *args, **more: _spelled(given(*args, **more), old.split(), new.split())
+        bubblewrap.arguments = lambda *args, **more: _spelled(given(*args, **more), old.split(), new.split())
 
 
 def _spelled(words: list[str], old: list[str], new: list[str]) -> list[str]:

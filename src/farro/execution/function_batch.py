@@ -1,8 +1,8 @@
 """Run a batch of jobs that are one Python function each: one thread calls them one after the other.
 
 A no-op function takes a microsecond. Supervising it as a plan (step frontier, deadlines, leftover processes) takes a
-hundred times as long, and handing it to another thread as long again. So it is called first, and supervised only when it
-takes longer than a moment: `run_plan` then continues with the call that was begun. The function, and a caller
+hundred times as long, and handing it to another thread as long again. So it is called first, and supervised only when
+it takes longer than a moment: `run_plan` then continues with the call that was begun. The function, and a caller
 that ends it, see no difference. [test_a_function_in_a_row_is_told_as_any_other]
 """
 

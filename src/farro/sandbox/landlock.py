@@ -1,4 +1,7 @@
-"""Translate a confinement into Landlock rules: which folder gets which rights.
+"""Level B: a new thread drops its rights with Landlock and seccomp, starts the process, and ends.
+
+Rights belong to a thread, and a child has those of the thread that forked it. So no program is needed between the
+worker and the step, and no Python code runs between fork and exec.
 
 A right granted for a folder cannot be revoked below it. To keep `hidden` and `protected` paths closed inside an open
 folder, rights are granted to the folder's other entries one by one; then no new entries can be made in that folder.
@@ -9,10 +12,18 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
-from farro.sandbox import paths, syscalls
-from farro.sandbox.confinement import Confinement, within
+from farro.host import processes
+from farro.host.processes import NotStarted, Process
+from farro.sandbox import limits as bounding
+from farro.sandbox import paths, seccomp, syscalls
+from farro.sandbox.confinement import Confinement, Launch, within
+from farro.sandbox.limits import SharedLimits
+from farro.sandbox.syscall_numbers import machine
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 13, 1 << 14, 1 << 15
@@ -24,13 +35,95 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEV = "/dev"
 
 
+def start(abi: int, launch: Launch, bounds: SharedLimits | None = None) -> Process | NotStarted:
+    """Like processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    confinement = launch.confinement
+    rules = ruleset_of(confinement, abi)
+
+    def prepare() -> None:
+        if bounds is not None:
+            bounds.enter()
+        _give_up(rules, network=confinement.network)
+
+    def spawn(fork: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        return _on_a_thread_of_its_own(prepare, fork)
+
+    try:
+        process = processes.start(
+            launch.argv,
+            executable=launch.file,
+            stdin=launch.stdin,
+            stdout=launch.stdout,
+            stderr=launch.stderr,
+            cwd=launch.cwd,
+            env=launch.env,
+            limits=(bounds or bounding).limits(confinement, alone=False),
+            spawn=spawn,
+        )
+        if bounds is not None and isinstance(process, Process):
+            bounds.attach_started(process.pid)
+        return process
+    except RightsNotDropped as unconfined:
+        return NotStarted(reason="not_supported", message=f"the sandbox could not be entered: {unconfined}")
+    finally:
+        os.close(rules)
+
+
+def give_up_rights(confinement: Confinement, abi: int) -> None:
+    """Drop this thread's rights for good."""
+    rules = ruleset_of(confinement, abi)
+    try:
+        _give_up(rules, network=confinement.network)
+    finally:
+        os.close(rules)
+
+
+def _give_up(ruleset: int, *, network: bool) -> None:
+    syscalls.no_new_privileges()
+    syscalls.drop_capabilities()
+    syscalls.landlock_enter(ruleset)
+    name = machine()
+    assert name is not None
+    syscalls.load_filter(seccomp.program(name, inet=network, attributes=False))  # last: it refuses these calls
+
+
+class RightsNotDropped(Exception):
+    """A right could not be dropped: nothing was started."""
+
+
+def _on_a_thread_of_its_own(
+    prepare: Callable[[], None], fork: Callable[[], subprocess.Popen[bytes]]
+) -> subprocess.Popen[bytes]:
+    came: list[subprocess.Popen[bytes]] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            try:
+                prepare()
+            except OSError as error:
+                raise RightsNotDropped(str(error)) from error
+            came.append(fork())
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="confined")
+    thread.start()
+    thread.join()
+    return came[0] if came else _raise(failed[0])
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
 def handled(abi: int) -> int:
     """Return every kind of file access that this version can refuse."""
     bits = 13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16
     return (1 << bits) - 1
 
 
-def ruleset(confinement: Confinement, abi: int) -> int:
+def ruleset_of(confinement: Confinement, abi: int) -> int:
     """Return the confinement as a ruleset; the caller closes it."""
     every = handled(abi)
     net = _TCP if abi >= 4 and not confinement.network else 0

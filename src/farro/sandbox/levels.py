@@ -13,7 +13,7 @@ from typing import Literal
 from farro.host import fs, processes
 from farro.host.processes import NotStarted, Process
 from farro.lazy_dataclass import dataclass
-from farro.sandbox import level_a, level_b, seccomp, syscalls
+from farro.sandbox import bubblewrap, landlock, seccomp, syscalls
 from farro.sandbox import limits as bounding
 from farro.sandbox.confinement import Confinement, Launch
 from farro.sandbox.limits import SharedLimits
@@ -103,9 +103,9 @@ class Sandbox:
     def _start(self, launch: Launch, bounds: SharedLimits | None) -> Process | NotStarted:
         try:
             if self.level == "A":
-                return level_a.start(self.bwrap, launch, bounds)
+                return bubblewrap.start(self.bwrap, launch, bounds)
             if self.level == "B":
-                return level_b.start(self.abi, launch, bounds)
+                return landlock.start(self.abi, launch, bounds)
         except PathRefused as refused:
             _close(launch.stdin)
             return NotStarted(reason="refused", message=str(refused))
@@ -151,18 +151,18 @@ def _no_namespaces(bwrap: str) -> str | None:
     if not bwrap:
         return "bubblewrap is not installed (Debian, Ubuntu, Fedora: the package bubblewrap)"
     probe = partial(_probed, bwrap, name)
-    return level_a.rebuilt(probe(), probe, lambda said: said)
+    return bubblewrap.rebuilt(probe(), probe, lambda said: said)
 
 
 def _probed(bwrap: str, name: str) -> str | None:
     """Start a program as a step is started; return bubblewrap's error, None if it works. Paths are bound by descriptor,
     which bubblewrap before 0.8 cannot do."""
     probe = Confinement(protected=("/",))
-    with level_a.Pipes() as pipes, level_a.PinnedPaths(probe) as pinned:
+    with bubblewrap.Pipes() as pipes, bubblewrap.PinnedPaths(probe) as pinned:
         filter_r, filter_w = pipes.make()
         os.write(filter_w, seccomp.program(name, inet=True, attributes=True))  # noqa: TID251 - a pipe, no file
         pipes.close(filter_w)
-        words = level_a.arguments(probe, pinned.fds, file="/bin/sh", cwd="/")
+        words = bubblewrap.arguments(probe, pinned.fds, file="/bin/sh", cwd="/")
         try:
             done = subprocess.run(
                 [bwrap, *words, "--seccomp", str(filter_r), "--", "/bin/sh", "-c", ":"],
@@ -192,7 +192,7 @@ def _no_landlock(abi: int) -> str | None:
 
     def give_up() -> None:
         try:
-            level_b.give_up_rights(Confinement(), abi)
+            landlock.give_up_rights(Confinement(), abi)
         except OSError as error:
             failed.append(error)
 
