@@ -118,7 +118,7 @@ def test_init_adds_to_gitignore_once_and_keeps_what_is_in_it(empty: Program) -> 
     assert "/logs/" not in (empty.path / ".gitignore").read_text()
 
 
-def test_what_swarms_keep_is_none_of_gits_business(empty: Program) -> None:
+def test_git_ignores_the_files_of_swarms(empty: Program) -> None:
     empty.call("init", code=0)
     for name in ("swarms/farro/plan.json", "bus/queues/x", "jobs/x", "src/bus/x.py"):
         (empty.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def test_what_swarms_keep_is_none_of_gits_business(empty: Program) -> None:
     assert "src/bus/x.py" in told
 
 
-def test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_changed_them(empty: Program) -> None:
+def test_init_adds_missing_lines_to_an_older_gitignore_unless_it_was_edited(empty: Program) -> None:
     empty.call("init", code=0)
     ignored = empty.path / ".gitignore"
     before = root._IGNORED_BEFORE[0]
@@ -151,7 +151,7 @@ def test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_chang
         assert ignored.read_text() == own
 
 
-def test_what_a_person_took_out_of_tasks_stays_out(farro: Program) -> None:
+def test_init_does_not_restore_removed_task_files(farro: Program) -> None:
     (farro.path / "tasks/README.md").unlink()
     assert "nothing was missing" in farro.call("init", code=0).out
 
@@ -168,7 +168,7 @@ def test_init_agents_writes_a_config_that_takes_prompts(empty: Program, name: st
     assert job_of(empty, "--id", "one").name == "one"
 
 
-def test_init_agents_keeps_what_a_person_wrote_and_can_be_repeated(agents: Program) -> None:
+def test_init_agents_keeps_edits_and_can_be_repeated(agents: Program) -> None:
     path = agents.path / "agents-config.json"
     config = json.loads(path.read_text())
     mine = {"kind": "cli", "command": ["my-claude"]}
@@ -199,7 +199,7 @@ def test_init_agents_does_not_rewrite_yaml(empty: Program) -> None:
     assert not (empty.path / "agents-config.json").exists()
 
 
-def test_for_a_yaml_config_init_agents_prints_what_it_lacks_and_that_is_yaml(empty: Program) -> None:
+def test_init_agents_prints_the_missing_yaml_for_a_yaml_config(empty: Program) -> None:
     path = empty.path / "agents-config.yaml"
     path.write_text("providers:\n  mine: {kind: cli, command: [mine]}\nroles:\n  DocWriter: {provider: mine}\n")
     lacks = empty.call("init", "--agents", "gemini", "--json", code=0).json["agents"]["by_hand"]
@@ -254,7 +254,7 @@ def test_a_prompt_may_come_as_a_plan_in_yaml_and_from_stdin(agents: Program) -> 
     assert agents.status("a") == "queued"
 
 
-def test_the_options_of_jobs_work_for_prompts(agents: Program) -> None:
+def test_job_options_work_for_prompts(agents: Program) -> None:
     folder = job_of(agents, "--id", "one", "--tag", "gpu", "--priority", "P1", "--delay", "1h")
     prompt = json.loads((folder / "prompt.json").read_text())
     assert prompt["metadata"] == {"tags": ["gpu"], "priority": "P1"}
@@ -262,7 +262,7 @@ def test_the_options_of_jobs_work_for_prompts(agents: Program) -> None:
     assert job_of(agents, "--id", "two", "--after", "one").name == "two"
 
 
-def test_the_same_id_and_files_again_are_the_same_job_and_other_files_are_refused(agents: Program) -> None:
+def test_repeated_id_with_the_same_files_is_one_job_and_other_files_are_refused(agents: Program) -> None:
     (agents.path / "a.md").write_text("1")
     job_of(agents, "--id", "one", "--payload", "a.md")
     job_of(agents, "--id", "one", "--payload", "a.md")
@@ -270,7 +270,7 @@ def test_the_same_id_and_files_again_are_the_same_job_and_other_files_are_refuse
     assert "submitted before with other content" in refused(agents, "--id", "one", "--payload", "a.md")
 
 
-def test_the_context_beside_the_prompt_is_taken_along(agents: Program) -> None:
+def test_context_file_beside_the_prompt_is_copied_into_the_job(agents: Program) -> None:
     (agents.path / "notes.md").write_text("The story.")
     folder = job_of(agents, context_md="notes.md")
     assert (folder / "prompt.md").read_text() == "The story."
@@ -288,7 +288,7 @@ def test_payload_files_are_copied_by_their_names(agents: Program) -> None:
     assert (folder / "payload/linked.md").stat().st_nlink == 1
 
 
-def test_all_that_is_wrong_with_a_prompt_is_told_at_once(agents: Program) -> None:
+def test_all_problems_of_a_prompt_are_reported_at_once(agents: Program) -> None:
     told = refused(
         agents, role="Enginer", allowed_paths=["/etc", "../x", ".git/hooks", "jobs/"], routing={"mode": "x"}, a=1
     )
@@ -305,7 +305,7 @@ def test_all_that_is_wrong_with_a_prompt_is_told_at_once(agents: Program) -> Non
     assert all(line.startswith("farro: p.json:1:") for line in told.splitlines())
 
 
-def test_a_repeated_job_brings_its_files_along(agents: Program) -> None:
+def test_repeated_job_keeps_its_files(agents: Program) -> None:
     (agents.path / "a.md").write_text("The file.")
     job_of(agents, "--id", "one", "--payload", "a.md", "--context-md", "a.md")
     agents.call("kill", "one", code=0)
@@ -360,7 +360,7 @@ def test_each_mistake_is_refused_before_anything_is_written(
     assert told in refused(agents, *args, code=code, **change)
 
 
-def test_a_payload_beyond_the_config_is_refused_by_policy_and_audited(agents: Program) -> None:
+def test_payload_that_the_config_forbids_is_refused_and_audited(agents: Program) -> None:
     configure(agents, max_job_bytes=1000)
     (agents.path / "a.md").write_bytes(b"x" * 600)
     (agents.path / "b.md").write_bytes(b"x" * 600)
@@ -373,14 +373,14 @@ def test_a_payload_beyond_the_config_is_refused_by_policy_and_audited(agents: Pr
     assert (job_of(agents, "--payload", "c.exe") / "payload/c.exe").is_file()
 
 
-def test_absolute_paths_need_the_config(agents: Program) -> None:
+def test_absolute_paths_must_be_allowed_by_the_config(agents: Program) -> None:
     assert "security.allow_absolute_paths" in refused(agents, allowed_paths=["/srv/out"])
     configure(agents, allow_absolute_paths=True)
     job_of(agents, allowed_paths=["/srv/out"])
     assert "belongs to the queue" in refused(agents, allowed_paths=[f"{agents.path}/agents/"])
 
 
-def test_a_config_that_is_not_made_for_agents_is_refused_with_what_to_add(farro: Program) -> None:
+def test_config_without_agents_is_refused_with_the_lines_to_add(farro: Program) -> None:
     config = farro.path / "agents-config.json"
     told = refused(farro, code=1)
     assert told.startswith(f"farro: {config}:5:16: providers: is required for agent work")
@@ -398,7 +398,7 @@ def test_a_config_that_is_not_made_for_agents_is_refused_with_what_to_add(farro:
     farro.call("enqueue", "--root", ".", "--", "true", code=0)  # commands need no config
 
 
-def test_a_missing_key_stops_nobody_who_does_not_need_it(agents: Program) -> None:
+def test_missing_key_blocks_only_the_roles_that_need_it(agents: Program) -> None:
     path = agents.path / "agents-config.json"
     config = json.loads(path.read_text())
     config["providers"]["openai"] = {"api_key": "${NOT_SET}"}
@@ -422,12 +422,12 @@ def test_a_plan_may_ask_agents_and_their_roles_are_checked(agents: Program) -> N
     assert "steps[0].command: Nobody is not a role here" in told
 
 
-def test_paths_of_plans_keep_the_same_rules(agents: Program) -> None:
+def test_paths_of_plans_follow_the_same_rules(agents: Program) -> None:
     (agents.path / "plan.json").write_text('{"allowed_paths": ["../x"], "steps": [{"id": "a", "command": "true"}]}')
     assert 'allowed_paths[0]: "../x" leads out' in agents.call("enqueue", "plan.json", code=2).err
 
 
-def test_many_prompts_come_from_one_file_but_bring_no_files(agents: Program) -> None:
+def test_file_of_many_prompts_takes_no_payload_files(agents: Program) -> None:
     lines = [json.dumps(PROMPT), json.dumps({**PROMPT, "role": "Architect"})]
     (agents.path / "many.ndjson").write_text("\n".join(lines))
     assert len(agents.call("enqueue", "--many", "many.ndjson", "--json", code=0).json["jobs"]) == 2
@@ -437,12 +437,12 @@ def test_many_prompts_come_from_one_file_but_bring_no_files(agents: Program) -> 
     )
 
 
-def test_files_come_with_prompts_only(agents: Program) -> None:
+def test_payload_files_are_refused_without_a_prompt(agents: Program) -> None:
     told = agents.call("enqueue", "--payload", "x.md", "--", "true", code=2).err
     assert "--payload comes with an agent prompt, --prompt-json FILE" in told
 
 
-def test_commands_that_look_at_a_job_know_a_prompt(agents: Program) -> None:
+def test_status_and_plan_commands_show_a_prompt(agents: Program) -> None:
     job_of(agents, "--id", "one")
     assert "one" in agents.call("status", "--job", "one", code=0).out
     assert "SeniorEngineer" in agents.call("plan", "show", "one", code=0).out

@@ -21,7 +21,7 @@ def said(text: str, steps: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("char", ["x", "\0", "\\", "\N{GRINNING FACE}"])
-def test_what_many_steps_said_is_posted_as_far_as_it_is_taken(char: str) -> None:
+def test_output_of_many_steps_is_cut_to_the_limit_of_agq(char: str) -> None:
     """A tar on stdout is mostly NUL, and each is six characters in JSON: such a result was refused for ever."""
     outcome = Succeeded(report=Report(result=said(char * (256 << 10), 20), markdown=""))
     text = results.document("a", "/nowhere", outcome, inline_bytes=256 << 10)

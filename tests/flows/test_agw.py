@@ -140,7 +140,7 @@ def began(folder: Path, job_id: str) -> list[str]:
 # --- the way of a job ----------------------------------------------------------------------------------------------
 
 
-def test_the_memos_example_goes_from_planner_to_worker_and_back(queue: Queue) -> None:
+def test_example_of_the_memo_runs_from_planner_to_worker_and_back(queue: Queue) -> None:
     tool = queue.farro.path / "agx-ocr"
     tool.write_text('#!/bin/sh\n[ "$1" = --describe ] && exit 1\necho "$*"; cat; echo seen >&2\n')
     tool.chmod(0o755)
@@ -171,7 +171,7 @@ def test_a_failed_step_halts_the_plan_and_partial_results_are_posted(queue: Queu
     assert queue.status("bad") == "failed"
 
 
-def test_a_draining_worker_ends_when_the_queue_is_empty(queue: Queue) -> None:
+def test_draining_worker_stops_when_the_queue_is_empty(queue: Queue) -> None:
     jobs = [queue.push(shell(f"d{number}", "seq 40000")) for number in range(3)]
     assert queue.work("a", "--drain").ended().code == 0
     for job_id in jobs:
@@ -184,7 +184,7 @@ def test_a_draining_worker_ends_when_the_queue_is_empty(queue: Queue) -> None:
 # --- what goes wrong -----------------------------------------------------------------------------------------------
 
 
-def test_a_killed_workers_job_is_run_by_another(queue: Queue) -> None:
+def test_job_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:
     first = queue.work("a")
     job_id = queue.push(waits_for("x", queue.farro.path))
     eventually(lambda: len(began(queue.farro.path, "x")) == 1, "nobody began")
@@ -202,7 +202,7 @@ def test_a_killed_workers_job_is_run_by_another(queue: Queue) -> None:
     assert queue.commits(job_id) == 1
 
 
-def test_a_worker_that_ends_hands_its_job_back_at_once(queue: Queue) -> None:
+def test_stopping_worker_returns_its_job_to_the_queue_at_once(queue: Queue) -> None:
     first = queue.work("a")
     queue.push(waits_for("y", queue.farro.path))
     eventually(lambda: len(began(queue.farro.path, "y")) == 1, "nobody began")
@@ -215,7 +215,7 @@ def test_a_worker_that_ends_hands_its_job_back_at_once(queue: Queue) -> None:
     assert queue.result("y")["worker"].startswith("b.")
 
 
-def test_a_killed_job_is_left_by_its_worker(queue: Queue) -> None:
+def test_worker_stops_a_job_that_was_killed(queue: Queue) -> None:
     worker = queue.work("a")
     queue.push(waits_for("z", queue.farro.path))
     eventually(lambda: len(began(queue.farro.path, "z")) == 1, "nobody began")
@@ -225,7 +225,7 @@ def test_a_killed_job_is_left_by_its_worker(queue: Queue) -> None:
     assert '"claim_lost"' in worker.end().out
 
 
-def test_a_worker_that_was_cut_off_posts_its_result(queue: Queue) -> None:
+def test_worker_posts_its_result_after_a_lost_connection(queue: Queue) -> None:
     with Between(queue.port) as between:
         queue.work("a", port=between.port)
         queue.push(waits_for("c", queue.farro.path))
@@ -237,7 +237,7 @@ def test_a_worker_that_was_cut_off_posts_its_result(queue: Queue) -> None:
     assert queue.commits("c") == 1
 
 
-def test_a_result_is_taken_once(queue: Queue) -> None:
+def test_result_is_accepted_once(queue: Queue) -> None:
     """Its answer is lost: the worker says it again, and goes on with the next job."""
     with Between(queue.port, lose_answer_to=b"JOB.DONE") as between:
         queue.work("a", port=between.port)
@@ -250,7 +250,7 @@ def test_a_result_is_taken_once(queue: Queue) -> None:
     assert queue.told("r1")["attempt"] == "1"
 
 
-def test_agq_says_how_a_worker_is_started(farro: Program) -> None:
+def test_agq_prints_how_to_start_a_worker(farro: Program) -> None:
     front = farro.start("agq", "--bind", "127.0.0.1:0")
     assert front.process.stdout is not None
     assert re.search(r" started.*agw --store agq://127\.0\.0\.1:[1-9]\d*", front.process.stdout.readline())
@@ -259,7 +259,7 @@ def test_agq_says_how_a_worker_is_started(farro: Program) -> None:
     assert reached("0.0.0.0") == reached("::") == socket.gethostname()
 
 
-def test_the_worker_of_the_page_waits_for_its_queue_and_works(queue: Queue) -> None:
+def test_worker_command_of_the_page_waits_for_its_queue_and_works(queue: Queue) -> None:
     page = Path(ROOT, "docs/agq.md").read_text()
     queue.server.end()
     script = page.split("```python\n")[1].split("```")[0].replace("port=6380", f"port={queue.port}")
@@ -276,7 +276,7 @@ def test_the_worker_of_the_page_waits_for_its_queue_and_works(queue: Queue) -> N
     assert queue.result("bad")["step_results"][0]["exit_code"] == 127
 
 
-def test_workers_outlive_agq(queue: Queue) -> None:
+def test_workers_survive_a_restart_of_agq(queue: Queue) -> None:
     worker = queue.work("a")
     queue.push(shell("before", "echo before"))
     assert queue.result("before")["success"] is True
@@ -297,7 +297,7 @@ def _so_far(worker: Daemon) -> str:
     return str(said)
 
 
-def test_a_wrong_address_or_key_is_told_in_a_line(farro: Program, empty: Program) -> None:
+def test_wrong_address_or_key_is_reported_in_one_line(farro: Program, empty: Program) -> None:
     def told(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         command = [AGW, *args]
         return subprocess.run(
@@ -402,7 +402,7 @@ def test_a_key_in_an_address_is_refused_and_not_repeated(empty: Program) -> None
         assert "canary" not in done.out + done.err
 
 
-def test_a_posted_result_has_what_the_memo_wants(tmp_path: Path) -> None:
+def test_posted_result_has_the_fields_of_the_memo(tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"x" * 100)
     step = {"step_number": 1, "stdout": "x" * 10, "stdout_truncated": True, "stdout_path": "out", "exit_code": None}
     report = Report(result={"plan_id": "p", "step_results": [step]}, markdown="")

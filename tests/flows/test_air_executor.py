@@ -80,7 +80,7 @@ def test_a_named_job_goes_from_waiting_to_completed(farro: Program) -> None:
     assert "nightly  completed  [##########] 2/2" in shown[2]
 
 
-def test_a_working_job_shows_its_step_and_who_is_alive(farro: Program) -> None:
+def test_status_of_a_running_job_shows_its_step_and_the_live_processes(farro: Program) -> None:
     create(farro, "nightly", task("a", "true"), task("b", "touch begun; sleep 1000", "a"), task("c", "true", "b"))
     worker = working(farro, "nightly", "begun")
     told = farro.call("status", "--job", "nightly", "--json", code=0).json
@@ -92,7 +92,7 @@ def test_a_working_job_shows_its_step_and_who_is_alive(farro: Program) -> None:
     worker.end()
 
 
-def test_the_status_tells_who_is_alive(farro: Program) -> None:
+def test_status_counts_the_live_processes(farro: Program) -> None:
     for daemon in (("worker", "--workers", "2"), ("manager",), ("watchdog",)):
         farro.start(*daemon).started()
     everybody = {"workers": 2, "busy": 0, "manager": True, "watchdog": True}
@@ -100,7 +100,7 @@ def test_the_status_tells_who_is_alive(farro: Program) -> None:
     assert farro.call("status", code=0).out.startswith("2 worker slots alive, 0 busy; manager and watchdog alive\n")
 
 
-def test_a_name_is_unique_and_the_refusal_says_what_to_do(farro: Program) -> None:
+def test_taken_name_is_refused_with_advice(farro: Program) -> None:
     job_id = create(farro, "nightly", task("a", "true"))
     before = listing(farro.path)
     again = farro.call("job", "create", "nightly", "--tasks", "-", stdin=json.dumps([task("a", "true")]), code=2)
@@ -115,7 +115,7 @@ def test_a_name_is_unique_and_the_refusal_says_what_to_do(farro: Program) -> Non
     assert listing(farro.path) == before
 
 
-def test_of_two_creates_at_once_one_wins(farro: Program) -> None:
+def test_one_of_two_concurrent_creates_wins(farro: Program) -> None:
     (farro.path / "tasks.json").write_text(json.dumps([task("a", "true")]))
     done: list[Done] = []
 
@@ -131,7 +131,7 @@ def test_of_two_creates_at_once_one_wins(farro: Program) -> None:
     assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 1
 
 
-def test_a_name_will_do_wherever_a_job_is_asked_for(farro: Program) -> None:
+def test_every_command_accepts_a_job_name(farro: Program) -> None:
     job_id = create(farro, "nightly", task("a", "echo said"))
     farro.call("enqueue", "--after", "nightly", "--", "true", code=0)
     farro.worked()
@@ -143,7 +143,7 @@ def test_a_name_will_do_wherever_a_job_is_asked_for(farro: Program) -> None:
     assert farro.call("job", "list", "--json", code=0).json == {"names": {"nightly": job_id}}
 
 
-def test_a_pruned_job_frees_its_name_for_the_next(farro: Program) -> None:
+def test_pruned_job_frees_its_name(farro: Program) -> None:
     create(farro, "nightly", task("a", "true"))
     farro.worked()
     farro.run("prune", "--keep", "0", code=0)
@@ -152,7 +152,7 @@ def test_a_pruned_job_frees_its_name_for_the_next(farro: Program) -> None:
     create(farro, "nightly", task("a", "true"))
 
 
-def test_every_job_is_in_the_status_when_it_is_asked_for(farro: Program) -> None:
+def test_status_all_lists_every_job(farro: Program) -> None:
     create(farro, "nightly", task("a", "true"))
     other = farro.call("enqueue", "--", "true", code=0).out.strip()
     assert [job["name"] for job in farro.call("status", "--json", code=0).json["jobs"]] == ["nightly"]
@@ -163,7 +163,7 @@ def test_every_job_is_in_the_status_when_it_is_asked_for(farro: Program) -> None
 # --- logs, run-task ----------------------------------------------------------------------------------------------
 
 
-def test_logs_empty_is_impossible(farro: Program) -> None:
+def test_logs_show_the_output_of_every_task(farro: Program) -> None:
     """Upstream: logs were empty. What every task said is there, the last 50 lines by default."""
     create(farro, "nightly", task("a", "seq 100"), task("b", "echo bad >&2; exit 1", "a"))
     waiting = farro.run("logs", "--job", "nightly", code=0)
@@ -196,13 +196,13 @@ def test_a_task_runs_here_with_its_output_and_exit_code(farro: Program) -> None:
     assert listing(farro.path) == before, "no state is changed"
 
 
-def test_a_task_that_is_debugged_ends_with_all_that_it_started(farro: Program) -> None:
+def test_run_task_ends_every_process_that_the_task_started(farro: Program) -> None:
     create(farro, "nightly", task("a", "sleep 1000 & sleep 1001", timeout=0.2))
     farro.run("run-task", "--job", "nightly", "--task", "a", code=124)
     assert marked(farro.path) == []
 
 
-def test_a_task_that_runs_itself_ends(farro: Program) -> None:
+def test_task_that_runs_itself_is_refused(farro: Program) -> None:
     """The seed's own example of a task list holds one."""
     run = [os.path.join(BIN, "farro"), "run-task", "--job", "nightly", "--task", "a"]
     tasks = [{"id": "a", "command": run[0], "args": run[1:]}]
@@ -234,7 +234,7 @@ def test_reset_leaves_no_failed_task(farro: Program) -> None:
     assert farro.status(first) == "failed"
 
 
-def test_reset_asks_and_does_nothing_without_an_answer(farro: Program) -> None:
+def test_reset_without_a_terminal_requires_yes_and_changes_nothing(farro: Program) -> None:
     create(farro, "nightly", task("a", "false"))
     farro.worked()
     before = listing(farro.path)
@@ -243,12 +243,12 @@ def test_reset_asks_and_does_nothing_without_an_answer(farro: Program) -> None:
     assert listing(farro.path) == before
 
 
-def test_reset_of_a_job_without_a_name_says_what_runs_it_again(farro: Program) -> None:
+def test_reset_of_an_unnamed_job_names_the_retry_command(farro: Program) -> None:
     unnamed = farro.call("enqueue", "--", "true", code=0).out.strip()
     assert f"farro retry {unnamed}" in farro.run("reset", "--job", unnamed, "--yes", code=2).err
 
 
-def test_reset_takes_no_for_an_answer_and_yes(farro: Program) -> None:
+def test_reset_obeys_the_answer_at_the_terminal(farro: Program) -> None:
     first = create(farro, "nightly", task("a", "false"))
     farro.worked()
     for reply, code, words in ((b"n", 1, b"nothing was changed"), (b"y", 0, b"nightly is waiting")):
@@ -270,7 +270,7 @@ def test_reset_takes_no_for_an_answer_and_yes(farro: Program) -> None:
     assert status(farro, "nightly")["job_id"] != first
 
 
-def test_a_working_job_is_reset_only_by_force(farro: Program) -> None:
+def test_running_job_is_reset_only_with_force(farro: Program) -> None:
     first = create(farro, "nightly", task("a", "touch begun; sleep 1000"))
     worker = working(farro, "nightly", "begun")
     refused = farro.call("reset", "--job", "nightly", "--yes", code=3)
@@ -283,7 +283,7 @@ def test_a_working_job_is_reset_only_by_force(farro: Program) -> None:
     worker.kill()
 
 
-def test_of_two_resets_at_once_one_makes_the_job(farro: Program) -> None:
+def test_concurrent_resets_make_one_job(farro: Program) -> None:
     create(farro, "nightly", task("a", "false"))
     farro.worked()
     done: list[Done] = []
@@ -302,7 +302,7 @@ def test_of_two_resets_at_once_one_makes_the_job(farro: Program) -> None:
     assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 2
 
 
-def test_a_stale_job_can_be_reset_and_so_can_one_whose_worker_died(farro: Program) -> None:
+def test_stale_job_and_job_of_a_dead_worker_can_be_reset(farro: Program) -> None:
     for recovered in (False, True):
         name = f"nightly-{recovered}"
         first = create(farro, name, task("a", f"touch {name}; sleep 1000"))
@@ -334,7 +334,7 @@ def test_an_orphaned_running_task_does_not_complete_its_job(farro: Program) -> N
     assert farro.job("nightly")["attempt"] == 2
 
 
-def test_a_failed_dependency_fails_the_job_and_does_not_work_for_ever(farro: Program) -> None:
+def test_failed_dependency_fails_the_job_instead_of_running_for_ever(farro: Program) -> None:
     """Upstream: a job whose task waited for a failed one was working for ever."""
     create(farro, "nightly", task("a", "exit 3"), task("b", "touch ran-b", "a"), task("c", "touch ran-c", "b"))
     farro.worked()
@@ -345,7 +345,7 @@ def test_a_failed_dependency_fails_the_job_and_does_not_work_for_ever(farro: Pro
     assert not list(farro.path.glob("ran-*"))
 
 
-def test_a_child_task_added_during_a_run_is_in_the_status(farro: Program) -> None:
+def test_status_includes_a_child_task_added_during_a_run(farro: Program) -> None:
     """Upstream: it was lost. That it runs is shown in test_tasks.py."""
     farro.env["PATH"] = f"{BIN}{os.pathsep}{farro.env['PATH']}"
     create(farro, "nightly", task("a", "farro task add --id child -- touch ran-child"))
@@ -375,7 +375,7 @@ def test_output_that_is_not_utf8_fails_no_job(farro: Program) -> None:
     assert done.stdout == b"\xff\xfe\x00\n"
 
 
-def test_big_pipes_do_not_deadlock(farro: Program) -> None:
+def test_large_pipes_do_not_deadlock(farro: Program) -> None:
     """Upstream: stdin was written whole before stdout was read."""
     create(
         farro,
@@ -461,7 +461,7 @@ def air(farro: Program, *args: str, code: int) -> Done:
     return Done(code=code, out=done.stdout, err=done.stderr)
 
 
-def test_air_executor_is_these_commands_under_its_own_name(farro: Program) -> None:
+def test_air_executor_offers_these_commands_under_its_own_name(farro: Program) -> None:
     told = air(farro, "--help", code=0).out
     assert told.startswith("Usage: air-executor ")
     for verb in ("status", "logs", "reset", "run-task", "job", "import-air"):
@@ -480,7 +480,7 @@ def test_air_executor_is_these_commands_under_its_own_name(farro: Program) -> No
     assert air(farro, "status", "--job", "none", code=2).err.startswith("air-executor: no job none")
 
 
-def test_start_and_stop_are_the_programs_own() -> None:
+def test_air_executor_start_and_stop_are_those_of_farro() -> None:
     """They are looked up by name when they are asked for, so that the alias has what farro has."""
     import click
 

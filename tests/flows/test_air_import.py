@@ -57,7 +57,7 @@ def actions(farro: Program, *options: str, code: int = 0) -> dict[str, str]:
     return {name: job["action"] for name, job in taken(farro, *options, code=code).items()}
 
 
-def test_what_is_left_runs_and_what_was_completed_does_not_run_again(farro: Program, air: Air) -> None:
+def test_import_runs_unfinished_tasks_only(farro: Program, air: Air) -> None:
     air.job("nightly", "working", task("a", "completed"), task("b", "pending", "a"), task("c", "pending", "a", "b"))
     before = listing(air.home)
     told = taken(farro)["nightly"]
@@ -90,7 +90,7 @@ def test_a_dry_run_changes_nothing(farro: Program, air: Air) -> None:
     assert listing(farro.path) == before
 
 
-def test_an_orphaned_task_is_not_done_whatever_the_state_says(farro: Program, air: Air) -> None:
+def test_orphaned_task_is_not_imported_as_done(farro: Program, air: Air) -> None:
     """Upstream: a task that said running completed its job when its runner was gone."""
     folder = air.job("nightly", "completed", task("a", "running"))
     (folder / "runner.pid").write_text("999999999\n2025-10-02T10:05:00Z\n")
@@ -101,7 +101,7 @@ def test_an_orphaned_task_is_not_done_whatever_the_state_says(farro: Program, ai
     assert (air.home / "ran-a").exists()
 
 
-def test_a_job_whose_runner_lives_is_refused_and_others_are_imported(farro: Program, air: Air) -> None:
+def test_job_with_a_live_runner_is_refused_and_others_are_imported(farro: Program, air: Air) -> None:
     runner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         noted = datetime.now(UTC).isoformat()
@@ -120,7 +120,7 @@ def test_a_job_whose_runner_lives_is_refused_and_others_are_imported(farro: Prog
     assert actions(farro) == {"alive": "imported", "reused": "already", "torn": "already"}
 
 
-def test_a_failed_job_is_told_and_queued_when_it_is_asked_for(farro: Program, air: Air) -> None:
+def test_failed_job_is_reported_and_queued_only_on_request(farro: Program, air: Air) -> None:
     """Its dependents wait for a failure: upstream they made it work for ever."""
     air.job("bad", "working", task("a", "completed"), task("b", "failed", "a", error="boom"), task("c", "pending", "b"))
     air.job("done", "completed", task("a", "completed"))
@@ -142,7 +142,7 @@ def test_a_failed_job_is_told_and_queued_when_it_is_asked_for(farro: Program, ai
 
 @pytest.mark.parametrize("file", ["state.json", "tasks.json"])
 @pytest.mark.parametrize("text", [b"", b"\xff\x00", b'[{"id": "a",\n "comm', b"{}", b"null", None])
-def test_a_corrupt_job_is_told_with_its_place_and_the_others_are_imported(
+def test_corrupt_job_is_reported_with_its_position_and_others_are_imported(
     farro: Program, air: Air, file: str, text: bytes | None
 ) -> None:
     """Upstream: a corrupt task file was an empty queue, and an empty queue was a completed job."""
@@ -157,7 +157,7 @@ def test_a_corrupt_job_is_told_with_its_place_and_the_others_are_imported(
     assert farro.call("job", "list", "--json", code=0).json["names"].keys() == {"good"}
 
 
-def test_wrong_tasks_are_told_with_line_and_column(farro: Program, air: Air) -> None:
+def test_wrong_tasks_are_reported_with_line_and_column(farro: Program, air: Air) -> None:
     folder = air.job("bad", "working", task("a", "done"), task("b", "pending", "nowhere"))
     assert (
         f"{folder / 'tasks.json'}:13:13: [0].status: must be pending, running" in taken(farro, code=1)["bad"]["message"]
@@ -169,13 +169,13 @@ def test_wrong_tasks_are_told_with_line_and_column(farro: Program, air: Air) -> 
     assert "state.json:1:" in taken(farro, code=1)["named"]["message"]
 
 
-def test_a_name_that_is_another_jobs_is_told(farro: Program, air: Air) -> None:
+def test_name_of_another_job_is_reported(farro: Program, air: Air) -> None:
     farro.call("job", "create", "nightly", "--tasks", "-", stdin='[{"id": "a", "command": "true"}]', code=0)
     air.job("nightly", "working", task("a", "pending"))
     assert "is already used by job" in taken(farro, code=1)["nightly"]["message"]
 
 
-def test_its_config_is_checked_with_line_numbers_and_its_timeout_kept(farro: Program, air: Air) -> None:
+def test_imported_config_is_checked_with_line_numbers_and_its_timeout_kept(farro: Program, air: Air) -> None:
     air.job("nightly", "waiting", task("a", "pending"))
     config = air.path / "config.yaml"
     config.write_text("poll_interval: 500\ntask_timeout: 900\nlog_levle: INFO\n")
@@ -193,6 +193,6 @@ def test_its_config_is_checked_with_line_numbers_and_its_timeout_kept(farro: Pro
     assert prompt["tasks"][0]["timeout"] == 900
 
 
-def test_a_folder_that_is_no_air_executors_is_refused(farro: Program) -> None:
+def test_folder_without_air_executor_files_is_refused(farro: Program) -> None:
     assert "no Air-Executor's folder" in farro.call("import-air", "nowhere", code=2).err
     assert "is a farro root" in farro.call("import-air", os.curdir, code=2).err

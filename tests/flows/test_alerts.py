@@ -22,7 +22,7 @@ def log(farro: Program, minutes_ago: float, event: str, **codes: Any) -> None:
         lines.write(json.dumps({"ts": moment, "event": event, **codes}) + "\n")
 
 
-def test_a_quiet_root_pages_nobody(farro: Program) -> None:
+def test_quiet_root_raises_no_alert(farro: Program) -> None:
     assert not any(alert["firing"] for alert in told(farro, 0).values())
     page = farro.call("stats", "--alerts", code=0).out.splitlines()
     assert [line.split()[:2] for line in page] == [
@@ -33,13 +33,13 @@ def test_a_quiet_root_pages_nobody(farro: Program) -> None:
     ]
 
 
-def test_alerts_have_windows_of_their_own(farro: Program) -> None:
+def test_alerts_refuse_the_window_options_of_stats(farro: Program) -> None:
     for option in (("--csv",), ("--since", "5m")):
         assert "leave out" in farro.call("stats", "--alerts", *option, code=2).err
     assert "no role Nobody here" in farro.call("stats", "--alerts", "--role", "Nobody", code=2).err
 
 
-def test_a_full_queue_pages_after_half_an_hour_with_what_to_do(farro: Program) -> None:
+def test_full_queue_raises_an_alert_with_advice_after_half_an_hour(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text('{"capacity": {"role_cap": 5}}')
     for number in range(5):
         farro.enqueue(steps(["true"]), "--id", f"j{number}", "--role", "DocWriter")
@@ -57,7 +57,7 @@ def test_a_full_queue_pages_after_half_an_hour_with_what_to_do(farro: Program) -
     assert not told(farro, 1)["depth Manager"]["firing"]
 
 
-def test_requeues_by_recovery_page(farro: Program) -> None:
+def test_many_recovery_requeues_raise_an_alert(farro: Program) -> None:
     for number in range(21):
         log(
             farro,
@@ -72,7 +72,7 @@ def test_requeues_by_recovery_page(farro: Program) -> None:
     assert told(farro, 1)["requeues"]["value"] == 21
 
 
-def test_what_recovery_really_queues_again_is_counted_and_what_a_person_does_is_not(farro: Program) -> None:
+def test_requeues_by_recovery_are_counted_and_manual_ones_are_not(farro: Program) -> None:
     farro.enqueue(steps(["sh", "-c", "kill -9 $PPID"]), "--id", "poison")
     for by in (("manager", "--once"), ("requeue", "poison")):
         farro.run("worker", "--drain")
@@ -82,14 +82,14 @@ def test_what_recovery_really_queues_again_is_counted_and_what_a_person_does_is_
     assert told(farro, 0)["requeues"]["value"] == 1
 
 
-def test_a_quota_that_took_a_file_pages(farro: Program) -> None:
+def test_file_removed_by_a_quota_raises_an_alert(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text('{"audit": {"max_bytes": 300, "keep": 10, "quota_bytes": 500}}')
     for number in range(8):
         farro.enqueue(steps(["true"]), "--id", f"j{number}")
     assert told(farro, 1)["log_quota"]["firing"]
 
 
-def test_an_audit_log_that_cannot_be_written_pages_and_so_do_the_lines_it_missed(farro: Program) -> None:
+def test_unwritable_audit_log_and_its_missed_lines_raise_alerts(farro: Program) -> None:
     logs = farro.path / "logs"
     for kind in ("now", "afterwards"):
         if kind == "now":

@@ -28,7 +28,7 @@ def alias(farro: Program, name: str, *args: str, code: int) -> Done:
 
 
 @pytest.mark.parametrize("name", ["agent-cli", "agentd", "managerd", "watchdogd", "agw"])
-def test_an_alias_bears_its_own_name(farro: Program, name: str) -> None:
+def test_alias_shows_its_own_name(farro: Program, name: str) -> None:
     assert alias(farro, name, "--version", code=0).out == f"{name} {package.__version__}\n"
     assert alias(farro, name, "--help", code=0).out.startswith(f"Usage: {name} ")
     wrong = alias(farro, name, "--nonsense", code=2)
@@ -44,7 +44,7 @@ def test_agent_cli_is_farro(farro: Program) -> None:
     assert "did you mean `agent-cli enqueue`?" in alias(farro, "agent-cli", "enqueu", code=2).err
 
 
-def test_agentd_works_a_queue(farro: Program) -> None:
+def test_agentd_runs_the_jobs_of_a_queue(farro: Program) -> None:
     job_id = farro.enqueue(steps(("true",)))
     alias(farro, "agentd", "--role", "Runner", "--workers", "1", "--drain", code=0)
     assert farro.status(job_id) == "succeeded"
@@ -91,7 +91,7 @@ def test_every_alias_is_declared(farro: Program) -> None:
         assert f"\n{name} = " in text
 
 
-def test_air_executors_help_names_no_command_that_it_does_not_have(farro: Program) -> None:
+def test_help_of_air_executor_names_only_its_own_commands(farro: Program) -> None:
     told = alias(farro, "air-executor", "--help", code=0).out
     assert "up --detach" not in told
     assert "Start workers, watchdog and manager, in the background." in told

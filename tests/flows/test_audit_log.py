@@ -18,7 +18,7 @@ def told(root: Path, job_id: str) -> list[str]:
     return [line["event"] for line in audited(root) if line.get("job_id") == job_id]
 
 
-def test_the_audit_log_tells_the_life_of_a_job(farro: Program) -> None:
+def test_audit_log_records_every_transition_of_a_job(farro: Program) -> None:
     good = farro.enqueue(steps(("echo", "a secret")))
     bad = farro.enqueue(shell("exit 3"))
     killed = farro.enqueue(steps(("true",)))
@@ -36,7 +36,7 @@ def test_the_audit_log_tells_the_life_of_a_job(farro: Program) -> None:
     assert "a secret" not in (farro.path / "logs" / "audit.log").read_text()
 
 
-def test_what_a_killed_worker_did_is_told_up_to_its_last_second(farro: Program) -> None:
+def test_audit_log_records_the_last_claim_of_a_killed_worker(farro: Program) -> None:
     job_id = farro.enqueue(endless())
     worker = farro.start("worker")
     eventually(lambda: told(farro.path, job_id) == ["enqueued", "claimed"], "a claim was not told within seconds")
@@ -46,7 +46,7 @@ def test_what_a_killed_worker_did_is_told_up_to_its_last_second(farro: Program) 
     assert told(farro.path, job_id) == ["enqueued", "claimed", "agent_died", "requeued"]
 
 
-def test_a_job_goes_on_when_the_audit_log_cannot_be_written(farro: Program) -> None:
+def test_job_continues_when_the_audit_log_cannot_be_written(farro: Program) -> None:
     """Row 28: the job goes on; the error is counted and surfaced."""
     (farro.path / "logs").rmdir()
     (farro.path / "logs").write_text("in the way")

@@ -34,7 +34,7 @@ def run(main: Callable[[], Awaitable[Any]]) -> Any:
     return asyncio.run(bounded())
 
 
-def test_many_jobs_are_awaited_at_once_by_one_thread(farro: Program, queue: Queue) -> None:
+def test_one_thread_awaits_many_jobs(farro: Program, queue: Queue) -> None:
     jobs = queue.enqueue_many(["echo", str(number)] for number in range(40))
     fails = queue.enqueue(["false"])
 
@@ -54,7 +54,7 @@ def test_many_jobs_are_awaited_at_once_by_one_thread(farro: Program, queue: Queu
     eventually(lambda: not waiters(), "nobody waits any more")
 
 
-def test_whoever_gives_up_leaves_the_job_alone(queue: Queue) -> None:
+def test_cancelled_await_leaves_the_job_alone(queue: Queue) -> None:
     job = queue.enqueue(["true"], delay="1h")
 
     async def main() -> None:
@@ -69,7 +69,7 @@ def test_whoever_gives_up_leaves_the_job_alone(queue: Queue) -> None:
     eventually(lambda: not waiters(), "nobody waits any more")
 
 
-def test_a_job_that_is_killed_or_removed_is_told(queue: Queue) -> None:
+def test_awaiting_a_killed_or_removed_job_raises(queue: Queue) -> None:
     killed, gone = queue.enqueue_many([["true"], ["true"]], delay="1h")
 
     async def main() -> None:
@@ -83,7 +83,7 @@ def test_a_job_that_is_killed_or_removed_is_told(queue: Queue) -> None:
     run(main)
 
 
-def test_a_queue_that_is_closed_meanwhile_says_so(farro: Program) -> None:
+def test_closing_the_queue_fails_a_pending_await(farro: Program) -> None:
     queue = api.open(farro.path)
     job = queue.enqueue(["true"], delay="1h")
 
@@ -100,7 +100,7 @@ def test_a_queue_that_is_closed_meanwhile_says_so(farro: Program) -> None:
     eventually(lambda: not waiters(), "its thread ends")
 
 
-def test_a_store_that_cannot_be_read_is_told_where_it_is_waited(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_store_raises_in_the_awaiting_code(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     job = queue.enqueue(["true"], delay="1h")
 
     def broken(*_: Any, **__: Any) -> Any:

@@ -77,7 +77,7 @@ def test_start_enqueue_done_stop(quick: Program) -> None:
     assert again.out == "nothing runs in the background here\n"
 
 
-def test_starting_twice_starts_what_is_missing(quick: Program) -> None:
+def test_second_start_starts_only_the_missing_components(quick: Program) -> None:
     quick.run("start", "--no-web", code=0)
     before = {name: record(quick, name)["pid"] for name in ALL}
     told = quick.run("start", "--no-web", "--workers", "3", "--json", code=0).json["components"]
@@ -92,7 +92,7 @@ def test_starting_twice_starts_what_is_missing(quick: Program) -> None:
     assert not (quick.path / "swarms/components/farro-worker-3.json").exists()
 
 
-def test_a_component_that_cannot_work_is_reported_with_its_last_words(quick: Program) -> None:
+def test_failing_component_is_reported_with_its_last_log_line(quick: Program) -> None:
     """It lives, as its control plane does, and tries again: what was in its way may go."""
     place = quick.path / "agents/Runner/in-progress"
     place.rmdir()
@@ -116,7 +116,7 @@ def test_a_wrong_config_starts_nothing(farro: Program) -> None:
     assert not (farro.path / "swarms").exists()
 
 
-def test_a_graceful_stop_hands_a_running_job_back(quick: Program) -> None:
+def test_graceful_stop_releases_a_running_job(quick: Program) -> None:
     quick.run("start", "--no-web", "--workers", "1", "--runner", "process", code=0)
     quick.enqueue(endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
@@ -126,7 +126,7 @@ def test_a_graceful_stop_hands_a_running_job_back(quick: Program) -> None:
     assert (job["status"], job["hops"][-1]["reason"]) == ("queued", "released")
 
 
-def test_a_restart_in_the_middle_of_a_job_ends_it_once(quick: Program) -> None:
+def test_job_interrupted_by_a_restart_completes_once(quick: Program) -> None:
     """Everything is killed, those who would start it again among it."""
     runner = "process"
     quick.run("start", "--no-web", "--runner", runner, code=0)
@@ -141,7 +141,7 @@ def test_a_restart_in_the_middle_of_a_job_ends_it_once(quick: Program) -> None:
     assert (quick.folder("long") / "attempts/0002/steps/1/stdout").read_text() == "again\n"
 
 
-def test_a_worker_that_hangs_is_killed_by_stop_with_what_it_runs(quick: Program) -> None:
+def test_stop_kills_a_hanging_worker_and_its_steps(quick: Program) -> None:
     quick.run("start", "--no-web", "--runner", "process", "--workers", "1", code=0)
     quick.enqueue(endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
@@ -153,7 +153,7 @@ def test_a_worker_that_hangs_is_killed_by_stop_with_what_it_runs(quick: Program)
     quick.run("kill", "long", code=0)
 
 
-def test_what_runs_in_the_background_outlives_the_terminal(quick: Program) -> None:
+def test_background_daemons_survive_the_end_of_the_terminal(quick: Program) -> None:
     quick.run("start", "--no-web", "--workers", "1", code=0, prefix=["setsid", "--wait", "timeout", "60"])
     pid = record(quick, "farro-manager")["pid"]
     assert os.getsid(pid) == pid

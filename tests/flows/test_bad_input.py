@@ -122,7 +122,7 @@ PAIRS = [(name, way) for name, case in CASES.items() for way in case.ways]
 
 
 @pytest.mark.parametrize(("name", "way"), PAIRS, ids=[f"{name}, {way}" for name, way in PAIRS])
-def test_a_bad_plan_is_refused_with_its_place_and_nothing_is_written(farro: Program, name: str, way: str) -> None:
+def test_bad_plan_is_refused_with_its_position_and_nothing_is_written(farro: Program, name: str, way: str) -> None:
     case = CASES[name]
     good = b"" if way != "--many" else plan().encode() + b"\n\n"
     (farro.path / "bad.json").write_bytes(good + case.text)
@@ -138,7 +138,7 @@ def test_a_bad_plan_is_refused_with_its_place_and_nothing_is_written(farro: Prog
 
 
 @pytest.mark.parametrize("name", ["nested deeply", "not UTF-8", "lone surrogate", "too large"])
-def test_the_program_as_a_process_says_the_same(farro: Program, name: str) -> None:
+def test_installed_program_prints_the_same_refusal(farro: Program, name: str) -> None:
     before = listing(farro.path)
     told = farro.run("enqueue", "-", stdin=CASES[name].text, code=2)
     assert told.err.startswith("farro: <stdin>:")
@@ -146,7 +146,7 @@ def test_the_program_as_a_process_says_the_same(farro: Program, name: str) -> No
     assert listing(farro.path) == before
 
 
-def test_every_problem_of_a_file_is_told_at_once(farro: Program) -> None:
+def test_every_problem_of_a_file_is_reported_at_once(farro: Program) -> None:
     lines = [plan(), '{"steps": 3}', plan(id="a/b"), plan(nmae="x"), plan()]
     before = listing(farro.path)
     told = farro.call("enqueue", "--many", "-", stdin="\n".join(lines), code=2)
@@ -168,7 +168,7 @@ def test_every_problem_of_a_file_is_told_at_once(farro: Program) -> None:
         ("a: " + "[" * 100, "nested deeper than 64 levels"),
     ],
 )
-def test_a_bad_yaml_plan_is_refused_with_its_place(farro: Program, text: str, says: str) -> None:
+def test_bad_yaml_plan_is_refused_with_its_position(farro: Program, text: str, says: str) -> None:
     (farro.path / "plan.yaml").write_text(text)
     before = listing(farro.path)
     told = farro.call("enqueue", "plan.yaml", code=2)
@@ -177,7 +177,7 @@ def test_a_bad_yaml_plan_is_refused_with_its_place(farro: Program, text: str, sa
 
 
 @pytest.mark.parametrize("option", ["--plan", "--many"])
-def test_what_is_not_a_readable_file_is_refused_and_never_waited_for(farro: Program, option: str) -> None:
+def test_unreadable_file_is_refused_without_blocking(farro: Program, option: str) -> None:
     os.mkfifo(farro.path / "fifo")
     (farro.path / "folder").mkdir()
     (farro.path / "secret").write_text(plan())
@@ -221,7 +221,7 @@ def test_options_that_contradict_the_plan_or_each_other_are_refused(farro: Progr
     assert listing(farro.path) == before
 
 
-def test_one_id_for_two_plans_of_a_file_is_refused_and_the_same_plan_twice_is_one_job(farro: Program) -> None:
+def test_file_with_one_id_for_two_plans_is_refused_and_a_repeated_plan_is_one_job(farro: Program) -> None:
     before = listing(farro.path)
     lines = plan(id="one") + "\n" + plan(id="one", name="another")
     told = farro.call("enqueue", "--many", "-", stdin=lines, code=2)
@@ -232,7 +232,7 @@ def test_one_id_for_two_plans_of_a_file_is_refused_and_the_same_plan_twice_is_on
     assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 1
 
 
-def test_a_job_without_allowed_paths_is_refused_where_they_are_required(farro: Program) -> None:
+def test_job_without_required_allowed_paths_is_refused(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text('{"security": {"require_allowed_paths": true}}')
     before = listing(farro.path)
     for arguments in (("enqueue", "-"), ("enqueue", "--", "ls"), ("run", "--", "ls")):
@@ -245,7 +245,7 @@ def test_a_job_without_allowed_paths_is_refused_where_they_are_required(farro: P
 
 @pytest.mark.parametrize("job_id", ["..", "a/b", ".lock", "x" * 65, "", "nul", "a\nb", "\x1b[31m", "--help-me"])
 @pytest.mark.parametrize("verb", ["show", "kill"])
-def test_a_bad_job_id_is_refused_before_a_path_is_made_of_it(farro: Program, verb: str, job_id: str) -> None:
+def test_bad_job_id_is_never_used_as_a_path(farro: Program, verb: str, job_id: str) -> None:
     before = listing(farro.path / "agents")
     told = farro.call(verb, "--", job_id, code=2)
     assert "is not a job id" in told.err
@@ -254,7 +254,7 @@ def test_a_bad_job_id_is_refused_before_a_path_is_made_of_it(farro: Program, ver
 
 
 @pytest.mark.parametrize("verb", ["show", "kill", "requeue", "force-complete"])
-def test_an_unknown_job_is_said_to_be_unknown(farro: Program, verb: str) -> None:
+def test_unknown_job_is_reported(farro: Program, verb: str) -> None:
     assert farro.call(verb, "nope", code=2).err == (
         f"farro: no job nope in {farro.path}; `farro ls` lists what there is\n"
     )

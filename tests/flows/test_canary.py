@@ -128,7 +128,7 @@ def found_in(root: Path) -> list[tuple[str, list[bytes]]]:
     return found
 
 
-def test_a_canary_is_found_nowhere(root: Program, server: FakeProvider) -> None:
+def test_secrets_appear_in_no_file_or_output(root: Program, server: FakeProvider) -> None:
     worker = root.start("worker", "--role", "SeniorEngineer").started()
     store = App().open_store(str(root.path), Settings(), brief=True)
     store.enqueue(Submission(role="SeniorEngineer", prompt=PROMPT, job_id="polite"))

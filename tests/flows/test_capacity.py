@@ -11,7 +11,7 @@ def plan(role: str, count: int) -> str:
     return "\n".join(json.dumps(steps(("true",), role=role)) for _ in range(count))
 
 
-def test_a_full_role_refuses_and_says_what_to_do(farro: Program) -> None:
+def test_full_queue_of_a_role_refuses_a_job_with_advice(farro: Program) -> None:
     farro.call("enqueue", "--many", "-", stdin=plan("Architect", 200), code=0)
     before = listing(farro.path / "agents")
     done = farro.call("enqueue", "-", stdin=plan("Architect", 1), code=3)
@@ -25,7 +25,7 @@ def test_a_full_role_refuses_and_says_what_to_do(farro: Program) -> None:
     assert '"event": "cap_refused"' in (farro.path / "logs" / "audit.log").read_text()
 
 
-def test_all_roles_together_are_capped_and_many_are_queued_all_or_none(farro: Program) -> None:
+def test_total_cap_refuses_a_batch_as_a_whole(farro: Program) -> None:
     config = json.loads((farro.path / "agents-config.json").read_text())
     (farro.path / "agents-config.json").write_text(json.dumps({**config, "roles": {"Packer": {}}}))
     farro.call("init", code=0)

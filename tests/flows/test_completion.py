@@ -56,7 +56,7 @@ def test_names_of_jobs_are_offered(farro: Program) -> None:
     assert offered(farro, "farro job create n") == []
 
 
-def test_names_of_swarms_are_offered_where_a_swarm_is_meant(farro: Program) -> None:
+def test_swarm_names_are_completed_for_swarm_arguments(farro: Program) -> None:
     (farro.path / "schedules").mkdir()
     (farro.path / "schedules" / "nightly.json").write_text("{}")
     for folder, name in (("demo", "desired.json"), ("orchestrator", "about.json")):
@@ -84,18 +84,18 @@ def test_files_and_folders_are_left_to_the_shell(farro: Program) -> None:
     assert offered(farro, "farro plan show fr", kind="file") == ["fr"]
 
 
-def test_what_is_offered_is_bounded(farro: Program) -> None:
+def test_number_of_completions_is_limited(farro: Program) -> None:
     many = "\n".join(json.dumps({**steps(("true",)), "id": f"job{number}"}) for number in range(300))
     farro.call("enqueue", "--many", "-", stdin=many, code=0)
     assert len(offered(farro, "farro show ")) == 200
 
 
-def test_no_root_offers_nothing_and_complains_not(empty: Program) -> None:
+def test_completion_without_a_root_is_empty_and_silent(empty: Program) -> None:
     assert offered(empty, "farro show ") == []
     assert offered(empty, "farro show --root /nowhere ") == []
 
 
-def test_jobs_of_ones_own_root_are_offered_where_there_is_no_other(empty: Program) -> None:
+def test_jobs_of_the_personal_root_are_offered_without_another_root(empty: Program) -> None:
     empty.run("run", "--id", "mine", "--", "true", code=0)
     assert offered(empty, "farro show m") == ["mine"]
 
@@ -108,7 +108,7 @@ def test_a_script_is_printed_for_each_shell(farro: Program, shell: str) -> None:
     assert "tcsh" not in farro.call("completion", "tcsh", code=2).out
 
 
-def test_a_real_bash_completes(farro: Program) -> None:
+def test_completion_works_in_a_real_bash(farro: Program) -> None:
     farro.enqueue(steps(("true",)), "--id", "only-one")
     script = (
         'eval "$(farro completion bash)"; '

@@ -65,13 +65,13 @@ def configure(farro: Program, **settings: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
 
 
-def test_nothing_was_spent_yet(farro: Program) -> None:
+def test_costs_of_a_fresh_root_are_zero(farro: Program) -> None:
     assert f"no agent calls on {TODAY} (UTC)" in farro.call("costs", code=0).out
     told = farro.call("costs", "--json", code=0).json
     assert (told["total"]["calls"], told["total"]["usd"], told["lines"]) == (0, 0.0, [])
 
 
-def test_costs_are_summed_by_what_is_asked_for(farro: Program, calls: Calls) -> None:
+def test_costs_are_summed_by_the_chosen_field(farro: Program, calls: Calls) -> None:
     calls.made("a", "0.0123")
     calls.made("a", "0.02", role="DocWriter", model="gpt-5-mini")
     calls.made("b", "0.1")
@@ -102,7 +102,7 @@ def test_costs_are_summed_by_what_is_asked_for(farro: Program, calls: Calls) -> 
     ]
 
 
-def test_what_is_estimated_is_marked_and_what_is_unknown_is_said_to_be(farro: Program, calls: Calls) -> None:
+def test_estimated_and_unknown_costs_are_marked(farro: Program, calls: Calls) -> None:
     calls.made("a", None, settled=False)
     calls.made("a", "0.25")
     calls.made("b", None, role="DocWriter", model=None, most=None)
@@ -121,7 +121,7 @@ def test_what_is_estimated_is_marked_and_what_is_unknown_is_said_to_be(farro: Pr
     assert "in providers.claude" in done.err
 
 
-def test_budgets_tell_what_is_left(farro: Program, calls: Calls) -> None:
+def test_budgets_show_the_remaining_amount(farro: Program, calls: Calls) -> None:
     configure(farro, budgets={"day_usd": 5, "job_usd": 0.3}, roles={"Architect": {"budget_usd": 1.5}, "DocWriter": {}})
     farro.enqueue(steps(["true"]), "--id", "a")
     calls.made("a", "0.25")
@@ -143,7 +143,7 @@ def test_budgets_tell_what_is_left(farro: Program, calls: Calls) -> None:
     assert [one["left_usd"] for one in told] == [1.25, None]
 
 
-def test_a_job_shows_what_it_cost_also_over_days_and_after_it_was_pruned(farro: Program, calls: Calls) -> None:
+def test_job_cost_spans_days_and_survives_pruning(farro: Program, calls: Calls) -> None:
     farro.enqueue(steps(["true"]), "--id", "mine")
     assert farro.job("mine")["cost"] is None
     calls.made("mine", "0.25")
@@ -170,7 +170,7 @@ def test_a_job_shows_what_it_cost_also_over_days_and_after_it_was_pruned(farro: 
         (("--by", "colour"), "colour"),
     ],
 )
-def test_a_wrong_question_is_told_so(farro: Program, args: tuple[str, ...], words: str) -> None:
+def test_wrong_cost_query_is_refused(farro: Program, args: tuple[str, ...], words: str) -> None:
     done = farro.call("costs", *args)
     assert (done.code, done.out) == (2, "")
     assert words in done.err

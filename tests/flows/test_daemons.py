@@ -23,7 +23,7 @@ def started(farro: Program, name: str = "started") -> None:
     eventually((farro.path / name).exists, "the step did not start")
 
 
-def test_sigterm_gives_steps_their_time_then_releases_the_job(farro: Program) -> None:
+def test_sigterm_waits_for_the_grace_period_then_releases_the_job(farro: Program) -> None:
     farro.enqueue(endless(), "--id", "long")
     worker = farro.start("worker")
     started(farro)
@@ -38,7 +38,7 @@ def test_sigterm_gives_steps_their_time_then_releases_the_job(farro: Program) ->
     assert not list((farro.path / "agents/Runner/in-progress").iterdir())
 
 
-def test_a_step_that_ends_in_its_time_is_committed(farro: Program) -> None:
+def test_step_that_ends_within_the_grace_period_is_committed(farro: Program) -> None:
     farro.enqueue(shell("touch started; while [ ! -e go ]; do sleep 0.02; done; echo done"), "--id", "short")
     worker = farro.start("worker")
     started(farro)
@@ -49,7 +49,7 @@ def test_a_step_that_ends_in_its_time_is_committed(farro: Program) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_a_second_signal_does_not_wait(farro: Program, number: signal.Signals) -> None:
+def test_second_signal_skips_the_grace_period(farro: Program, number: signal.Signals) -> None:
     farro.enqueue(endless(), "--id", "long")
     worker = farro.start("worker")
     started(farro)
@@ -77,7 +77,7 @@ def test_releases_count_against_no_limit(farro: Program) -> None:
 
 @pytest.mark.parametrize("name", ["worker", "watchdog", "manager"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_an_idle_daemon_ends_when_told_and_leaves_nothing(farro: Program, name: str, number: signal.Signals) -> None:
+def test_idle_daemon_stops_on_a_signal_and_leaves_no_files(farro: Program, name: str, number: signal.Signals) -> None:
     daemon = farro.start(name)
     assert daemon.process.stdout is not None
     first = json.loads(daemon.process.stdout.readline())
@@ -91,7 +91,7 @@ def test_an_idle_daemon_ends_when_told_and_leaves_nothing(farro: Program, name: 
 
 
 @pytest.mark.parametrize("name", ["worker", "watchdog", "manager", "scheduler"])
-def test_a_daemon_that_is_ended_while_it_starts_ends_well(farro: Program, name: str) -> None:
+def test_daemon_signalled_during_its_start_exits_cleanly(farro: Program, name: str) -> None:
     daemon = farro.start(name)
     eventually(lambda: catches(daemon.pid, signal.SIGTERM), "it never listens")
     done = daemon.end()
@@ -120,7 +120,7 @@ def test_a_log_line_has_the_fields_of_the_seed(farro: Program) -> None:
     assert claimed["correlation_id"] == changed["correlation_id"]
 
 
-def test_a_worker_goes_on_when_nobody_reads_its_log(farro: Program) -> None:
+def test_worker_continues_when_its_log_is_not_read(farro: Program) -> None:
     worker = farro.start("worker")
     assert worker.process.stdout is not None
     worker.process.stdout.readline()
@@ -152,7 +152,7 @@ def test_killed_worker_is_recovered_and_the_job_completes_in_its_second_attempt(
     assert [hop["reason"] for hop in job["hops"]] == ["agent_died", "requeued", "committed"]
 
 
-def test_a_job_that_kills_its_worker_each_time_is_given_up_with_the_reason(farro: Program) -> None:
+def test_job_that_always_kills_its_worker_fails_with_the_reason(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text(
         '{"retry": {"max_attempts": 2, "base_s": 0.001, "max_delay_s": 0.001}}'
     )
@@ -168,7 +168,7 @@ def test_a_job_that_kills_its_worker_each_time_is_given_up_with_the_reason(farro
     assert marked(farro.path) == []
 
 
-def test_kill_ends_the_processes_of_a_running_job_and_the_worker_goes_on(
+def test_kill_ends_the_processes_of_a_running_job_and_the_worker_continues(
     farro: Program, figure: Callable[..., None]
 ) -> None:
     farro.enqueue(endless(), "--id", "long")
@@ -197,7 +197,7 @@ def test_force_complete_of_a_running_job_ends_it_too(farro: Program) -> None:
     assert farro.status("long") == "succeeded"
 
 
-def test_drain_waits_for_what_another_worker_runs(farro: Program) -> None:
+def test_drain_waits_for_the_jobs_of_other_workers(farro: Program) -> None:
     farro.enqueue(shell("touch started; while [ ! -e go ]; do sleep 0.02; done"), "--id", "elsewhere")
     farro.start("worker", "--workers", "1")
     started(farro)
@@ -212,7 +212,7 @@ def test_drain_waits_for_what_another_worker_runs(farro: Program) -> None:
     assert farro.status("elsewhere") == "succeeded"
 
 
-def test_drain_says_when_it_waits_for_what_nobody_alive_works_on(farro: Program) -> None:
+def test_drain_reports_that_it_waits_for_the_job_of_a_dead_worker(farro: Program) -> None:
     farro.enqueue(once_endless(), "--id", "long")
     farro.enqueue(steps(["true"], metadata={"tags": ["gpu"]}), "--id", "heavy")
     worker = farro.start("worker")
@@ -231,7 +231,7 @@ def test_drain_says_when_it_waits_for_what_nobody_alive_works_on(farro: Program)
     assert farro.status("long") == "succeeded"
 
 
-def test_the_whole_life_of_jobs_with_daemons_that_crash_and_come_back(farro: Program) -> None:
+def test_jobs_complete_while_daemons_crash_and_restart(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text(
         '{"watchdog": {"every_s": 0.2}, "retry": {"base_s": 0.05, "max_delay_s": 0.1}}'
     )
@@ -267,7 +267,7 @@ def test_the_whole_life_of_jobs_with_daemons_that_crash_and_come_back(farro: Pro
     assert marked(farro.path) == []
 
 
-def test_the_same_id_in_two_roots_is_two_trees_of_processes(farro: Program, tmp_path: Path) -> None:
+def test_kill_spares_the_processes_of_the_same_id_in_another_root(farro: Program, tmp_path: Path) -> None:
     other = Program(tmp_path / "other")
     other.path.mkdir()
     other.run("init", code=0)
@@ -284,7 +284,7 @@ def test_the_same_id_in_two_roots_is_two_trees_of_processes(farro: Program, tmp_
         other.clean_up()
 
 
-def test_where_no_inotify_is_left_workers_work_all_the_same(farro: Program) -> None:
+def test_workers_poll_when_no_inotify_instance_is_left(farro: Program) -> None:
     """Whoever watches much (editors, containers) may have all that a user is granted; doctor says it, and they poll."""
     flags = [need("unshare"), "--map-root-user", "--user"]
     without = [*flags, "sh", "-ec", 'echo 0 > /proc/sys/user/max_inotify_instances; exec "$@"', "sh"]

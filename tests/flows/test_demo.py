@@ -60,7 +60,7 @@ def decided(told: Sequence[dict[str, Any]]) -> list[tuple[str, int, str]]:
     return [(hop["role"], hop["attempt"], hop["reason"]) for hop in told]
 
 
-def test_a_task_goes_from_idea_to_documents_without_a_hand(empty: Program) -> None:
+def test_demo_task_passes_all_roles_without_intervention(empty: Program) -> None:
     told = json.loads(run(empty, "--json", "--root", str(empty.path / "kept")))
     root = empty.path / "kept"
     assert told["status"] == "succeeded"
@@ -131,13 +131,13 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program,
     farro.clean_up()
 
 
-def test_it_needs_no_network_and_no_extra(offline: tuple[Program, subprocess.CompletedProcess[str]]) -> None:
+def test_demo_needs_no_network_and_no_extra(offline: tuple[Program, subprocess.CompletedProcess[str]]) -> None:
     farro, done = offline
     assert (done.returncode, done.stderr) == (0, "")
     nothing_is_left(farro)
 
 
-def test_it_is_told_as_it_happens_and_ends_with_history_diff_cost_and_files(
+def test_demo_prints_its_progress_then_history_diff_cost_and_files(
     offline: tuple[Program, subprocess.CompletedProcess[str]],
 ) -> None:
     out = offline[1].stdout
@@ -178,7 +178,7 @@ VICTIMS = ("worker-seniorengineer-1", "manager", "watchdog", *(["worker-coderevi
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_a_worker_that_is_killed_in_the_middle_is_made_good(empty: Program, victim: str) -> None:
+def test_demo_recovers_from_a_killed_worker(empty: Program, victim: str) -> None:
     (empty.path / "tmp").mkdir()
     root = empty.path / "kept"
     process = started(empty, "--json", "--root", str(root))
@@ -198,7 +198,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_made_good(empty: Program, vict
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_has_seen_enough_leaves_nothing_behind(empty: Program, number: signal.Signals) -> None:
+def test_interrupted_demo_leaves_nothing_behind(empty: Program, number: signal.Signals) -> None:
     (empty.path / "tmp").mkdir()
     process = started(empty)
     assert process.stdout is not None
@@ -211,7 +211,7 @@ def test_who_has_seen_enough_leaves_nothing_behind(empty: Program, number: signa
     nothing_is_left(empty)
 
 
-def test_keep_leaves_it_to_explore_and_says_how(empty: Program) -> None:
+def test_keep_leaves_the_demo_root_and_prints_commands_for_it(empty: Program) -> None:
     out = run(empty, "--keep")
     (root,) = (empty.path / "tmp").iterdir()
     assert f"cd {root}" in out
@@ -228,13 +228,13 @@ def test_keep_leaves_it_to_explore_and_says_how(empty: Program) -> None:
     eventually(lambda: not empty.living(), "farro stop left something")
 
 
-def test_a_folder_with_something_in_it_is_not_used(empty: Program) -> None:
+def test_demo_refuses_a_folder_that_is_not_empty(empty: Program) -> None:
     (empty.path / "mine.txt").write_text("mine")
     assert "not an empty folder" in empty.run("demo", "--root", ".", code=2).err
     assert [file.name for file in empty.path.iterdir()] == ["mine.txt"]
 
 
-def test_without_git_it_says_what_is_missing(empty: Program) -> None:
+def test_demo_without_git_names_the_missing_program(empty: Program) -> None:
     (empty.path / "bin").mkdir()
     told = empty.run("demo", env={"PATH": str(empty.path / "bin")}, code=2)
     assert "git was not found; install it" in told.err
@@ -243,7 +243,7 @@ def test_without_git_it_says_what_is_missing(empty: Program) -> None:
 # --- plans ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_demo_of_plans_shows_work_a_failure_and_a_recovery_and_leaves_nothing(empty: Program) -> None:
+def test_plan_demo_shows_a_success_a_failure_and_a_recovery_and_leaves_nothing(empty: Program) -> None:
     out = run(empty, "--plans")
     assert "200000\n199999\n199998" in out
     assert "halts-at-the-second (attempt 1): in_progress → failed" in out

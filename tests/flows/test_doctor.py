@@ -74,7 +74,7 @@ def age(path: Path, days: float) -> None:
 # --- the whole ---
 
 
-def test_a_fresh_root_is_well_and_doctor_changes_nothing(farro: Program) -> None:
+def test_doctor_passes_a_fresh_root_and_changes_nothing(farro: Program) -> None:
     before = listing(farro.path)
     done = farro.run("doctor", code=0)
     assert "0 failed" in done.out
@@ -82,7 +82,7 @@ def test_a_fresh_root_is_well_and_doctor_changes_nothing(farro: Program) -> None
     assert listing(farro.path) == before
 
 
-def test_each_finding_has_an_id_a_verdict_and_where_it_is_not_ok_a_cause_and_a_repair(farro: Program) -> None:
+def test_every_finding_has_a_verdict_and_a_bad_one_a_cause_and_a_repair(farro: Program) -> None:
     (farro.path / "jobs" / "stale").rmdir()
     (farro.path / "AGENTS.md").write_text("no header\n")
     done = farro.run("doctor", "--json", code=1)
@@ -103,7 +103,7 @@ def test_warnings_fail_only_in_strict_mode(farro: Program) -> None:
     examined(farro, "--strict", code=1)
 
 
-def test_repairs_name_the_root_where_it_would_not_be_found(farro: Program, tmp_path_factory: Any) -> None:
+def test_repairs_name_a_root_that_is_not_found_by_default(farro: Program, tmp_path_factory: Any) -> None:
     (farro.path / "jobs" / "stale").rmdir()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     done = farro.run("doctor", "--json", "--root", str(farro.path), cwd=elsewhere, code=1)
@@ -111,7 +111,7 @@ def test_repairs_name_the_root_where_it_would_not_be_found(farro: Program, tmp_p
     assert told["repair"] == [f"farro init --root {farro.path}"]
 
 
-def test_no_root_is_told_as_everywhere(empty: Program) -> None:
+def test_missing_root_is_reported_as_by_other_commands(empty: Program) -> None:
     done = empty.run("doctor", code=2)
     assert "farro init" in done.err
 
@@ -233,7 +233,7 @@ TROUBLES: list[tuple[Callable[[Program], None], str, str]] = [
 
 
 @pytest.mark.parametrize(("trouble", "check", "verdict"), TROUBLES, ids=lambda value: getattr(value, "__name__", value))
-def test_each_trouble_is_found_and_its_repair_repairs_it(
+def test_every_trouble_is_found_and_its_repair_works(
     farro: Program, trouble: Callable[[Program], None], check: str, verdict: str
 ) -> None:
     assert examined(farro)[check]["verdict"] == "ok"
@@ -246,7 +246,7 @@ def test_each_trouble_is_found_and_its_repair_repairs_it(
     assert examined(farro)[check]["verdict"] == "ok"
 
 
-def test_a_config_that_is_wrong_is_told_with_its_places_and_the_rest_is_checked(farro: Program) -> None:
+def test_wrong_config_is_reported_with_positions_and_other_checks_still_run(farro: Program) -> None:
     right = (farro.path / "agents-config.json").read_text()
     (farro.path / "agents-config.json").write_text('{"durability": "maybe", "retry": {"base_s": 0}}')
     found = examined(farro, code=1)
@@ -273,7 +273,7 @@ def test_a_config_that_is_wrong_is_told_with_its_places_and_the_rest_is_checked(
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )  # fmt: skip
-def test_what_the_config_says_is_judged_and_put_right_in_an_editor(
+def test_bad_config_values_are_found_and_repaired_in_an_editor(
     farro: Program, changes: dict[str, Any], check: str, verdict: str
 ) -> None:
     right = config(farro, **changes)
@@ -283,7 +283,7 @@ def test_what_the_config_says_is_judged_and_put_right_in_an_editor(
     assert examined(farro)[check]["verdict"] == "ok"
 
 
-def test_tasks_and_schedules_are_validated_with_their_places(farro: Program) -> None:
+def test_problems_of_tasks_and_schedules_are_reported_with_positions(farro: Program) -> None:
     (farro.path / "tasks/task-1.json").write_text('{"id": "task-2", "title": "x", "workflow": []}')
     (farro.path / "schedules").mkdir()
     (farro.path / "schedules/nightly.json").write_text('{"cron": "99 * * * *", "plan": {"steps": []}}')
@@ -293,7 +293,7 @@ def test_tasks_and_schedules_are_validated_with_their_places(farro: Program) -> 
     assert found["schedules"]["repair"] == [f'"${{EDITOR:-vi}}" {farro.path}/schedules/nightly.json']
 
 
-def test_a_policy_with_a_wrong_header_is_told(farro: Program) -> None:
+def test_policy_with_a_wrong_header_is_reported(farro: Program) -> None:
     path = farro.path / "agents/Architect/AGENTS-ROLE.md"
     right = path.read_text()
     path.write_text("---\nversion: one\n---\n")
@@ -303,7 +303,7 @@ def test_a_policy_with_a_wrong_header_is_told(farro: Program) -> None:
     assert examined(farro)["policies"]["verdict"] == "ok"
 
 
-def test_programs_and_secrets_of_providers_are_looked_for_and_no_value_is_told(farro: Program) -> None:
+def test_provider_programs_and_secrets_are_checked_and_no_value_is_printed(farro: Program) -> None:
     config(
         farro,
         providers={
@@ -328,7 +328,7 @@ def test_programs_and_secrets_of_providers_are_looked_for_and_no_value_is_told(f
     assert {told["id"]: told["verdict"] for told in done.json["checks"]}["secrets"] == "ok"
 
 
-def test_a_missing_sandbox_is_told_and_fails_where_it_is_required(farro: Program) -> None:
+def test_missing_sandbox_is_a_warning_and_a_failure_where_required(farro: Program) -> None:
     config(farro, security={"sandbox": "none"})
     told = examined(farro, code=0)["sandbox"]
     assert told["verdict"] == "warning"
@@ -337,7 +337,7 @@ def test_a_missing_sandbox_is_told_and_fails_where_it_is_required(farro: Program
     assert examined(farro, code=1)["sandbox"]["verdict"] == "failed"
 
 
-def test_who_may_not_write_the_root_is_told_so_and_gets_no_traceback(farro: Program) -> None:
+def test_unwritable_root_is_reported_without_a_traceback(farro: Program) -> None:
     folder = farro.path / "jobs"
     folder.chmod(0o500)
     done = farro.run("doctor", "--json", prefix=unprivileged(), code=1)
@@ -353,7 +353,7 @@ def test_who_may_not_write_the_root_is_told_so_and_gets_no_traceback(farro: Prog
     assert examined(farro)["permissions"]["verdict"] == "ok"
 
 
-def test_jobs_of_another_version_are_told_and_left_alone(farro: Program) -> None:
+def test_jobs_of_another_version_are_reported_and_left_alone(farro: Program) -> None:
     rewrite(queued(farro), schema_version="9.0.0")
     told = examined(farro, code=0)["jobs-foreign"]
     assert told["verdict"] == "warning"
@@ -374,7 +374,7 @@ def test_a_dead_worker_is_found_and_its_job_recovered(farro: Program) -> None:
     assert farro.status(job) == "queued"
 
 
-def test_the_managers_sign_must_be_young_once_there_is_one(farro: Program) -> None:
+def test_old_manager_heartbeat_is_reported(farro: Program) -> None:
     assert examined(farro)["manager-heartbeat"]["verdict"] == "ok"
     sign = farro.path / "agents/Manager/.heartbeat"
     sign.write_text("")
@@ -385,7 +385,7 @@ def test_the_managers_sign_must_be_young_once_there_is_one(farro: Program) -> No
     assert told["repair"] == ["farro start"]
 
 
-def test_a_stale_job_without_a_manager_is_told(farro: Program) -> None:
+def test_stale_job_without_a_manager_is_reported(farro: Program) -> None:
     folder = queued(farro)
     rewrite(folder, status="stale")
     folder.rename(farro.path / "jobs/stale" / folder.name)
@@ -402,14 +402,14 @@ def test_a_clock_behind_the_newest_job_is_a_failure(farro: Program) -> None:
     assert told["repair"] == ["timedatectl set-ntp true"]
 
 
-def test_too_little_room_is_a_failure_before_steps_are_ended(farro: Program) -> None:
+def test_low_disk_space_fails_before_steps_are_ended(farro: Program) -> None:
     config(farro, security={"min_free_bytes": 1 << 60})
     told = examined(farro, code=1)["disk-space"]
     assert told["verdict"] == "failed"
     repair(farro, told)  # what can go has gone; whether that is enough is the disk's to say
 
 
-def test_an_audit_log_beyond_its_quota_is_told(farro: Program) -> None:
+def test_audit_log_beyond_its_quota_is_reported(farro: Program) -> None:
     config(farro, audit={"max_bytes": 1000, "quota_bytes": 2000})
     (farro.path / "logs/audit.log.1").write_text("{}\n" * 2000)
     told = examined(farro)["audit-size"]
@@ -418,12 +418,12 @@ def test_an_audit_log_beyond_its_quota_is_told(farro: Program) -> None:
     assert examined(farro)["audit-size"]["verdict"] == "ok"
 
 
-def test_what_is_no_event_at_the_end_of_the_audit_log_is_told(farro: Program) -> None:
+def test_invalid_last_line_of_the_audit_log_is_reported(farro: Program) -> None:
     (farro.path / "logs/audit.log").write_text("hello\n")
     assert examined(farro)["audit-tail"]["found"] == "the last line is no event"
 
 
-def test_a_root_without_its_log_folder_is_told_and_made_whole(farro: Program) -> None:
+def test_missing_log_folder_is_reported_and_repaired(farro: Program) -> None:
     (farro.path / "logs").rmdir()
     found = examined(farro, code=1)
     assert found["audit-probe"]["verdict"] == "failed"
@@ -441,7 +441,7 @@ def test_a_live_queue_has_no_contradictions(farro: Program) -> None:
     assert worker.ended().code == 0
 
 
-def test_of_many_finished_jobs_only_some_are_opened_unless_all_are_asked_for(farro: Program) -> None:
+def test_doctor_opens_a_sample_of_finished_jobs_unless_asked_for_all(farro: Program) -> None:
     from farro.app.checks import read_only_context
     from farro.store.files.scan import scan
 
@@ -458,7 +458,7 @@ def test_of_many_finished_jobs_only_some_are_opened_unless_all_are_asked_for(far
 
 
 @pytest.mark.parametrize("daemon", ["worker", "manager", "watchdog", "scheduler"])
-def test_a_daemon_that_is_to_start_strictly_refuses_with_the_repair(farro: Program, daemon: str) -> None:
+def test_strict_daemon_refuses_to_start_and_names_the_repair(farro: Program, daemon: str) -> None:
     config(farro, durability="process")
     (farro.path / "agents/Runner/incoming").chmod(0o777)
     done = farro.run(daemon, "--strict", code=3)
@@ -466,7 +466,7 @@ def test_a_daemon_that_is_to_start_strictly_refuses_with_the_repair(farro: Progr
     assert f"chmod o-w {farro.path}/agents/Runner/incoming" in done.err
 
 
-def test_the_config_can_ask_for_it_and_once_is_still_possible(farro: Program) -> None:
+def test_strict_start_from_the_config_still_allows_once(farro: Program) -> None:
     config(farro, durability="process", strict_start=True)
     incoming = farro.path / "agents/Runner/incoming"
     job = farro.enqueue(shell("true"))
@@ -479,7 +479,7 @@ def test_the_config_can_ask_for_it_and_once_is_still_possible(farro: Program) ->
     assert farro.status(job) == "succeeded"
 
 
-def test_without_strict_a_daemon_starts_beside_a_warning(farro: Program) -> None:
+def test_daemon_without_strict_starts_despite_a_warning(farro: Program) -> None:
     (farro.path / "agents/Runner/incoming").chmod(0o777)
     done: Done = farro.run("worker", "--drain", code=0)
     assert "permissions" not in done.err

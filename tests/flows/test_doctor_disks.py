@@ -56,7 +56,7 @@ def in_memory(shm: Path) -> Iterator[Program]:
     program.clean_up()
 
 
-def test_a_root_in_memory_is_told_and_allowed_where_that_is_meant(in_memory: Program) -> None:
+def test_root_in_memory_is_reported_unless_the_config_allows_it(in_memory: Program) -> None:
     in_memory.run("init", code=0)
     told = examined(in_memory, code=0)["filesystem-kind"]
     assert told["verdict"] == "warning"
@@ -66,7 +66,7 @@ def test_a_root_in_memory_is_told_and_allowed_where_that_is_meant(in_memory: Pro
     assert examined(in_memory, code=0)["filesystem-kind"]["verdict"] == "ok"
 
 
-def test_ext4_without_a_journal_is_told_and_the_repair_adds_one(tmp_path: Path) -> None:
+def test_ext4_without_a_journal_is_reported_and_the_repair_adds_one(tmp_path: Path) -> None:
     for tool in ("mkfs.ext4", "tune2fs", "losetup"):
         need(tool)
     need(os.path.exists("/dev/loop-control"), "no loop devices")
@@ -104,7 +104,7 @@ def test_on_a_full_disk_finished_jobs_can_be_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("inodes", "verdict"), [(5000, "warning"), (1000, "failed")])
-def test_a_small_disk_is_told_before_it_is_full(tmp_path: Path, inodes: int, verdict: str) -> None:
+def test_small_disk_is_reported_before_it_is_full(tmp_path: Path, inodes: int, verdict: str) -> None:
     script = f"""
         mkdir "$HERE/disk"; mount -t tmpfs -o size=64m,nr_inodes={inodes} tmpfs "$HERE/disk"
         farro init --root "$HERE/disk/queue" > "$HERE/init"
@@ -118,7 +118,7 @@ def test_a_small_disk_is_told_before_it_is_full(tmp_path: Path, inodes: int, ver
     assert space["repair"] == [f"farro prune --older-than 7d --root {tmp_path}/disk/queue"]
 
 
-def test_a_root_that_is_mounted_read_only_is_told_once_and_the_repair_mounts_it_for_writing(farro: Program) -> None:
+def test_read_only_mount_is_reported_once_and_the_repair_remounts_it(farro: Program) -> None:
     here = farro.path.parent / f"{farro.path.name}-here"
     here.mkdir()
     script = """
@@ -138,7 +138,7 @@ def test_a_root_that_is_mounted_read_only_is_told_once_and_the_repair_mounts_it_
 
 
 @pytest.mark.parametrize("where", ["another device", "the same device"])
-def test_a_queue_that_is_mounted_apart_stops_daemons_and_is_told(farro: Program, shm: Path, where: str) -> None:
+def test_queue_on_another_mount_is_reported_and_stops_daemons(farro: Program, shm: Path, where: str) -> None:
     other = shm if where == "another device" else farro.path / "other"
     other.mkdir(exist_ok=True)
     script = """
@@ -167,7 +167,7 @@ def test_a_queue_that_is_mounted_apart_stops_daemons_and_is_told(farro: Program,
     assert farro.call("ls", "--json", code=0).json["jobs"] == []
 
 
-def test_a_log_on_another_device_is_no_trouble(farro: Program, shm: Path) -> None:
+def test_log_folder_on_another_device_is_accepted(farro: Program, shm: Path) -> None:
     here = farro.path / "here"
     here.mkdir()
     script = """
@@ -180,7 +180,7 @@ def test_a_log_on_another_device_is_no_trouble(farro: Program, shm: Path) -> Non
     assert said(here / "told", "same-device")["verdict"] == "ok"
 
 
-def test_a_job_in_a_lower_layer_is_told_and_the_repair_makes_it_workable(farro: Program, shm: Path) -> None:
+def test_job_in_a_lower_overlay_layer_is_reported_and_repaired(farro: Program, shm: Path) -> None:
     with open("/proc/filesystems", encoding="utf-8") as file:
         need("overlay" in file.read().split(), "this kernel has no overlay filesystem")
     job = farro.enqueue({"id": "below", "plan_id": "p", "steps": [{"step_number": 1, "command": "true"}]})
@@ -237,7 +237,7 @@ mfusepy.FUSE(Passed(sys.argv[1]), sys.argv[2], foreground=True, nothreads=True)
 """
 
 
-def test_a_root_behind_another_program_is_refused(farro: Program, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_root_on_a_fuse_mount_is_refused(farro: Program, tmp_path_factory: pytest.TempPathFactory) -> None:
     need(importlib.util.find_spec("mfusepy") is not None, "mfusepy is not installed")
     need(os.path.exists("/dev/fuse"), "no FUSE")
     here = tmp_path_factory.mktemp("fuse")

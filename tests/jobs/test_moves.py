@@ -194,7 +194,7 @@ def test_a_requeue_says_where_it_came_from_and_is_counted() -> None:
     assert (retried.retry_count, retried.requeued_from) == (1, None)
 
 
-def test_a_job_that_kills_its_worker_each_time_is_given_up_with_the_reason() -> None:
+def test_job_that_always_kills_its_worker_fails_with_the_reason() -> None:
     job = fresh()
     for attempt in (1, 2):
         job = settled(died(claimed(job, attempt), attempt), attempt)

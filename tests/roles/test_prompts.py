@@ -130,7 +130,7 @@ def test_a_declared_role_is_a_role() -> None:
     assert read({**SEED, "role": "Tester"}, roles=(*ROLES, "Tester")).role == "Tester"
 
 
-def test_absolute_paths_need_the_config() -> None:
+def test_absolute_paths_must_be_allowed_by_the_config() -> None:
     absolute = {**SEED, "allowed_paths": ["/srv/out"]}
     assert read(absolute, allow_absolute=True).allowed_paths == ("/srv/out",)
     inside = {**SEED, "allowed_paths": ["/repo/agents/x"]}

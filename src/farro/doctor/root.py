@@ -164,7 +164,7 @@ def _policy(name: str) -> str:
 def renew_ignored(root: str) -> list[str]:
     """Add the missing lines to the .gitignore of a root that an older farro made: else `git add --all` adds logs and
     plans of swarms, which may contain passwords. Only if farro's lines are unchanged: a person who removed some meant
-    it. [test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_changed_them]"""
+    it. [test_init_adds_missing_lines_to_an_older_gitignore_unless_it_was_edited]"""
     there = _ignored(root) or ""
     whole = there if there.endswith("\n") else f"{there}\n"
     for before in _IGNORED_BEFORE:

@@ -140,7 +140,7 @@ class LazyFolderClaim(Claim):
 def marker(job_id: str, attempt: int, scope: str) -> str:
     """Name one attempt's processes. The scope is part of it because two roots may use the same chosen id, and ending
     the processes of one attempt must not end the other's.
-    [test_the_same_id_in_two_roots_is_two_trees_of_processes]"""
+    [test_kill_spares_the_processes_of_the_same_id_in_another_root]"""
     return f"{job_id}/{attempt:04d}" + (f"@{scope}" if scope else "")
 
 

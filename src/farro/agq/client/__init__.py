@@ -4,11 +4,11 @@ JOB.DONE and JOB.RETURN for batches.
 Programs that submit, read or manage jobs open the store behind agq instead, or use agx.
 
 - Each slot is a worker of its own. It keeps what it popped while its id is alive: as long as it has a connection, or
-  comes back within the server's `agq.worker_ttl_s`. [test_a_worker_that_was_cut_off_posts_its_result]
+  comes back within the server's `agq.worker_ttl_s`. [test_worker_posts_its_result_after_a_lost_connection]
 - A pop is never repeated. If its reply is lost, the slot quits and joins under a new id, so that jobs it may have
-  popped go back. [test_a_killed_workers_job_is_run_by_another]
+  popped go back. [test_job_of_a_killed_worker_is_run_by_another]
 - A result may be repeated after a lost reply: agq remembers it until the worker takes more (JOB.TAKE).
-  [test_a_result_is_taken_once]
+  [test_result_is_accepted_once]
 - `changes` waits in a blocking JOB.TAKE; the jobs that it brings belong to this slot, and its next claim returns them.
 - Small jobs go in batches (BatchStore): one round trip takes several, one posts their results, and each is accepted or
   refused separately. [test_small_jobs_go_over_agq_in_batches]

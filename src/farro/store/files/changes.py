@@ -125,6 +125,6 @@ def source(context: FilesContext, role: str | None) -> ChangeSource:
             if error.errno not in _EXHAUSTED:
                 raise
             # A user has 128 inotify instances, and editors and containers take many of them. Without this fallback no
-            # worker of that user could start. [test_where_no_inotify_is_left_workers_work_all_the_same]
+            # worker of that user could start. [test_workers_poll_when_no_inotify_instance_is_left]
             context.log("warning", "polling for changes four times a second", {"why": str(error.strerror)})
     return PollingSource()
