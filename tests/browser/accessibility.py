@@ -1,6 +1,6 @@
-"""Accessibility checks of a shown page: names and roles from the browser's own accessibility tree, contrast, focus.
+"""Check the accessibility of a page: names and roles from the browser's accessibility tree, contrast, focus.
 
-The usual checker is not used, because it is a download.
+The usual checker is not used, because it would have to be downloaded.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ LOOK = Path(__file__).with_name("accessibility.js").read_text(encoding="utf-8")
 
 
 def faults(page: Page, *, covered: bool = False) -> list[str]:
-    """Everything that is wrong with the page as it is shown; empty is good. `covered`: by a dialog, which hides the
-    rest from who does not see it."""
+    """List all accessibility problems of the shown page. `covered`: a dialog is open, which hides the rest of the page
+    from screen readers."""
     found = [*_look(page, "structure"), *unnamed(page), *(f"contrast {one}" for one in _look(page, "contrast"))]
     return [one for one in found if not (covered and one.startswith("no landmark"))]
 

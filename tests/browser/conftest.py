@@ -55,13 +55,13 @@ def fresh(tmp_path: Path) -> Iterator[Site]:
 
 @dataclass
 class Visit:
-    """A user of the page. `complaints` has all messages of the browser's console and all requests to other hosts."""
+    """A signed-in page. `complaints` collects console errors, console warnings, and requests to other hosts."""
 
     site: Site
     context: BrowserContext
     page: Page
     complaints: list[str] = field(default_factory=list)
-    expected: tuple[str, ...] = ()  # what a test brings about, the browser says; also after the test's last line
+    expected: tuple[str, ...] = ()  # console messages that the test provokes, possibly after its last line
 
     def __post_init__(self) -> None:
         self.page.on("console", self._said)
@@ -79,7 +79,7 @@ class Visit:
     def open(self, place: str) -> Page:
         self.page.goto(f"{self.site.url}/#/{place}")
         self.page.locator("main").wait_for()
-        self.page.evaluate(TWO_FRAMES)  # else the page before it may still be shown, and its focus is about to move
+        self.page.evaluate(TWO_FRAMES)  # until then the previous page may be shown, and the focus may move
         return self.page
 
 

@@ -57,7 +57,7 @@ NIGHTLY = {
         {"id": "package", "command": "echo", "args": ["packed"], "needs": ["lint", "unit"]},
     ],
 }
-# Markup, script, escape sequences, a right-to-left override, a NUL: whatever a job says must come out as it was said.
+# Markup, script, escape sequences, a right-to-left override, a NUL: the page must show all of them as plain text.
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\x1b[31mred\x1b[0m \u202egpj.exe\u2066'
 
 
@@ -112,7 +112,7 @@ def furnish(root: Path) -> Path:
 
 @dataclass(kw_only=True)
 class Site:
-    """`farro web` for one root; it can be killed and restarted on its port."""
+    """Run `farro web` for one root; it can be killed and restarted on its port."""
 
     root: Path
     port: int = field(default_factory=free_port)
@@ -133,7 +133,7 @@ class Site:
         try:
             eventually(self._answers, "farro web does not answer")
         except BaseException:
-            self.stop()  # nobody else knows of it
+            self.stop()  # no other code has a reference to it
             raise
         return self
 

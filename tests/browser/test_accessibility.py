@@ -1,4 +1,4 @@
-"""Every page with a keyboard or a screen reader, in light and dark: names, contrast, focus, reduced motion."""
+"""Check every page for keyboard and screen reader users, in light and dark: names, contrast, focus, reduced motion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from browser.site import Site
 Come = Callable[..., Visit]
 OPERABLE = """() => [...document.querySelectorAll("a[href], button, input, select")]
   .filter((el) => el.tabIndex >= 0 && !el.disabled && el.checkVisibility()).length"""
-# What stands out of the window to the right and cannot be scrolled to inside a part of the page.
+# Elements that overflow the window to the right and are not inside a scrollable part of the page.
 WIDER = """() => document.documentElement.scrollWidth <= innerWidth + 1 ? [] :
   [...document.querySelectorAll("body *")].filter((el) => el.getBoundingClientRect().right > innerWidth + 1)
     .map((el) => `${el.tagName.toLowerCase()}.${el.getAttribute("class")}`).slice(0, 12)"""
@@ -33,7 +33,7 @@ def test_names_structure_and_contrast_hold_on_every_page(furnished: Site, visit:
 
 
 @pytest.mark.parametrize("place", ["overview", "board", "job/nightly-1", "inbox"])
-def test_tab_reaches_everything_in_order_and_its_place_is_seen(furnished: Site, visit: Come, place: str) -> None:
+def test_tab_reaches_every_control_in_order_with_a_visible_focus(furnished: Site, visit: Come, place: str) -> None:
     page = visit(furnished).open(place)
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
     stops = accessibility.walk(page)
@@ -44,7 +44,7 @@ def test_tab_reaches_everything_in_order_and_its_place_is_seen(furnished: Site, 
     assert len(stops) >= operable
 
 
-def test_the_skip_link_leads_to_the_content_and_dialogs_give_focus_back(furnished: Site, visit: Come) -> None:
+def test_the_skip_link_leads_to_the_content_and_dialogs_restore_focus(furnished: Site, visit: Come) -> None:
     page = visit(furnished).open("overview")
     accessibility.begin(page)
     page.keyboard.press("Tab")
@@ -65,7 +65,7 @@ def test_the_skip_link_leads_to_the_content_and_dialogs_give_focus_back(furnishe
     expect(button).to_be_focused()
 
 
-def test_nothing_moves_for_who_wants_less_motion(furnished: Site, visit: Come) -> None:
+def test_reduced_motion_stops_all_animations(furnished: Site, visit: Come) -> None:
     page = visit(furnished, reduced_motion="reduce").open("board")
     page.locator(".card").first.wait_for()
     assert page.evaluate("() => document.getAnimations().length") == 0

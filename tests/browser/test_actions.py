@@ -21,7 +21,7 @@ Come = Callable[..., Visit]
 
 @pytest.fixture
 def own(model: Path, tmp_path: Path) -> Iterator[Site]:
-    """A furnished root of one test alone."""
+    """Serve a furnished root for one test."""
     site = Site(root=shutil.copytree(model, tmp_path / "shop", symlinks=True)).start()
     yield site
     site.stop()
@@ -51,7 +51,7 @@ def test_selected_jobs_are_killed_after_a_question(fresh: Site, visit: Come) -> 
     assert "not needed" in told
 
 
-def test_a_selection_is_neither_lost_while_cards_come_nor_moves_them(fresh: Site, visit: Come) -> None:
+def test_a_selection_survives_new_cards_and_moves_none(fresh: Site, visit: Come) -> None:
     with farro.open(fresh.root) as queue:
         for number in range(3):
             queue.enqueue(["true"], id=f"early-{number}")
@@ -61,8 +61,8 @@ def test_a_selection_is_neither_lost_while_cards_come_nor_moves_them(fresh: Site
     with visited.page.expect_request(lane):
         page = visited.open("board")
     box = page.get_by_label("Select the shown jobs of Queued")
-    expect(box).to_be_disabled()  # there is nothing that it could select, and a click would be lost
-    page.unroute(lane)  # what is held goes on
+    expect(box).to_be_disabled()  # there is nothing to select yet, and a click would be lost
+    page.unroute(lane)  # release the held request
     expect(page.locator(".lane[data-state=queued] .card")).to_have_count(3)
     where = page.locator("[data-job=early-2]").bounding_box()
     box.check()
@@ -133,7 +133,7 @@ def test_a_refused_bulk_action_says_why(fresh: Site, visit: Come) -> None:
     )
 
 
-def test_what_was_typed_stays_when_the_server_refuses_it(fresh: Site, visit: Come) -> None:
+def test_typed_text_stays_when_the_server_refuses_it(fresh: Site, visit: Come) -> None:
     visited = visit(fresh)
     page = visited.open("overview")
     page.get_by_role("button", name="New job").click()
@@ -203,7 +203,7 @@ def test_a_command_is_enqueued_from_the_page(fresh: Site, visit: Come) -> None:
     expect(page.get_by_role("log")).to_contain_text("two words|it's|")
 
 
-def test_a_queue_is_paused_and_goes_on(fresh: Site, visit: Come) -> None:
+def test_a_queue_is_paused_and_resumed_on_the_page(fresh: Site, visit: Come) -> None:
     with farro.open(fresh.root) as queue:
         queue.enqueue(["echo", "held"], id="held")
     page = visit(fresh).open("overview")
@@ -219,7 +219,7 @@ def test_a_queue_is_paused_and_goes_on(fresh: Site, visit: Come) -> None:
     notice = page.locator(".notice")
     expect(notice).to_contain_text("The queue of Runner is paused by")
     expect(notice).to_contain_text("farro resume Runner")
-    program(fresh.root, "resume", "Runner")  # elsewhere: the page hears of it though no job changed
+    program(fresh.root, "resume", "Runner")  # outside the page, which is notified although no job changed
     expect(notice).not_to_contain_text("is paused")
     program(fresh.root, "pause", "Runner")
     notice.get_by_role("button", name="Resume the queue").click()

@@ -1,6 +1,6 @@
-"""Jobs whose words want to be more than words: markup, script, escape sequences, right-to-left overrides.
+"""Show hostile job texts as plain text: markup, script, escape sequences, right-to-left overrides.
 
-And what the page's own sources must not contain, so that it stays so.
+Also check that the page's own sources contain no unsafe construct.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def test_markdown_of_a_result_becomes_no_markup_of_the_page(fresh: Site, visit: 
             "[click](javascript:window.hacked=1) ![x](http://127.0.0.1:9/x.png)",
             '<iframe src="//evil"></iframe>',
             "`<b>`",
-            "[broken](http://[) https://: [more](https://%zz)",  # no address: to parse it throws
-            "a " + "`" * 100_000 + "``a " * 10_000,  # must not take for ever
+            "[broken](http://[) https://: [more](https://%zz)",  # not an address: parsing it throws
+            "a " + "`" * 100_000 + "``a " * 10_000,  # must not take exponential time
         ]
     )
     page = visit(fresh).open("overview")
@@ -88,7 +88,7 @@ def test_output_of_a_program_cannot_reach_the_page(fresh: Site, visit: Come) -> 
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PAGE).as_posix())
-def test_the_sources_never_parse_text_as_markup_nor_ask_elsewhere(path: Path) -> None:
+def test_the_sources_never_parse_text_as_markup_nor_contact_other_hosts(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for word in (
         "innerHTML",
@@ -105,8 +105,8 @@ def test_the_sources_never_parse_text_as_markup_nor_ask_elsewhere(path: Path) ->
     assert not elsewhere, f"{path.name} names {elsewhere}"
     if path.suffix == ".html":
         assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", text), "inline script or style"
-    assert len(text.splitlines()) <= 400, f"{path.name} is longer than a person reads at once"
+    assert len(text.splitlines()) <= 400, f"{path.name} is too long to read in one sitting"
 
 
-def test_the_hostile_words_are_the_ones_that_browsers_fall_for() -> None:
+def test_the_hostile_text_contains_every_kind_of_attack() -> None:
     assert all(word in HOSTILE for word in ("<script>", "onerror", "\x1b[", "\u202e"))

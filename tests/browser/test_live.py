@@ -23,7 +23,7 @@ MARKED = "() => window.mark"
 
 @contextlib.contextmanager
 def working(root: Path) -> Iterator[None]:
-    """A worker beside the page, until the queue is empty."""
+    """Run a worker beside the page until the queue is empty."""
     silent = subprocess.DEVNULL
     worker = subprocess.Popen(
         [sys.executable, "-m", "farro", "worker", "--drain"], cwd=root, stdout=silent, stderr=silent
@@ -80,7 +80,7 @@ def test_output_and_steps_are_seen_while_the_job_runs(fresh: Site, visit: Come) 
     assert page.evaluate(MARKED) == "same"
 
 
-def test_a_server_that_fails_is_told_and_the_page_recovers_by_itself(fresh: Site, visit: Come) -> None:
+def test_the_page_reports_a_failed_server_and_recovers(fresh: Site, visit: Come) -> None:
     visited = visit(fresh)
     page = visited.open("board")
     page.evaluate(MARK)
@@ -95,17 +95,17 @@ def test_a_server_that_fails_is_told_and_the_page_recovers_by_itself(fresh: Site
     expect(banner).to_have_count(0)
     expect(page.locator(".lane[data-state=queued] [data-job=meanwhile]")).to_be_visible()
     assert page.evaluate(MARKED) == "same"
-    # The browser notes each refused connection, and each answer that was cut, itself; nothing else may stand there.
+    # The browser itself logs refused connections and truncated answers; the console must contain nothing else.
     cut = ("ERR_INCOMPLETE_CHUNKED", "ERR_CONTENT_LENGTH_MISMATCH", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
     visited.expected = ("ERR_CONNECTION_REFUSED", *cut)
 
 
-def test_a_server_that_hangs_is_told_and_the_page_recovers_by_itself(fresh: Site, visit: Come) -> None:
+def test_the_page_reports_a_hung_server_and_recovers(fresh: Site, visit: Come) -> None:
     page = visit(fresh).open("board")
     page.evaluate(MARK)
     expect(page.locator(".pulse")).to_contain_text("Live")
     assert fresh.process is not None
-    fresh.process.send_signal(signal.SIGSTOP)  # its connections stay open, and nothing comes
+    fresh.process.send_signal(signal.SIGSTOP)  # its connections stay open, but it sends nothing
     try:
         banner = page.get_by_role("alert").filter(has_text="The server does not answer.")
         expect(banner).to_be_visible()
@@ -130,12 +130,12 @@ def test_a_session_that_ended_says_how_to_sign_in(fresh: Site, visit: Come) -> N
     visited.expected = ("401",)
 
 
-def test_who_signs_out_is_told_how_to_come_back(fresh: Site, visit: Come) -> None:
+def test_signing_out_says_how_to_sign_in_again(fresh: Site, visit: Come) -> None:
     visited = visit(fresh)
     link = fresh.link()
     page = visited.page
     page.goto(link)
-    page.goto(link)  # once more, by who is in: the dashboard, and not a refusal
+    page.goto(link)  # again, while signed in: shows the dashboard, not a refusal
     page.get_by_role("button", name="Sign out").click()
     expect(page).to_have_title("farro: sign in")
     expect(page.get_by_role("main")).to_contain_text("farro web --link")

@@ -1,4 +1,4 @@
-"""The output on a job's page: its attempt, its size, its colours, and whether more may come."""
+"""Check the output on a job's page: its attempt, its size, its colours, and whether more may follow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_job_that_has_not_begun_says_when_it_may(furnished: Site, visit: Come)
 def test_the_output_of_an_attempt_is_chosen(fresh: Site, visit: Come) -> None:
     asked = {name: value for name, value in PROMPT.items() if name != "inputs"}
     (fresh.root / "prompt.json").write_text(json.dumps(asked))
-    program(fresh.root, "manager", "--once")  # else there is none, and the first answer is the end
+    program(fresh.root, "manager", "--once")  # without a manager the first answer would end the job
     program(fresh.root, "enqueue", "--prompt-json", "prompt.json", "--id", "asked")
     program(fresh.root, "worker", "--role", "SeniorEngineer", "--drain")
     program(fresh.root, "route", "asked", "--to", "DocWriter")
@@ -85,7 +85,7 @@ def test_long_output_is_counted_shown_piece_by_piece_and_saved_whole(fresh: Site
     assert told == [str(number) for number in (*range(1, 3501), *range(9001, 9021))]
 
 
-def test_one_line_is_one_line_and_its_step_stands_not_beside_it(fresh: Site, visit: Come) -> None:
+def test_one_line_of_output_is_counted_as_one_and_has_no_step_in_its_gutter(fresh: Site, visit: Come) -> None:
     with farro.open(fresh.root) as queue:
         queue.enqueue(["echo", "alone"], id="short")
     program(fresh.root, "worker", "--drain")

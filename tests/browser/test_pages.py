@@ -1,7 +1,4 @@
-"""Every page of the dashboard in a real browser: what it shows, where its links lead, what it says when it is empty.
-
-What changes while one looks is in test_live.py; what can be done is in test_actions.py.
-"""
+"""Check every page of the dashboard in a real browser: its content, its links, and its text when it is empty."""
 
 from __future__ import annotations
 
@@ -127,7 +124,7 @@ def test_an_empty_page_says_what_to_do_next(bare: Site, visit: Come, place: str,
     expect(page.locator("main")).to_contain_text(command)
 
 
-def test_an_unknown_job_or_page_is_told(furnished: Site, visit: Come) -> None:
+def test_an_unknown_job_or_page_is_reported(furnished: Site, visit: Come) -> None:
     visited = visit(furnished)
     page = visited.open("job/nobody-knows-it")
     expect(page.get_by_role("alert")).to_contain_text("no job nobody-knows-it")
@@ -141,13 +138,13 @@ def test_an_unknown_job_or_page_is_told(furnished: Site, visit: Come) -> None:
     expect(page.get_by_role("alert")).to_contain_text("nobody")
     page.goto(f"{furnished.url}/#/job/parcel-01?tab=nonsense")
     expect(page.get_by_role("tab", name="Output")).to_have_attribute("aria-selected", "true")
-    page.goto(f"{furnished.url}/#/jobs")  # without an id, as somebody may type it
+    page.goto(f"{furnished.url}/#/jobs")  # without an id, as a user may type it
     expect(page).to_have_title("(3) Board · farro")
-    # The browser itself notes each answer 404.
+    # The browser itself logs each 404 answer.
     visited.expected = ("404",)
 
 
-def test_the_keyboard_leads_everywhere(furnished: Site, visit: Come) -> None:
+def test_every_page_is_reachable_by_keyboard(furnished: Site, visit: Come) -> None:
     page = visit(furnished).open("overview")
     for key, name in (
         ("b", "Board"),
@@ -189,8 +186,8 @@ def test_colours_follow_the_system_and_a_switch_is_remembered(furnished: Site, v
     assert page.evaluate(ground) == light
 
 
-def test_a_page_is_as_long_as_what_it_shows(fresh: Site, visit: Come) -> None:
-    """Words for screen readers stand in rows that are scrolled out of sight, and must not be below the page."""
+def test_a_page_is_as_long_as_its_visible_content(fresh: Site, visit: Come) -> None:
+    """Hidden text for screen readers in scrolled-out rows must not make the page longer."""
     visited = visit(fresh)
     longer = "() => document.documentElement.scrollHeight - Math.round(document.getElementById('app').offsetHeight)"
     assert visited.open("inbox").evaluate(longer) == 0
@@ -203,7 +200,7 @@ def test_a_page_is_as_long_as_what_it_shows(fresh: Site, visit: Come) -> None:
             queue.store.leave(agent)
 
 
-def test_a_narrow_head_has_no_room_for_the_foot_nor_the_roots_name(furnished: Site, visit: Come) -> None:
+def test_a_narrow_window_hides_the_footer_and_the_root_name(furnished: Site, visit: Come) -> None:
     visited = visit(furnished)
     page = visited.open("overview")
     where, foot = page.locator(".brand .where"), page.locator(".nav .foot")
@@ -215,13 +212,13 @@ def test_a_narrow_head_has_no_room_for_the_foot_nor_the_roots_name(furnished: Si
 
 
 @pytest.mark.parametrize("width", [1280, 1440])
-def test_the_head_of_every_lane_has_room(fresh: Site, visit: Come, width: int) -> None:
+def test_every_lane_header_fits_its_lane(fresh: Site, visit: Come, width: int) -> None:
     visited = visit(fresh)
     visited.page.set_viewport_size({"width": width, "height": 900})
     narrow = "() => [...document.querySelectorAll('.lane > header')].filter((el) => el.scrollWidth > el.clientWidth)"
     page = visited.open("board")
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
-    assert page.evaluate(f"({narrow})().length") == 0  # all of them empty
+    assert page.evaluate(f"({narrow})().length") == 0  # every lane is empty
     with farro.open(fresh.root) as queue:
         for number in range(3):
             queue.enqueue(["true"], id=f"one-{number}")
@@ -230,7 +227,7 @@ def test_the_head_of_every_lane_has_room(fresh: Site, visit: Come, width: int) -
 
 
 @pytest.mark.parametrize("width", [1024, 1280])
-def test_the_head_of_an_empty_lane_fits_into_it_beside_full_lanes(furnished: Site, visit: Come, width: int) -> None:
+def test_an_empty_lane_header_fits_beside_full_lanes(furnished: Site, visit: Come, width: int) -> None:
     visited = visit(furnished)
     visited.page.set_viewport_size({"width": width, "height": 900})
     page = visited.open("board")
@@ -255,7 +252,7 @@ TIMES = """async () => {
 }"""
 
 
-def test_times_are_said_with_their_day_and_what_is_to_come_is_not_rounded_away(furnished: Site, visit: Come) -> None:
+def test_times_show_their_day_and_future_times_are_not_rounded_away(furnished: Site, visit: Come) -> None:
     page = visit(furnished).open("overview")
     told = page.evaluate(TIMES)
     assert told["ahead"] == ["in 30s", "in 2m", "in 1h 59m", "in 2h", "in 1d 12h", "in 2d"]

@@ -1,4 +1,4 @@
-"""A hundred thousand jobs: the board shows one page, counts are right, search works, changes appear."""
+"""Check the dashboard with 100,000 jobs: the board shows one page, counts are right, search and updates work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROMPT = {"steps": [{"id": "1", "command": "echo", "args": ["parcel"]}]}
 
 
 def fill(root: Path, count: int) -> None:
-    """Finished jobs as the store leaves them, written at once: enqueuing and running so many would take minutes."""
+    """Write finished jobs directly, as the store stores them: enqueuing and running so many would take minutes."""
     folder = root / "agents/Runner/completed/succeeded"
     folder.mkdir(parents=True, exist_ok=True)
     at, agent = "2026-01-01T00:00:00.000Z", "w.0.x"

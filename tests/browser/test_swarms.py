@@ -1,4 +1,4 @@
-"""A swarm on the page: its drawing, starting and stopping it, and the list of its commands."""
+"""Check a swarm on the page: its diagram, starting and stopping it, and the list of its commands."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_swarm_is_drawn_started_and_stopped_on_the_page(hive: Site, visit: Com
     expect(ledger).to_contain_text("swarm-start")
     lines = "cell => { const it = new Range(); it.selectNodeContents(cell); return it.getClientRects().length; }"
     page.set_viewport_size({"width": 360, "height": 800})
-    assert ledger.locator("td.mono").first.evaluate(lines) == 1  # no word is broken while there is room to scroll
+    assert ledger.locator("td.mono").first.evaluate(lines) == 1  # words do not wrap while the diagram can scroll
     page.set_viewport_size({"width": 1280, "height": 800})
     expect(drawn.get_by_label("processor: 2 instances, running")).to_be_visible()
     expect(drawn).to_contain_text("/s")
@@ -126,7 +126,7 @@ def test_a_component_is_configured_from_what_it_runs_with(hive: Site, visit: Com
 
 
 def test_dead_letters_stand_first_on_the_page(hive: Site, visit: Come) -> None:
-    """The components are healthy: without a word nobody would know that work lies there."""
+    """All components are healthy, so without this notice a user would miss the dead letters."""
 
     async def refused() -> None:
         bus = await open_bus(f"files:{hive.root}/bus")
@@ -140,10 +140,10 @@ def test_dead_letters_stand_first_on_the_page(hive: Site, visit: Come) -> None:
     page = visit(hive).open("swarm/demo")
     expect(page.get_by_role("group", name="Topology of demo")).to_be_visible()
     assert "Dead letters" not in page.inner_text("main")
-    with ThreadPoolExecutor(1) as aside:  # Playwright has a loop in this thread
+    with ThreadPoolExecutor(1) as aside:  # Playwright already runs an event loop in this thread
         aside.submit(asyncio.run, refused()).result()
     letters = lambda: [one.get("deadLetters") for one in hive.ask("/api/swarms/demo")["queues"]]  # noqa: E731
-    eventually(lambda: 1 in letters(), "the controller does not tell of it")
+    eventually(lambda: 1 in letters(), "the controller does not report it")
     notice = page.locator(".notice").first
     expect(notice).to_contain_text("Dead letters: 1 of done.")
     expect(notice).to_contain_text("farro swarm dead demo")

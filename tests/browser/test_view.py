@@ -1,4 +1,4 @@
-"""The view layer of the dashboard: what `draw` keeps, what it changes, and that text stays text."""
+"""Check the view layer of the dashboard: what `draw` keeps, what it changes, and that text is never markup."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Print every command of one program with its arguments and options, a line each.
 
 Run as `python click_tree.py PROGRAM`, in a process of its own, because an alias changes the command that it renames.
-The program is started as its script starts it and stopped where it would run its click command: of farro's modules only
-the entry points are named here.
+The program starts through its script's entry point and is stopped before it runs its click command, so that this file
+names no module of farro except the entry points.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 class Reached(BaseException):
-    """The program came to its click command."""
+    """Raised when the program reaches its click command."""
 
     def __init__(self, command: click.Command) -> None:
         self.command = command

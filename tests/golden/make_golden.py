@@ -1,10 +1,10 @@
-"""Makes the golden trees: a root with a job in every state, as this version of farro leaves it on the disk.
+"""Make the golden trees: a root with a job in every state, as this version of farro writes it to disk.
 
-Never run by the tests: `.venv/bin/python tests/golden/make_golden.py` writes `v<schema version>/` anew, which is done
-once for a schema version, before its release. A tree that was released is never made again: it must load for ever.
+The tests never run it: `.venv/bin/python tests/golden/make_golden.py` writes `v<schema version>/`. Run it once for each
+schema version, before its release. Never regenerate a released tree: farro must always be able to load it.
 
-Everything is played on the stage: same clock, same dice, host "stage"; running it twice gives the same bytes. Git keeps
-no empty folders and no times: `folders.txt` lists the former; the tests set the latter.
+The stage fixes the clock, the random seed and the host name "stage", so that two runs write the same bytes. Git stores
+neither empty folders nor times: `folders.txt` lists the folders, and the tests set the times.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO = ErrorInfo(category="step_failed", message="step 1 ended with exit code 1")
 
 
 class KillAt:
-    """The process is killed before (or after) the first call of that kind on a path with `needle` in it."""
+    """Kill the process before (or after) the first call of that kind on a path that contains `needle`."""
 
     def __init__(self, op: str, needle: str, *, after: bool = False) -> None:
         self.op, self.needle, self.after = op, needle, after
@@ -54,7 +54,7 @@ class KillAt:
 
 
 class Theatre:
-    """Plays one state after the other, a second apart, each in processes of its own."""
+    """Produce each state in turn, one second apart, each with its own processes."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -85,7 +85,7 @@ class Theatre:
         return store, agent, claim
 
     def killed(self, seam: KillAt, store: FilesStore, call: Callable[[], Any]) -> None:
-        """The process dies inside `call`."""
+        """Let the process die inside `call`."""
         fs.set_seam(seam)
         try:
             call()
@@ -100,7 +100,7 @@ class Theatre:
 
 @contextmanager
 def alone(root: str, place: str, keep: list[str]) -> Iterator[None]:
-    """Whatever else lies in `place` is out of sight for a moment."""
+    """Hide everything else in `place` during the block."""
     home, aside = f"{root}/{place}", f"{root}/jobs/aside"
     os.mkdir(aside)
     others = [name for name in os.listdir(home) if name not in keep]
@@ -171,7 +171,7 @@ def play(root: str) -> None:
     stage.die(store)
     collect(theatre, agent)
     quarantine(theatre, root)
-    # From here on no watchdog may come: it would finish what the next ones leave half done.
+    # From here on no watchdog may run: it would finish the half-done changes of the next states.
     store, _, claim = theatre.claim("outbox-with-children")
     children = (Child(role="CodeReviewer", prompt=stage.plan(70)), Child(role="Runner", prompt=stage.plan(71)))
     theatre.killed(
@@ -207,7 +207,7 @@ def play(root: str) -> None:
     store.force_complete(store.join("operator", role=None), "forced", note="done by hand")
     store.close()
 
-    # On its way in.
+    # Being submitted.
     store = theatre.process()
     theatre.killed(KillAt("move", "/incoming/"), store, lambda: store.enqueue(stage.submission(80)))
     store = theatre.process()
@@ -217,7 +217,7 @@ def play(root: str) -> None:
     store = theatre.process()
     theatre.killed(KillAt("move", "/in-progress/"), store, lambda: store.join("newcomer", role="Runner"))
 
-    # An agent that died with nothing in its hands.
+    # An agent that died without a claim.
     store = theatre.process()
     store.join("idle", role="CodeReviewer")
     stage.die(store)
@@ -228,7 +228,7 @@ def commit(theatre: Theatre, seam: KillAt, store: FilesStore, claim: Claim) -> N
 
 
 def collect(theatre: Theatre, agent: Agent) -> None:
-    """A watchdog collects what this one agent left."""
+    """Let a watchdog recover the jobs of this one agent."""
     with alone(theatre.root, "agents/Runner/in-progress", [agent.id]):
         store = theatre.process()
         store.recover(store.join("watchdog", role=None))
@@ -248,7 +248,7 @@ def quarantine(theatre: Theatre, root: str) -> None:
 
 
 def play_unknown(root: str) -> None:
-    """Jobs of a version that does not exist yet, wherever a job may lie."""
+    """Put jobs of a future schema version into every folder that can hold a job."""
     theatre = Theatre(root)
     theatre.enqueue("queued").close()
     store, _, _ = theatre.claim("running")

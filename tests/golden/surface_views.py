@@ -1,8 +1,8 @@
-"""Describe the public surface of farro from outside, as sorted lines of text: what test_surface.py compares.
+"""Describe the public surface of farro as sorted lines of text, for test_surface.py to compare.
 
 A view looks at what a user can see: programs, documents, files, answers. None imports an internal module of farro, so
-the views hold when modules move. The names of types, in OpenAPI components and in annotations, are left out: they may
-change, what is sent and called may not.
+moving a module does not change a view. Type names, in OpenAPI components and in annotations, are left out: they may
+change, while data and calls may not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from support import ROOT
 
 PROGRAMS = ("farro", "agent-cli", "agentd", "managerd", "watchdogd", "air-executor", "agx", "agq", "agw")
 SCHEMAS = Path(ROOT, "schemas")
-# What the documents import beside `farro` itself.
+# Modules that the documents import besides `farro` itself.
 DOCUMENTED = {
     "farro.component": ("Component", "Drop"),
     "farro.component.testing": ("trial",),
@@ -43,7 +43,7 @@ DOCUMENTED = {
 
 
 def command_lines() -> list[str]:
-    """Every command of every program. `agent-cli` is farro under another name: only a difference is listed."""
+    """List every command of every program. `agent-cli` is another name of farro: only differences are listed."""
     script = str(Path(__file__).with_name("click_tree.py"))
     found: list[str] = []
     for program in PROGRAMS:
@@ -109,7 +109,7 @@ def schema_properties() -> list[str]:
 
 
 def config_keys() -> list[str]:
-    """From the documentation, which tests/rules compares with the settings, and from the schema of the file."""
+    """List the settings from the documentation, which tests compare with the code, and from the file's schema."""
     page = Path(ROOT, "docs", "configuration.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_$][^`]*)` \| (.*?) \|", page, re.MULTILINE)
     document = _schema("agents-config.schema.json")
@@ -123,7 +123,7 @@ def _schema(name: str) -> Any:
 def properties(
     schema: Any, document: Mapping[str, Any], path: str = "", above: tuple[str, ...] = (), *, defaults: bool = False
 ) -> list[str]:
-    """The paths of every property below, with references followed; a path that is required ends with `!`."""
+    """List the paths of all nested properties, following references; a required path ends with `!`."""
     if "$ref" in schema:
         if schema["$ref"] in above:
             return [f"{path} (recursive)"]
@@ -155,7 +155,7 @@ def resolved(reference: str, document: Mapping[str, Any]) -> Any:
 
 
 def mcp_tools(program: Program) -> list[str]:
-    """The tools, their arguments, and those that an agent may not call unless it was allowed to."""
+    """List the tools, their arguments, and the tools that an agent may call only with permission."""
     free = {name for name, _ in _tools(program)}
     found = []
     for name, arguments in _tools(program, "--allow", "write", "--allow", "approve"):
@@ -221,7 +221,7 @@ def _described(name: str, thing: Any, *, made_by_callers: bool = True) -> Iterat
     fields = _fields(thing)
     for field in fields:
         yield f"{name}.{field}"
-    told_by_init = made_by_callers or issubclass(thing, Exception)  # an error has its arguments as attributes
+    told_by_init = made_by_callers or issubclass(thing, Exception)  # an error stores its arguments as attributes
     if told_by_init and not fields and "__init__" in vars(thing):
         yield f"{name}{signature(thing.__init__)}"
     for member, value in inspect.getmembers_static(thing):
@@ -242,19 +242,19 @@ EXCEPTIONS = ("TypeError", "ValueError", "TimeoutError", "LookupError")
 
 
 def _fields(thing: type) -> list[str]:
-    """What a dataclass is made of."""
+    """Return the public fields of a dataclass."""
     annotated = [name for base in reversed(thing.__mro__) for name in inspect.get_annotations(base)]
     return sorted({name for name in annotated if not name.startswith("_")})
 
 
 def _is_of_python(thing: type, member: str) -> bool:
-    """Inherited from a class that is not farro's, such as list."""
+    """Tell whether it is inherited from a class outside farro, such as list."""
     owner = next(base for base in thing.__mro__ if member in vars(base))
     return not owner.__module__.startswith("farro")
 
 
 def signature(function: Any) -> str:
-    """The parameters with their kinds and defaults, without types."""
+    """Describe the parameters with their kinds and defaults, without types."""
     plain = [
         parameter.replace(annotation=parameter.empty)
         for parameter in inspect.signature(function).parameters.values()
@@ -264,7 +264,7 @@ def signature(function: Any) -> str:
 
 
 def variables() -> list[str]:
-    """The environment variables that the source names: those that farro reads, and those that it gives to steps."""
+    """List the environment variables in the source: those that farro reads, and those that it sets for steps."""
     named = re.compile(r"""["'](?:FARRO|AGQ|AGW|AGX|AIR)_[A-Z_]+["']""")
     texts = (path.read_text(encoding="utf-8") for path in Path(ROOT, "src").rglob("*.py"))
     return [name.strip("\"'") for text in texts for name in named.findall(text)]
@@ -274,7 +274,7 @@ def variables() -> list[str]:
 
 
 class Played:
-    """A small life of a root: what every command ended with, said, and left on the disk."""
+    """Use a root with many commands; record each exit code, each answer and the resulting files."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -297,7 +297,7 @@ class Played:
                 self.answers[f"farro {' '.join(args)}"] = [told]
 
     def ask(self, *args: str) -> None:
-        """An answer is one document, or a line for each row."""
+        """Run a command and record its answer: one JSON document, or one on each line."""
         said = self.run(*args, "--json").splitlines()
         self.answers[f"farro {' '.join(args)}"] = json.loads(f"[{','.join(said)}]")
 
@@ -351,7 +351,7 @@ AGENT = re.compile(r"[\w-]+\.\d+\.[0-9a-f]{16}")
 
 
 def layout(played: Played) -> list[str]:
-    """Every path, and by the name of a file the fields of all JSON files of that name that farro wrote."""
+    """List every path, and for each file name the fields of all JSON files of that name."""
     root = played.program.path
     found = []
     for path in sorted(root.rglob("*")):
@@ -372,7 +372,7 @@ def answers(played: Played) -> list[str]:
 
 
 def log_lines(played: Played) -> list[str]:
-    """The fields of the log of daemons by message, then those of the audit log by event."""
+    """List the fields of the daemons' log by message, then those of the audit log by event."""
     found = [f"log {line['message']}  {field}" for line in played.logs for field in fields_of(line)]
     audited = Path(played.program.path, "logs", "audit.log").read_text().splitlines()
     for line in map(json.loads, audited):

@@ -1,7 +1,7 @@
-"""The checked-in trees must always load: every state as version 1.0.0 left it, and what an unknown version left.
+"""Check that the checked-in trees load: every state that version 1.0.0 wrote, and files of an unknown version.
 
-make_golden.py made them once; nothing here makes them again. What differs after a change to farro is a regression, or
-a new schema version with a golden tree of its own.
+make_golden.py wrote them once; no test writes them again. A difference after a change to farro is a regression, or
+needs a new schema version with its own golden tree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Q, P, S, F, K, T = (
 )
 RUNNER = "agents/Runner"
 
-# job → what it is, where it lies, its attempts; and what it is in the end, after how many attempts.
+# job → its status, place and attempts in the tree; then its final status and number of attempts.
 TABLE: dict[str, tuple[Status, str, int, Status, int]] = {
     "queued-fresh": (Q, f"{RUNNER}/incoming", 0, S, 1),
     "queued-delayed": (Q, f"{RUNNER}/incoming", 0, S, 1),
@@ -62,12 +62,12 @@ TABLE: dict[str, tuple[Status, str, int, Status, int]] = {
     "forced": (S, f"{RUNNER}/completed/succeeded", 1, S, 1),
 }
 LATER = ("registered-in-staging", child_id("outbox-with-children", 1, 0), child_id("outbox-with-children", 1, 1))
-# What nobody may touch: it has ended, or it is not for farro to move on.
+# Jobs that must not change: they have ended, or farro must not move them.
 UNTOUCHED = ("succeeded", "failed", "failed-open", "killed", "forced", "quarantined", "waiting-for-a-human")
 
 
 def unpack(name: str, folder: Path) -> str:
-    """A copy of a golden tree as its processes left it: with the empty folders, and as old as it says it is."""
+    """Copy a golden tree, restore its empty folders, and set the times that its files record."""
     root = folder / name
     shutil.copytree(HERE / name / "root", root, symlinks=True)
     for missing in (HERE / name / "folders.txt").read_text().splitlines():
@@ -104,7 +104,7 @@ def root(shm: Path) -> str:
     return unpack("v1.0.0", shm)
 
 
-def test_every_job_is_found_where_it_lies_and_as_what_it_is(root: str) -> None:
+def test_every_job_is_found_with_its_place_and_status(root: str) -> None:
     store = stage.open_files(root)
     for job_id, (status, place, attempt, _, _) in TABLE.items():
         seen = store.find(job_id)
@@ -130,11 +130,11 @@ def test_the_tree_can_be_listed_and_counted(root: str) -> None:
 
 
 def place_status(place: str, status: Status) -> Status:
-    """What counts in progress: whatever is in somebody's hands."""
+    """Return the status under which a job is counted: in progress while an agent holds it."""
     return P if "/in-progress/" in place or place.startswith(("jobs/.held", "jobs/outbox")) else status
 
 
-def test_the_hops_of_a_job_tell_its_life(root: str) -> None:
+def test_the_hops_of_a_job_record_its_history(root: str) -> None:
     store = stage.open_files(root)
     lives = {job_id: [hop.reason for hop in view.lifecycle.hops] for job_id in TABLE if (view := store.find(job_id))}
     assert lives["queued-retried"] == [Reason.RETRIED]
@@ -204,9 +204,9 @@ def test_prompts_are_never_written_back(root: str) -> None:
     assert {job_id: after[job_id] for job_id in before} == before
 
 
-def test_a_delayed_job_still_waits_for_its_hour(root: str) -> None:
+def test_a_delayed_job_still_waits_until_it_is_due(root: str) -> None:
     clock = QuickClock()
-    clock.sleep(0.1)  # a lock of this very moment would be somebody's who is about to move
+    clock.sleep(0.1)  # a lock this young would belong to a worker that is about to move the job
     store = stage.open_files(root, clock=clock)
     agent = store.join("worker", role="Runner")
     claimed = set()
@@ -218,7 +218,7 @@ def test_a_delayed_job_still_waits_for_its_hour(root: str) -> None:
     store.close()
 
 
-def test_an_id_that_was_chosen_then_is_still_taken(root: str) -> None:
+def test_a_chosen_id_of_an_old_tree_is_still_reserved(root: str) -> None:
     store = stage.open_files(root)
     assert store.enqueue(stage.submission(81, job_id="registered-in-staging")) == "registered-in-staging"
     assert store.find("registered-in-staging") is not None
@@ -282,7 +282,7 @@ def test_no_verb_touches_an_unknown_version(shm: Path, job_id: str) -> None:
     store.close()
 
 
-def test_jobs_of_the_known_version_go_on_beside_it(shm: Path) -> None:
+def test_jobs_of_the_known_version_run_beside_an_unknown_one(shm: Path) -> None:
     root = unpack("unknown", shm)
     history = History()
     store = stage.open_files(root)

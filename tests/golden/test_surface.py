@@ -1,7 +1,7 @@
-"""The public surface is the one that is checked in: commands, routes, tools, names, keys, files, fields, exit codes.
+"""Compare the public surface with the checked-in one: commands, routes, tools, names, keys, files, fields, exit codes.
 
-`FARRO_WRITE_SURFACE=1 pytest tests/golden/test_surface.py` writes tests/golden/surface/ anew. Do so only for a change
-of the surface that is meant, and read the difference: each removed line breaks a user.
+`FARRO_WRITE_SURFACE=1 pytest tests/golden/test_surface.py` rewrites tests/golden/surface/. Do so only for an intended
+change of the surface, and read the diff: each removed line breaks a user.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def served(tmp_path: Path) -> Iterator[Program]:
 
 
 def changes(name: str, lines: list[str]) -> list[str]:
-    """Every line that is gone, and every new one."""
+    """List every removed and every added line."""
     kept = (SURFACE / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     found = difflib.unified_diff(kept, sorted(set(lines)), "checked in", "now", lineterm="", n=0)
     return [line for line in found if not line.startswith("@@")]
@@ -77,7 +77,7 @@ def test_no_name_of_the_surface_is_lost_or_new(name: str, view: Callable[[], lis
 
 
 @pytest.mark.parametrize(("name", "view"), [("mcp-tools", views.mcp_tools), ("resp-commands", views.resp_commands)])
-def test_servers_offer_what_they_offered(served: Program, name: str, view: Callable[[Program], list[str]]) -> None:
+def test_servers_offer_the_same_interface(served: Program, name: str, view: Callable[[Program], list[str]]) -> None:
     compare(name, view(served))
 
 
@@ -91,7 +91,7 @@ def test_servers_offer_what_they_offered(served: Program, name: str, view: Calla
         ("step-variables", views.step_variables),
     ],
 )
-def test_a_used_root_looks_as_it_did(played: Played, name: str, view: Callable[[Played], list[str]]) -> None:
+def test_the_layout_of_a_used_root_is_unchanged(played: Played, name: str, view: Callable[[Played], list[str]]) -> None:
     compare(name, view(played))
 
 

@@ -1,4 +1,4 @@
-"""`make test` fails when the suites leave too many branches of src untaken, and says which; on a small project."""
+"""Check, on a small project, that `make test` fails and lists the branches when too few branches of src are taken."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ markers = ["linux: x", "torture: x"]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The scripts and the head of the tests, with another src: one choice that this machine has, one test."""
+    """Make a project with the real scripts and conftest, one small module in src, and one test."""
     own = {"pyproject.toml": PYPROJECT, "src/farro/choice.py": CHOICE, "tests/jobs/test_choice.py": TEST}
     own["src/farro/__init__.py"] = ""
     copied = ("suites", "branches"), ("conftest", "support", "measured", "servers")
@@ -80,7 +80,7 @@ def walk(numbers):
 """
 
 
-def test_marked_code_does_what_it_did_and_tells_each_way_it_took() -> None:
+def test_instrumented_code_behaves_the_same_and_reports_each_branch() -> None:
     tree = ast.parse(EVERY_KIND)
     there = set(mark(tree))
     lines = EVERY_KIND.splitlines()

@@ -1,4 +1,4 @@
-"""docs/commands.md lists every command and every option that the program has, and no other."""
+"""Check that docs/commands.md lists exactly the commands and options of the program."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from support import ROOT
 
 PAGE = Path(ROOT, "docs", "commands.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^###? farro ([a-z -]+)\n(.*?)(?=^###? |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-# A use of a command: the program, its words, and the rest up to a pipe, a comment or the line's end.
+# An invocation: the program, the command's words, and its arguments up to a pipe, a comment or the end of the line.
 USE = re.compile(r"(?<![\w/.-])(farro|agx|agent-cli) ([a-z][a-z-]*(?: [a-z][a-z-]*)*)([^#|;&>\n]*)")
 EVERYWHERE = {"--root", "--store", "--json", "--help"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command by what is typed, in the order of the help; a group is followed by its own."""
+    """Yield each command with what a user types, in the order of the help; a group precedes its subcommands."""
     context = click.Context(farro)
     for name in COMMANDS:
         yield from _with_inner(name, farro.get_command(context, name), context)
@@ -43,7 +43,7 @@ TYPED = dict(commands())
 
 
 def options(name: str) -> set[str]:
-    """Those that its help lists, too."""
+    """Return the options that the help of a command shows."""
     shown = [item for item in TYPED[name].params if isinstance(item, click.Option) and not item.hidden]
     return {option for item in shown for option in item.opts}
 
@@ -78,7 +78,7 @@ def test_the_page_has_every_option_of_a_command(name: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_documents_name_only_options_that_a_command_has(document: Path) -> None:
-    """`farro ls --last 3`, in an example or within a sentence. What stands behind -- is not farro's."""
+    """`farro ls --last 3`, in an example or within a sentence. Arguments after -- are not farro's."""
     wrong = []
     for program, words, rest in USE.findall("\n".join(code_of(document))):
         typed = ["agx", *words.split()] if program == "agx" else words.split()
@@ -91,13 +91,13 @@ def test_documents_name_only_options_that_a_command_has(document: Path) -> None:
 
 
 def every_option(name: str) -> set[str]:
-    """Also those that switch something off, and those that the help does not show."""
+    """Return every option, including negative forms (--no-…) and hidden ones."""
     of_it = [item for item in TYPED[name].params if isinstance(item, click.Option)]
     return {"--help"} | {option for item in of_it for option in (*item.opts, *item.secondary_opts)}
 
 
 def code_of(document: Path) -> list[str]:
-    """Its blocks, and what stands between backticks."""
+    """Return the code blocks and the inline code of a page."""
     text = document.read_text(encoding="utf-8")
     return [block for _, block in FENCE.findall(text)] + SPAN.findall(FENCE.sub("", text))
 
@@ -106,13 +106,13 @@ def code_of(document: Path) -> list[str]:
 def test_every_command_answers_as_json_and_takes_a_root(name: str) -> None:
     command = TYPED[name]
     assert command.help
-    if not isinstance(command, click.Group) or command.invoke_without_command:  # else it only leads to others
+    if not isinstance(command, click.Group) or command.invoke_without_command:  # a group only holds commands
         assert {"--root", "--json"} <= options(name)
 
 
 @pytest.mark.parametrize("name", ["", *(name for name in TYPED if name.split()[0] != "agx")])
 def test_help_fits_a_terminal_of_eighty_columns_and_cuts_no_sentence(name: str) -> None:
-    """Lines of examples are not wrapped, and of a subcommand click tells one line, cut where it is too long."""
+    """Examples are not wrapped, and click shows one line for each subcommand, which it truncates when too long."""
     command = TYPED[name] if name else farro
     told = command.get_help(click.Context(command, info_name=f"farro {name}".rstrip(), terminal_width=78))
     assert [line for line in told.splitlines() if len(line) > 80] == []

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is true: the paths that it names exist, and the provider and the command that it adds work."""
+"""Check CONTRIBUTING.md: its paths exist, and the provider and the command that it adds work."""
 
 from __future__ import annotations
 

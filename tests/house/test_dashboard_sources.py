@@ -1,4 +1,4 @@
-"""The dashboard's sources are read as they are served: without a build step, their form is part of the product."""
+"""Check the form of the dashboard's sources: no build step changes them, so users read what is checked in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_sources_of_the_dashboard_are_found() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PAGE).as_posix())
-def test_no_line_is_longer_than_a_reader_sees_at_once(path: Path) -> None:
+def test_no_line_of_the_dashboard_is_too_long(path: Path) -> None:
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
     assert [number for number, line in lines if len(line) > LONGEST_LINE] == []
 

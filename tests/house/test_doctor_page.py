@@ -1,4 +1,4 @@
-"""docs/doctor.md lists every check of doctor, in its order, and says which are quick; ids are stable and kebab-case."""
+"""Check docs/doctor.md: it lists every check of doctor in order and marks the quick ones; ids are kebab-case."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_page_has_the_checks_of_a_redis_server_in_place_of_those_of_folders(
 
 
 def quick(section: str) -> dict[str, bool]:
-    """The checks of a section's table, and which of them it calls quick."""
+    """Return the checks in a section's table, and those that it marks as quick."""
     return {name: said == "yes" for name, said in re.findall(r"^\| `([a-z-]+)` \| (yes)? ?\|", section, re.MULTILINE)}
 
 

@@ -40,7 +40,7 @@ def links(path: Path) -> Iterator[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """The ids that a rendered page gives its headings: lower case, punctuation dropped, spaces to dashes."""
+    """Return the anchors of a page's headings: lower case, without punctuation, dashes for spaces."""
     headings = HEADING.findall(FENCE.sub("", path.read_text(encoding="utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""docs/agq.md, http.md and mcp.md name every command, route and tool that the fronts have, and no other tool."""
+"""Check that docs/agq.md, http.md and mcp.md name every command, route and tool, and no tool that does not exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support import ROOT
 
 
 def rows(page: str) -> str:
-    """The lines of its tables."""
+    """Return the table rows of a page."""
     text = Path(ROOT, "docs", page).read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if line.startswith("|"))
 
@@ -26,7 +26,7 @@ def test_the_page_of_agq_has_every_command() -> None:
 
 @pytest.mark.parametrize("path", sorted({endpoint.path for endpoint in routes.ENDPOINTS}))
 def test_the_page_of_http_has_every_route(path: str) -> None:
-    """In whole, or by its last word in the row of its first one: `/api/jobs/{job}/kill`, `requeue`."""
+    """Accept the whole route, or its last word in the row of a similar route: `/api/jobs/{job}/kill`, `requeue`."""
     plain = path.replace(":path}", "}")
     *before, last = [word for word in plain.split("/") if word]
     place = "/".join(["", *before[:2]])
@@ -34,7 +34,7 @@ def test_the_page_of_http_has_every_route(path: str) -> None:
     assert in_whole or re.search(rf"^.*{re.escape(place)}.*[`/]{re.escape(last)}`", rows("http.md"), re.MULTILINE)
 
 
-def test_the_page_of_mcp_has_every_tool_beside_what_allows_it() -> None:
+def test_the_page_of_mcp_has_every_tool_with_its_permission() -> None:
     told = {}
     for head, cell in re.findall(r"^\| (always|`--allow [a-z]+`) \| (.*) \|$", rows("mcp.md"), re.MULTILINE):
         need = None if head == "always" else head.strip("`").split()[1]

@@ -1,4 +1,4 @@
-"""The habits that every suite relies on: the runner's count, `need`, `figure`, `shm`, and no network.
+"""Check the test tools that every suite relies on: the runner's count, `need`, `figure`, `shm`, and no network.
 
 They are tested because their failure is silent: a runner that miscounts shows green.
 """

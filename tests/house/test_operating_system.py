@@ -1,7 +1,7 @@
-"""Only farro.host and farro.sandbox name an operating system: everything else could be imported on Windows.
+"""Check that only farro.host and farro.sandbox depend on an operating system: Windows can import all other modules.
 
-Two proofs: the source names nothing that only POSIX systems have, and every module can be imported in a Python from
-which those modules, functions and constants are taken away.
+Two checks: the source uses no POSIX-only name, and every module can be imported after the POSIX-only modules, functions
+and constants were removed from Python.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def test_only_host_and_sandbox_name_an_operating_system() -> None:
         ("fd = 3\nopen(f'/proc/self/fd/{fd}')", "/proc/self/fd/"),
     ],
 )
-def test_the_rule_finds(source: str, name: str) -> None:
+def test_the_check_finds_posix_names(source: str, name: str) -> None:
     assert [found for _, found in _named(ast.parse(source))] == [name]
 
 
-def test_every_module_can_be_imported_without_what_only_posix_has() -> None:
+def test_every_module_can_be_imported_without_posix() -> None:
     asked = {
         "modules": [_module(path) for path in _sources(everywhere=True)],
         "hidden_modules": sorted(MODULES - {"platform", "posix"}),
@@ -95,8 +95,8 @@ def test_every_module_can_be_imported_without_what_only_posix_has() -> None:
     assert failures == {}, "cannot be imported without POSIX:\n" + "\n".join(map(": ".join, failures.items()))
 
 
-# Imports everything as it is, so that the standard library and farro's dependencies have what they need; then takes
-# away what Windows does not have, and imports farro's modules anew.
+# Imports everything first, so that the standard library and farro's dependencies are complete; then removes what
+# Windows does not have, and imports farro's modules again.
 _IMPORTER = """
 import importlib, json, os, sys, traceback, types
 
@@ -149,7 +149,7 @@ def _module(path: Path) -> str:
 
 
 def _named(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """What names an operating system, with its line."""
+    """Return each name that only one operating system has, with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names if alias.name in MODULES)

@@ -1,4 +1,4 @@
-"""docs/plans.md names every field of a plan with its default, and each of its examples is a plan that is taken."""
+"""Check docs/plans.md: it names every field of a plan with its default, and farro accepts each example."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+ \| `(.+)` \|$", re.MULTILINE)
 
 
 def rows(title: str) -> dict[str, tuple[str, str]]:
-    """name → default and example, of the table under that heading."""
+    """Map each field in the table under that heading to its default and example."""
     part = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
     found = {name: (default, example) for name, default, example in ROW.findall(part)}
     assert len(found) == part.count("\n| `")
@@ -37,7 +37,7 @@ def test_every_field_of_the_model_is_on_the_page_with_its_default(title: str) ->
     told, fields = rows(title), dataclasses.fields(TABLES[title])
     missing = {field.name for field in fields} - set(told)
     assert not missing, f"docs/plans.md, {title}: fields without a row"
-    if title != "metadata":  # which takes more than its model says
+    if title != "metadata":  # metadata accepts more fields than its model declares
         assert set(told) == {field.name for field in fields}
     for field in fields:
         if field.default not in (dataclasses.MISSING, None):

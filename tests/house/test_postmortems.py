@@ -1,4 +1,4 @@
-"""docs/ops/postmortems.md: the template is filled from commands that exist."""
+"""Check docs/ops/postmortems.md: every command that the template uses exists."""
 
 from __future__ import annotations
 

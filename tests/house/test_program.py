@@ -1,4 +1,4 @@
-"""The program starts light: asking for its version loads none of the libraries that make a start slow."""
+"""Check that `farro --version` starts fast: it imports none of the slow libraries."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Check docs/reliability.md: every row that is not planned names tests that exist and run.
 
-The tests of the rows stand in tests/crash and beside it.
+Most tests of the rows are in tests/crash.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from support import ROOT
 
 PAGE = Path(ROOT, "docs", "reliability.md").read_text(encoding="utf-8")
 PLANNED = "**(planned)**"
-CRASH_ROWS = {*range(1, 47), *range(48, 54), 56}  # 47, 54 and 55 were never given
+CRASH_ROWS = {*range(1, 47), *range(48, 54), 56}  # the numbers 47, 54 and 55 were never used
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of a table of the page."""
+    """A row of a table on the page."""
 
     section: str
     cells: tuple[str, ...]

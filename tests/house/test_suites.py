@@ -1,4 +1,4 @@
-"""Every folder of tests is run by `make test`."""
+"""Check that `make test` runs every folder of tests."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_no_file_names_a_package_registry_or_a_path_of_one_machine(tmp_path: Pat
     assert found == []
 
 
-def test_the_search_would_notice() -> None:
+def test_the_search_finds_forbidden_names() -> None:
     for line in (f"https://{REGISTRIES[0]}/simple", "cd /" + "work/main", "HOME=/" + "root", '"/' + 'root/x"'):
         assert FORBIDDEN.search(line), line
     for line in ("{root}/work/x", "$ROOT/root", "the /workers page", "https://example.net//root", "a/work"):

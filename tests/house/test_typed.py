@@ -1,4 +1,4 @@
-"""What a user's type checker knows of the Python API: the package says that it is typed, and it is."""
+"""Check the types of the Python API as a user's type checker sees them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_type_checker_knows_what_a_task_takes_and_gives(tmp_path: Path) -> Non
     )
     lines: dict[int, str] = {}
     for number, told in re.findall(r"program\.py:(\d+): (.*)", done.stdout):
-        lines.setdefault(int(number), told)  # the first of each line: notes follow an error
+        lines.setdefault(int(number), told)  # only the first message of each line: notes follow an error
     for number, line in enumerate(PROGRAM.splitlines(), start=1):
         wanted = line.partition("  # ")[2]
         if wanted == "error":

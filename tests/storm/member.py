@@ -1,4 +1,4 @@
-"""Run a program of the storm that is no farro command: `python member.py submitter|keeper|guard FOLDER NAME SEED`."""
+"""Run a storm process that is not a farro command: `python member.py submitter|keeper|guard FOLDER NAME SEED`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from crash.storm import guard, plan
 from storm import network
 
-BACKLOG = 12  # open jobs at which a submitter pauses: the end of a history is bounded
+BACKLOG = 12  # open jobs at which a submitter pauses, so that draining takes a bounded time
 
 
 class Member:
-    """A client of farro, with a notebook that survives it: one O_APPEND write a line."""
+    """A client of farro that logs to a file which survives a kill: one O_APPEND write for each line."""
 
     def __init__(self, folder: str, name: str, seed: str) -> None:
         from farro.app import App
@@ -35,7 +35,7 @@ class Member:
 
 
 def submit(member: Member) -> None:
-    """Every id is chosen: whoever was not answered asks again with the same one, in this life or the next."""
+    """Submit jobs with chosen ids: a submitter without an answer submits the same id again, even after a restart."""
     from farro.errors import FarroError, IdConflict
     from farro.jobs.states import Status
     from farro.store.port import Submission
@@ -43,7 +43,7 @@ def submit(member: Member) -> None:
     for number in itertools.count():
         token = job_id = f"{member.name}-{number}"
         draw = member.dice.random()
-        if draw < 0.3:  # an id of the hour: every submitter tries it, and tries it again after its death
+        if draw < 0.3:  # a shared id: every submitter submits it, and again after a restart
             token = job_id = f"shared-{int(time.time()) - member.dice.randrange(2)}"
         elif draw < 0.35:
             token, job_id = f"other-{token}", f"shared-{int(time.time()) - member.dice.randrange(2)}"
@@ -72,7 +72,7 @@ def submit(member: Member) -> None:
 
 
 def keep(member: Member) -> None:
-    """A watchdog and what the manager does about stale jobs, in one process: there are two cores for everybody."""
+    """Run a watchdog and the manager's handling of stale jobs in one process: all processes share two cores."""
     from farro.errors import FarroError
 
     agent = None

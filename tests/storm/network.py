@@ -1,4 +1,4 @@
-"""Machines on one switch, each a network namespace of its own; links that are cut, also in one direction only.
+"""Simulate machines on one switch, each in its own network namespace, with links that can be cut in one direction.
 
 The switch has a namespace too: the host's own network stays untouched, and removing the namespaces removes everything.
 Needs root and CAP_NET_ADMIN.
@@ -18,7 +18,7 @@ NET = "10.77.0"
 
 
 class Network:
-    """`names` in the order of their addresses. The first is the server, whom links to others are cut from."""
+    """A network of `names`, in the order of their addresses. The first is the server; cuts affect links to it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.mark = f"farro-{os.getpid():x}-{os.urandom(2).hex()}"
@@ -28,7 +28,7 @@ class Network:
         return f"{NET}.{self.names.index(name) + 1}"
 
     def inside(self, name: str) -> list[str]:
-        """What is put before a command that shall run on that machine. Only its network is another."""
+        """Return the command prefix that runs a command on that machine. Only its network differs from the host's."""
         return ["nsenter", f"--net=/run/netns/{self.mark}-{name}", "--"]
 
     def make(self) -> None:
@@ -50,25 +50,25 @@ class Network:
     # --- partitions ---
 
     def cut(self, name: str) -> None:
-        """Nothing reaches that machine, and nothing that it says reaches anybody."""
+        """Drop all packets from and to that machine."""
         ip("-n", f"{self.mark}-switch", "link", "set", self._port(name), "down")
 
     def mute(self, name: str) -> None:
-        """The server does not hear that machine; the other direction works."""
+        """Drop packets from that machine to the server; the other direction works."""
         self._drop(at=name, to=self.names[0])
 
     def deafen(self, name: str) -> None:
-        """The server hears that machine and does what it asks; its replies are lost."""
+        """Drop packets from the server to that machine: the server executes requests, but its replies are lost."""
         self._drop(at=self.names[0], to=name)
 
     def mend(self, name: str) -> None:
         ip("-n", f"{self.mark}-switch", "link", "set", self._port(name), "up")
         for at, to in ((name, self.names[0]), (self.names[0], name)):
-            with contextlib.suppress(subprocess.CalledProcessError):  # there was none
+            with contextlib.suppress(subprocess.CalledProcessError):  # there was no such route
                 ip("-n", f"{self.mark}-{at}", "route", "del", "blackhole", f"{self.address(to)}/32")
 
     def _drop(self, *, at: str, to: str) -> None:
-        """More exact than the route to the whole net: whatever goes there from that machine is dropped, silently."""
+        """Add a blackhole route, which overrides the route to the whole net: packets are dropped silently."""
         ip("-n", f"{self.mark}-{at}", "route", "replace", "blackhole", f"{self.address(to)}/32")
 
     def _port(self, name: str) -> str:
@@ -76,7 +76,7 @@ class Network:
 
 
 def remove(mark: str) -> None:
-    """The namespaces of that mark, with all that is in them. Whose processes are gone."""
+    """Remove the namespaces with that mark and everything in them. Their processes must have ended."""
     told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     for line in told.splitlines():
         name = line.split()[0]
@@ -89,7 +89,7 @@ def ip(*words: str) -> None:
 
 
 def needed() -> None:
-    """Skip, loudly, where there is no right to make namespaces; a failure in CI."""
+    """Skip the test without the right to create namespaces; in CI this is a failure."""
     need(sys.platform == "linux", "network namespaces are Linux's")
     need("ip", "iproute2 makes the network namespaces of the storm")
     need("nsenter", "util-linux enters them")

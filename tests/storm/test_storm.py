@@ -22,8 +22,8 @@ from storm.weather import Storm, refusals
 from support import torture
 
 HISTORIES = 1000 * torture() or 6
-ALONE_S = 3.0  # a lease that nobody loses on a busy machine, but for the blow that a test is about
-BLOWS = 9  # one more than there are kinds
+ALONE_S = 3.0  # long enough that on a busy machine only the tested fault makes a worker lose its lease
+BLOWS = 9  # one more than there are kinds of faults
 
 pytestmark = pytest.mark.linux
 
@@ -45,7 +45,7 @@ def test_a_storm_over_many_machines_loses_nothing(number: int, tmp_path: Path, f
     seed = int(os.environ.get("FARRO_STORM_SEED") or (time.time_ns() if torture() else number))
     with Storm(tmp_path / "storm", seed=seed) as storm:
         try:
-            until(storm, lambda: len(storm.history().committed) >= 2)  # on a busy machine starting takes a while
+            until(storm, lambda: len(storm.history().committed) >= 2)  # starting is slow on a busy machine
             storm.blow(BLOWS)
             storm.calm(180)
             storm.end()
@@ -63,11 +63,11 @@ def test_a_storm_over_many_machines_loses_nothing(number: int, tmp_path: Path, f
     figure(f"storm over machines {number}, blows, of them at a worker with a job", f"{BLOWS}, {storm.hits}")
 
 
-# --- one blow at a time ----------------------------------------------------------------------------------------------
+# --- one fault at a time ----------------------------------------------------------------------------------------------
 
 
 def one_long_job(storm: Storm) -> str:
-    """A job that takes longer than a lease, in the hands of w0, who is alone; the others are started afterwards."""
+    """Start w0 alone and let it claim a job that takes longer than a lease; return the job's id."""
     from farro.store.port import Submission
 
     effects = str(storm.folder / "effects")
@@ -94,7 +94,7 @@ def others_take_over(storm: Storm, others: list[object]) -> None:
 
 
 def first_is_refused(storm: Storm) -> None:
-    """The first worker was told; what stands is the other's, once."""
+    """Check that w0 learns that it lost its claim, and that the other worker's result is committed once."""
     until(
         storm, lambda: bool(list(refusals(storm.said("w0"))) or any("agent_lost" in line for line in storm.said("w0")))
     )
@@ -129,7 +129,7 @@ def test_a_worker_that_was_cut_off_past_its_lease_commits_nothing(how: str, stor
     first_is_refused(storm)
 
 
-def test_a_server_that_was_killed_has_what_it_acknowledged(storm: Storm) -> None:
+def test_a_killed_server_keeps_what_it_acknowledged(storm: Storm) -> None:
     from farro.store.port import Submission
 
     store = storm.store()
@@ -174,7 +174,7 @@ def test_links_are_cut_in_one_direction_or_both() -> None:
                 server.stdout.readline()
 
                 def asked(name: str, patience_s: float = 30.0) -> str:
-                    """Who is to be answered has time for it: the machine may be busy."""
+                    """Ask with a long timeout by default: the machine may be busy."""
                     command = [*net.inside(name), sys.executable, "-c", ASK, address, str(patience_s)]
                     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -189,7 +189,7 @@ def test_links_are_cut_in_one_direction_or_both() -> None:
 
 
 @pytest.mark.usefixtures("machines")
-def test_nothing_is_left_of_a_network() -> None:
+def test_a_removed_network_leaves_nothing_behind() -> None:
     with network.network(["a", "b"]) as net:
         assert net.mark in spaces()
     assert net.mark not in spaces()
@@ -220,7 +220,7 @@ def fenced() -> tuple[History, Tree]:
     return history, Tree(jobs=[job])
 
 
-def test_the_checker_is_content_with_a_fenced_worker() -> None:
+def test_the_checker_accepts_a_fenced_worker() -> None:
     assert check(*fenced(), late_effects=True).clean
     assert "attempt 1 acted after attempt 2" in str(check(*fenced()))
 

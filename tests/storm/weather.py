@@ -1,4 +1,4 @@
-"""A storm over many machines: workers, a watchdog and submitters on machines of their own, around one Redis server.
+"""Run a storm over many machines: workers, a watchdog and submitters, each on its own machine, around one Redis server.
 Processes are killed and stopped, the server is killed and started again, links are cut in both directions or in one.
 
 The random choices are seeded, the timing of the machine is not: the same seed gives a similar storm, not the same one.
@@ -26,7 +26,7 @@ from servers import RedisServer
 from storm.network import Network
 from support import ROOT
 
-LEASE_S = 2.0  # a slot at work beats every second
+LEASE_S = 2.0  # a busy slot sends a heartbeat every second
 WORKERS = ("w0", "w1", "w2")
 MACHINES = ("server", *WORKERS, "keeper", "client")
 PORT = 6379
@@ -44,7 +44,7 @@ class Storm:
         self.redis = {"lease_s": lease_s, "timeout_s": 0.5, "retry_s": retry_s, "name": "storm"}
         self.dice = random.Random(seed)
         self.blows: Counter[str] = Counter()
-        self.hits = 0  # blows at a worker with a job in its hands
+        self.hits = 0  # faults that hit a worker with a claimed job
         self.network = Network(MACHINES)
         self.server = RedisServer(
             folder=folder / "redis",
@@ -97,7 +97,7 @@ class Storm:
                 member.process.wait()
 
     def _make_root(self, name: str) -> None:
-        """Each machine has a root of its own; the judge's reaches the server whatever the network does."""
+        """Make a root for each machine; the checker's root reaches the server even when links are cut."""
         from farro.doctor.folders import make_root
 
         root = self.folder / name
@@ -109,7 +109,7 @@ class Storm:
     # --- the weather ---
 
     def blow(self, times: int) -> None:
-        """Each kind of blow at least once if there are as many, in any order; whoever is gone comes back."""
+        """Inject faults in random order, each kind at least once if there are enough; restart members that died."""
         kinds = [self.kill_worker, self.stop_worker, self.kill_server, self.cut, self.mute, self.deafen]
         kinds += [self.kill_client, self.kill_keeper]
         deck: list[Callable[[], None]] = []
@@ -131,7 +131,7 @@ class Storm:
         self._victim().send(signal.SIGKILL)
 
     def stop_worker(self) -> None:
-        """Past its lease, more often than not: it wakes up as somebody who lost what it had."""
+        """Stop a worker, mostly for longer than its lease, so that it resumes after it lost its claim."""
         victim = self._victim()
         if victim.goes_on_s is None:
             victim.send(signal.SIGSTOP)
@@ -193,7 +193,7 @@ class Storm:
     def start(self, member: Member) -> None:
         member.lives += 1
         member.goes_on_s = None
-        member.due_s = time.monotonic() + self.dice.uniform(0.2, 0.5)  # one that ends at once is no busy loop
+        member.due_s = time.monotonic() + self.dice.uniform(0.2, 0.5)  # no busy loop when it ends at once
         log = self.folder / "logs" / f"{member.name}-{member.lives:05d}"
         with open(f"{log}.out", "ab") as out, open(f"{log}.err", "ab") as err:
             member.process = subprocess.Popen(
@@ -206,7 +206,7 @@ class Storm:
             )
 
     def hands(self, member: Member) -> set[str]:
-        """The jobs that a worker has claimed in its present life and said nothing more of."""
+        """Return the jobs that a worker has claimed since its last start and not reported as finished."""
         held: set[str] = set()
         path = self.folder / "logs" / f"{member.name}-{member.lives:05d}.out"
         for line in _lines(path):
@@ -215,7 +215,7 @@ class Storm:
         return held
 
     def calm(self, seconds: float) -> None:
-        """No more blows and no more submitters: what is alive, or was started again, finishes everything."""
+        """Stop the faults and the submitters; let the remaining and restarted members finish all jobs."""
         client = self.member("client")
         client.send(signal.SIGKILL)
         if client.process is not None:
@@ -261,7 +261,7 @@ class Storm:
             store.close()
 
     def tree(self) -> Tree:
-        """As it lies in the server, after a last watchdog came by."""
+        """Read the jobs from the server, after a last pass of a watchdog."""
         store, tree = self.store(), Tree()
         try:
             keeper = store.join("judge", role=None)
@@ -280,7 +280,7 @@ class Storm:
         return tree
 
     def said(self, name: str) -> list[str]:
-        """All lines that a worker has logged, in all its lives."""
+        """Return all lines that a worker logged, across its restarts."""
         return [line for path in sorted((self.folder / "logs").glob(f"{name}-*.out")) for line in _lines(path)]
 
     def history(self) -> History:
@@ -302,7 +302,7 @@ class Storm:
 
 
 def refusals(lines: list[str]) -> Iterator[Refusal]:
-    """A worker's own word that its claim was lost."""
+    """Yield the claims that a worker reported as lost."""
     for line in lines:
         said = _said(line)
         if said and said["event"]["type"] == "claim_lost":
@@ -310,7 +310,7 @@ def refusals(lines: list[str]) -> Iterator[Refusal]:
 
 
 def _said(line: str) -> Any:
-    """What a worker said about a job; a line that a kill cut short says nothing."""
+    """Parse a worker's log line about a job; ignore a line that a kill cut short."""
     try:
         said = json.loads(line)
     except ValueError:
