@@ -25,7 +25,7 @@ TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, removed when the pl
 
 
 class CannotConfine(Exception):
-    """It is not run, because it cannot be confined as requested."""
+    """Report that a process was not run because it cannot be confined as requested."""
 
     def __init__(self, category: str, message: str) -> None:
         self.category = category

@@ -1,4 +1,4 @@
-"""Run a batch of jobs that are one Python function each: one thread calls them one after the other.
+"""Run a batch of jobs that are one Python function each: one thread calls them in order.
 
 A no-op function takes a microsecond. Supervising it as a plan (step frontier, deadlines, leftover processes) takes a
 hundred times as long, and handing it to another thread as long again. So it is called first, and supervised only when

@@ -140,7 +140,7 @@ class CallFiles:
         return whole
 
     def close(self) -> None:
-        """Close everything, whatever is raised: the waiting thread must learn of the end."""
+        """Close everything, even after an error: the waiting thread must notice the end."""
         self._closed = True
         for file in list(self._files.values()):
             with contextlib.suppress(BaseException):
@@ -149,7 +149,7 @@ class CallFiles:
 
 _ENDED = 143  # as if by SIGTERM
 _QUICK_S = 0.001  # other slots wait that long, too
-_LOOKS = 2  # a call that takes more than so many moments is not small; with busy processors, one says nothing
+_LOOKS = 2  # a call that takes more than so many moments is not small; on busy processors a single one proves nothing
 _TOLD_S = 1.0  # a thread whose call is over reports it at once
 
 
@@ -212,7 +212,7 @@ machine.run_after_fork(_forget_after_fork)
 
 
 class FunctionCalls:
-    """Calls that one thread makes one after the other: waking it for each would cost more than a small call.
+    """Calls that one thread makes in order: waking it for each would cost more than a small call.
 
     Invariant: `_shut` holds for the thread, too: under `_lock` it takes the next call, or sees that it is shut.
     """
@@ -391,7 +391,7 @@ class FunctionRun:
             self.thread.done.close()
 
     def make(self) -> None:
-        """Make the call, in the thread. Raises nothing: the waiting thread must learn of the end, and the thread is
+        """Make the call, in the thread. Raises nothing: the waiting thread must notice the end, and the thread is
         reused."""
         self._started_s = time.monotonic()
         cpu_s = time.thread_time()

@@ -78,7 +78,7 @@ class ProcessWatch:
         _watches.add(self)
 
     def until_one_is_over(self, running: Sequence[WatchedTry], at_most_s: float = math.inf) -> list[WatchedTry]:
-        """Wait until at least one of them is over, by itself or ended by its deadline, and return those that are.
+        """Wait until at least one try has ended or was ended at its deadline, and return those that are over.
 
         Returns none after `at_most_s`; without any running, waits until then or until a stop is requested. When the
         grace of a stop is over, all are ended. What `tick` raises goes through: the caller then kills them.
@@ -147,7 +147,7 @@ class ProcessWatch:
         self._tick()
 
     def _wait(self, running: Sequence[WatchedTry], timeout_s: float, stop_fd: int | None) -> None:
-        """Wait until one of them is over, the time is, or a stop is requested. May return early."""
+        """Wait until a try is over, the time has passed, or a stop is requested. May return early."""
         free = [one for one in running if one.ender is None]
         if len(running) == 1 == len(free):
             running[0].started.wait(timeout_s, stop_fd)  # the fastest way
@@ -207,7 +207,7 @@ class ProcessWatch:
                 raise one.failure
 
     def _end_all(self, running: Sequence[WatchedTry]) -> list[WatchedTry]:
-        """End all when the grace of a stop is over. At once: one after the other would take each one's grace."""
+        """End all when the grace of a stop is over, in parallel: in sequence, the graces would add up."""
         self._hurry = True
         for one in running:
             if one.ender is None and one.started.wait(0) is None:

@@ -1,6 +1,6 @@
 """The Runner port: how a claimed job is executed. Every adapter passes tests/contracts/test_runner.py.
 
-Claiming, heartbeats and commits are the worker's alone, whatever the runner.
+With every runner, only the worker claims, heartbeats and commits.
 
 - The result of the work is an outcome, whatever the job's code does. [test_a_successful_plan_returns_its_report,
   test_a_step_that_fails_is_a_failed_outcome]
@@ -108,11 +108,11 @@ class StopRequest(Protocol):
 
     @property
     def deadline_s(self) -> float | None:
-        """When the grace of running steps is over, on the monotonic clock; None until a stop is requested."""
+        """Return when the grace of running steps is over, on the monotonic clock; None until a stop is requested."""
 
     @property
     def fd(self) -> int:
-        """Readable from the first request on."""
+        """Return a descriptor that is readable from the first request on."""
 
 
 class Runner(Protocol, Generic[R]):

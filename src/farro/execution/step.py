@@ -86,7 +86,7 @@ TRY = "FARRO_TRY"  # in the environment of one try's processes: they are ended w
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TryResult:
-    """How one try ended."""
+    """The result of one try."""
 
     exit: Exit
     error: str | None
@@ -121,7 +121,7 @@ class FinishedReader:
     attempt: int
     tried: TryResult
     passed_on: int
-    to_blame: bool  # it failed by itself
+    to_blame: bool  # it failed on its own
     had_enough: FinishedReader | None  # the reader of this one
 
 

@@ -93,12 +93,12 @@ class AuditLog:
         at the fork would never be released."""
         self._pid = os.getpid()
         self._buffer: list[tuple[datetime, Sequence[AuditEvent]]] = []
-        self._since_s = 0.0  # when the oldest of `_buffer` came
+        self._since_s = 0.0  # when the oldest event of `_buffer` was recorded
         self._mutex = threading.Lock()  # guards _buffer; never held while the disk or another process is waited for
         self._writing = threading.Lock()
         self._wake = threading.Event()  # there is something in `_buffer`
         self._thread: threading.Thread | None = None
-        self._untold = (0, "")  # lines that were not written since the last that was, and since when
+        self._untold = (0, "")  # how many lines could not be written since the last written one, and since when
         self._files = AuditFiles(self._folder, self._policy, self.spell)
 
     def __call__(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
@@ -147,8 +147,8 @@ class AuditLog:
                 yield self._line(head, _codes(event))
 
     def _line(self, head: str, codes: Mapping[str, Value]) -> bytes:
-        """By hand: three of these are made for every job, and codes need no escapes. All of them are checked at once;
-        only when something is wrong is it looked for."""
+        """Format a line without the json module: there are three for every job, and codes need no escapes. All values
+        are checked at once; only if that fails, one by one."""
         if codes["actor"] is None:
             codes = {**codes, "actor": self.actor}
         texts, members = _spelled(codes)
@@ -157,7 +157,7 @@ class AuditLog:
         return f"{head}{members}}}\n".encode()
 
     def _keep_flushing(self) -> None:
-        pause = threading.Event()  # nobody sets it: a sleep that is not the injected clock's, for a real thread
+        pause = threading.Event()  # never set: a real thread needs a real sleep, not the injected clock's
         while not self._closed:
             self._wake.wait()
             pause.wait(self._policy.flush_s)
@@ -165,7 +165,7 @@ class AuditLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered. Called by itself every second, and at exit."""
+        """Write the buffered events. The background thread calls it every second; it also runs at exit."""
         if self._pid != os.getpid():
             return
         with self._writing:
@@ -185,13 +185,13 @@ class AuditLog:
                 self._missed(len(lines) - max(0, written - len(confession)), error)
 
     def _confession(self) -> list[bytes]:
-        """What could not be written, as the first line that can: else a trouble that is over would be in nobody's log
-        but this process's own, and `farro stats --alerts` could not count it."""
+        """Return a line that reports how many lines could not be written; it precedes the next ones. Without it,
+        `farro stats --alerts` could not count lines that were lost in a past failure."""
         lines, since = self._untold
         return [self.spell(MISSED, lines=lines, since=since)] if lines else []
 
     def mend(self) -> None:
-        """A long-lived process does this when it starts: a torn tail is not left for the next event to find."""
+        """Remove a torn last line. A long-lived process does this at its start, not with its first event."""
         with self._writing:
             try:
                 torn = self._files.mend()
@@ -203,7 +203,7 @@ class AuditLog:
 
     def _missed(self, lines: int, error: OSError) -> None:
         why = f"{error.filename or self._folder}: {error.strerror or error}"
-        if self._log is not None and why != self.last_error:  # once for each trouble: it may last
+        if self._log is not None and why != self.last_error:  # once for each cause: it may last
             self._log("error", "the audit log could not be written; jobs go on", {"name": "audit", "why": why})
         self.errors += lines
         self.last_error = why
@@ -212,7 +212,7 @@ class AuditLog:
             self._untold = (before + lines, since or timestamp(self._clock.now()))
 
     def close(self) -> None:
-        """Write what is buffered. An event that still comes is written at once."""
+        """Write the buffered events. Later events are written at once."""
         self._closed = True
         self.flush()
         self._wake.set()  # the thread ends within `flush_s`
@@ -226,7 +226,7 @@ def _codes(event: AuditEvent) -> Mapping[str, Value]:
 
 
 def _spelled(codes: Mapping[str, Value]) -> tuple[str, str]:
-    """All texts among them, and all of them as the members of an object."""
+    """Return all texts among the values, joined, and all values as members of a JSON object."""
     texts = members = ""
     for name, value in codes.items():
         if isinstance(value, str):

@@ -1,6 +1,6 @@
 """The files of the audit log: appending, rotation, quota and repair, safe with many processes at once.
 
-One lock file orders all writers. Under it a writer looks whether the file is still the one it has open, takes away a
+One lock file orders all writers. Holding it, a writer checks that its open file is still the current one, removes a
 torn tail that a killed writer left, rotates if it is time, and appends its lines with one write. Alternatives that
 fail: O_APPEND alone keeps lines whole, but a rotation between open and write loses them; a shared lock for appending
 cannot take back a half-written line when the disk is full. [tests/log/test_audit.py]
@@ -22,7 +22,7 @@ _PIECE = 1000  # lines: a write of moderate size is one call, seldom split
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditPolicy:
-    """SPEC-1 §8, pinned."""
+    """Rotation, quota and sync of the audit log (SPEC-1 §8)."""
 
     max_bytes: int = 50 << 20
     keep: int = 10  # files, the current one among them
@@ -32,7 +32,7 @@ class AuditPolicy:
 
 
 class AuditFiles:
-    """One writer's hold on logs/audit.log. Its calls raise OSError and leave no half line behind."""
+    """One writer of logs/audit.log. Its methods raise OSError and leave no half line behind."""
 
     def __init__(self, folder: str, policy: AuditPolicy, line: Callable[..., bytes]) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class AuditFiles:
         self._fd: int | None = None
 
     def append(self, lines: list[bytes], today: str) -> int:
-        """Answers how many lines are written: all of them, unless it raises; then `written` of them are."""
+        """Append all lines and return their number. If it raises, the error's `written` says how many were appended."""
         written = 0
         with leases.exclusively(f"{self._folder}/.audit.lock"):
             while written < len(lines):
@@ -57,7 +57,7 @@ class AuditFiles:
         return written
 
     def mend(self) -> int:
-        """Take away what a killed writer left of its last line; answers how many bytes that was."""
+        """Remove the half line that a killed writer left; return its size in bytes."""
         if not os.path.exists(self._path):
             return 0
         with leases.exclusively(f"{self._folder}/.audit.lock"):
@@ -89,7 +89,7 @@ class AuditFiles:
             raise
 
     def _current(self) -> int:
-        """The descriptor of what is called audit.log now; another process may have rotated it."""
+        """Return a descriptor of the current audit.log; another process may have rotated the last one."""
         if self._fd is not None:
             try:
                 if fs.lstat(self._path).st_ino == os.fstat(self._fd).st_ino:
@@ -101,14 +101,14 @@ class AuditFiles:
         return self._fd
 
     def _first_day(self, fd: int, today: str) -> str:
-        """The UTC day of the file's first line: a new day starts a fresh file."""
+        """Return the UTC day of the file's first line: each day starts a new file."""
         if self._day is None:
             found = re.match(rb'\{"ts": "([0-9-]{10})T', fs.read_at(fd, 64, 0))
             self._day = found[1].decode() if found else today
         return self._day
 
     def _rotate(self) -> None:
-        """audit.log → .1 → … → .9. From the oldest on: a crash in between leaves a gap, never two files of one name."""
+        """Rename audit.log → .1 → … → .9, the oldest first: a crash in between leaves a gap and overwrites no file."""
         self.forget()
         for name in files(self._folder):
             number = int(name.rpartition(".")[2]) if name != NAME else 0
@@ -121,7 +121,7 @@ class AuditFiles:
 
 
 def repair(fd: int) -> int:
-    """Take away a tail without its newline: a killed writer's half line was never whole. Answers the size."""
+    """Remove a last line without a newline, which a killed writer left; return the size of the file."""
     size = os.fstat(fd).st_size
     if size == 0 or fs.read_at(fd, 1, size - 1) == b"\n":
         return size
@@ -138,7 +138,7 @@ def repair(fd: int) -> int:
 
 
 def files(folder: str) -> list[str]:
-    """The log's files that are there, oldest first."""
+    """Return the existing files of the log, oldest first."""
     named = [
         (int(found[1] or 0), name)
         for name in fs.listdir(folder)
@@ -148,7 +148,7 @@ def files(folder: str) -> list[str]:
 
 
 def enforce_quota(folder: str, policy: AuditPolicy) -> list[tuple[str, int]]:
-    """Delete the oldest rotated files until the rest fits; answers what went."""
+    """Delete the oldest rotated files until the rest fits; return the deleted ones."""
     sizes = [(name, fs.lstat(f"{folder}/{name}").st_size) for name in files(folder)]
     total = sum(size for _, size in sizes)
     gone = []

@@ -1,4 +1,4 @@
-"""The guard: what a job's processes may touch, kept by the kernel; and what is looked at where the kernel cannot.
+"""Confine the processes of a job: the kernel enforces what they may access.
 
-What a job is lives above (execution, services); starting and ending processes, below (system).
+Where the kernel cannot enforce all of it, the tree under the root is compared before and after each process.
 """

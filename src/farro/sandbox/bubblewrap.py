@@ -70,7 +70,7 @@ def start(bwrap: str, launch: Launch, bounds: SharedLimits | None = None) -> Pro
 
 
 def rebuilt(came: _Came, anew: Callable[[], _Came], said: Callable[[_Came], str | None]) -> _Came:
-    """Return `came`; repeat with `anew` while bubblewrap's error (`said`) is that a mount disappeared meanwhile."""
+    """Return `came`; try again with `anew` while bubblewrap's error (`said`) says that a mount disappeared."""
     for _ in range(_TRIES - 1):
         if "Unable to apply mount flags" not in (said(came) or ""):
             break

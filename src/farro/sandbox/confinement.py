@@ -1,4 +1,4 @@
-"""What one process may access: a value, the same for every level of the sandbox."""
+"""Describe what one process may access, in the same way for every level of the sandbox."""
 
 from __future__ import annotations
 

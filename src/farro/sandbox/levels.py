@@ -30,7 +30,7 @@ _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """What was found out of one level: `why` says why not, or how it is known."""
+    """Whether one level works here: `why` says why not, or how that was tested."""
 
     level: Level
     works: bool

@@ -35,7 +35,7 @@ KEYS = (WEB, "bus", "swarms")
 
 
 class PathRefused(Exception):
-    """An allowed path that leads where nothing may be allowed; the message says which and why."""
+    """Report an allowed path that leads to a place that may not be allowed; the message says which and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +125,7 @@ def _resolved(root: str, path: str, absolute: bool) -> tuple[str, bool]:
 
 
 def _make(folder: str, name: str, *, is_file: bool) -> None:
-    """In the very folder that was looked at: another job may be at work beside it, and put a link in its place."""
+    """Make the entry in exactly the folder that was checked: another job may replace the folder by a link meanwhile."""
     fd = pin(folder) if hasattr(os, "O_PATH") else None
     place = f"{folder}/{name}" if fd is None else f"/proc/self/fd/{fd}/{name}"
     try:
@@ -140,7 +140,7 @@ def _make(folder: str, name: str, *, is_file: bool) -> None:
 
 
 def beneath(base: str, path: str) -> str:
-    """Where `path` leads from `base`; OSError EXDEV or ELOOP when that is not beneath it."""
+    """Return the physical path of `path` below `base`; OSError EXDEV or ELOOP if it leads elsewhere."""
     if not hasattr(os, "O_PATH"):  # not Linux
         return _beneath_by_name(base, path)
     folder = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: TID251 - opens nothing
@@ -159,8 +159,10 @@ def beneath(base: str, path: str) -> str:
 
 
 def open_file(base: str, path: str) -> int:
-    """A descriptor for reading what `path` leads to from `base`, or OSError as `beneath`. Looked up and opened in one
-    call: whoever runs in there may put a link on the way between two. The caller closes it, and looks what it is."""
+    """Open `path` below `base` for reading; OSError as in `beneath`. The caller closes it and checks what kind it is.
+
+    It is resolved and opened in one call: between two calls, a running step could put a link into the path.
+    """
     if not hasattr(os, "O_PATH"):  # not Linux
         return fs.open_read(_beneath_by_name(base, path))
     folder = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: TID251 - opens nothing
@@ -175,7 +177,7 @@ def open_file(base: str, path: str) -> int:
 
 
 def _beneath_by_name(base: str, path: str) -> str:
-    """For systems that cannot be asked in one call. Whoever swaps a link in meanwhile is met by `pin`."""
+    """Resolve a path where the kernel cannot do it in one call. `pin` later refuses a link that was put there since."""
     place = os.path.realpath(os.path.join(base, path))
     if not within(place, base):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
@@ -190,7 +192,7 @@ def _leads_out(path: str, error: OSError) -> PathRefused:
 
 
 def _check(root: str, path: str, place: str) -> None:
-    """Refuse what is farro's own, a repository's inside, more than one thing, or no plain thing."""
+    """Refuse the root itself, farro's own entries, .git, devices and sockets, and files with several hard links."""
     if within(root, place):
         raise PathRefused(f"allowed path {path} holds the root of the queue itself")
     inside = place[len(root) + 1 :].split("/") if within(place, root) else []
@@ -212,7 +214,7 @@ def _is_plain(path: str) -> bool:
 
 
 def _repositories(writable: list[str]) -> list[str]:
-    """The .git of each folder, and of those directly in it."""
+    """Return the .git of each folder, and of each of its direct subfolders."""
     found = []
     for folder in writable:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:

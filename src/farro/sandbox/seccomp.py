@@ -1,10 +1,11 @@
-"""Which system calls a confined process may not make, as a seccomp program: pure, bytes out.
+"""Build the seccomp program that refuses system calls of a confined process. Pure: it returns bytes.
 
-Loading it lives in kernel_calls (level B) and in bubblewrap (level A); numbers, in syscall_numbers.
+On level A bubblewrap loads the program; on level B farro loads it with `syscalls.load_filter`.
 
-A deny-list, not an allow-list: steps are any programs, and one that dies of a harmless new call would make people
-switch the sandbox off. What could be a way out is refused, with an error that programs know how to live with; what only
-root with capabilities could do is refused too, though it has none here. Sockets are an allow-list by family.
+It is a deny-list, not an allow-list: steps run arbitrary programs, and if one failed because of a harmless new system
+call, users would switch the sandbox off. Calls that could lead out of the sandbox are refused with an error that
+programs can handle. Calls that need capabilities are refused too, although a confined process has none. Socket families
+are an allow-list.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 
 from farro.sandbox.syscall_numbers import AUDIT_ARCH, NUMBERS
 
-# Left alone by everything that does not try to get out.
+# Programs that do not try to leave the sandbox do not need these.
 _REFUSED = {
     errno.EPERM: (
         # other roots, other mounts, other namespaces
@@ -31,31 +32,32 @@ _REFUSED = {
         # files by number instead of by path, and watching the files of others
         *("name_to_handle_at", "open_by_handle_at", "fanotify_init"),
     ),
-    # Whoever asks for these falls back to the older call, which can be looked into. io_uring makes calls unseen.
+    # After ENOSYS, programs fall back to the older call, whose arguments a filter can check. io_uring makes calls that
+    # no filter sees.
     errno.ENOSYS: ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"),
 }
-# Level B: no mount keeps them. Programs that keep attributes (cp -a, tar) go on without.
+# On level B no read-only mount protects attributes. Programs that copy them (cp -a, tar) continue without.
 _ATTRIBUTES = (
     *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
     *("setxattrat", "removexattrat", "file_setattr"),
 )
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _IOCTLS = {
-    0x5412: errno.EPERM,  # TIOCSTI: types on the terminal of whoever started the worker
+    0x5412: errno.EPERM,  # TIOCSTI: types on the terminal from which the worker was started
     0x541C: errno.EPERM,  # TIOCLINUX: pastes there
-    0x40086602: errno.EOPNOTSUPP,  # FS_IOC_SETFLAGS: needs no descriptor that may be written
+    0x40086602: errno.EOPNOTSUPP,  # FS_IOC_SETFLAGS: works on a read-only descriptor
     0x401C5820: errno.EOPNOTSUPP,  # FS_IOC_FSSETXATTR
-    0x40806685: errno.EOPNOTSUPP,  # FS_IOC_ENABLE_VERITY: nobody could write to the file any more
+    0x40806685: errno.EOPNOTSUPP,  # FS_IOC_ENABLE_VERITY: makes the file read-only for ever
     0x800C6613: errno.EOPNOTSUPP,  # FS_IOC_SET_ENCRYPTION_POLICY
 }
-# Of btrfs and bcachefs, by a descriptor that need only be read: a snapshot of what a step has written can be made in
-# any folder of its user's, a job among the queued. Landlock is not asked. What cp asks for on every disk has a number
-# of btrfs's, too.
+# The ioctls of btrfs and bcachefs: with a read-only descriptor a step could put a snapshot of its files into any folder
+# that its user may write, for example as a job into the queue. Landlock does not check this. Cloning, which cp uses on
+# every filesystem, has numbers in the range of btrfs; it is allowed (_CLONES).
 _SNAPSHOTS = (0x9400, 0xBC00)
 _IOCTL_KIND = 0xFF00
-_CLONES = (0x40049409, 0x4020940D, 0xC0189436)  # FICLONE, FICLONERANGE, FIDEDUPERANGE: want one that can be written
+_CLONES = (0x40049409, 0x4020940D, 0xC0189436)  # FICLONE, FICLONERANGE, FIDEDUPERANGE: need a writable descriptor
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-_SOCKET_KIND, _STREAM, _SEQPACKET = 0xF, 1, 5  # beside the kind: flags
+_SOCKET_KIND, _STREAM, _SEQPACKET = 0xF, 1, 5  # the other bits are flags
 _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
 _S_ISUID, _S_ISGID = 0o4000, 0o2000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000  # on both machines
@@ -64,14 +66,14 @@ _X32 = 0x40000000
 # Opcodes of classic BPF.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NR, _ARCH, _ARG = 0, 4, 16  # places in struct seccomp_data; both machines are little-endian
+_NR, _ARCH, _ARG = 0, 4, 16  # offsets in struct seccomp_data; both machines are little-endian
 
 
 def program(machine: str, *, inet: bool, attributes: bool) -> bytes:
-    """The filter for a machine. `inet`: sockets of the internet may be made. `attributes`: extended ones may be set."""
+    """Return the filter for a machine. `inet`: allow internet sockets. `attributes`: allow setting extended ones."""
     lines = [
         _line(_LOAD, _ARCH),
-        *_unless(_EQUAL, AUDIT_ARCH[machine], errno.ENOSYS),  # 32-bit calls have other numbers, and need not be
+        *_unless(_EQUAL, AUDIT_ARCH[machine], errno.ENOSYS),  # 32-bit calls have other numbers; none is needed
         _line(_LOAD, _NR),
     ]
     if machine == "x86_64":
@@ -82,7 +84,7 @@ def program(machine: str, *, inet: bool, attributes: bool) -> bytes:
                 lines += _when(_EQUAL, NUMBERS[machine][name], code)
     for name, checks in _looked_into(inet):
         if name in NUMBERS[machine]:
-            # On another call: over the checks, of which the last allows.
+            # For any other call, jump over these checks. The last line of the checks allows the call.
             lines += [_line(_EQUAL, NUMBERS[machine][name], 0, len(checks)), *checks]
     lines.append(_line(_RETURN, _ALLOW))
     return b"".join(lines)
@@ -104,7 +106,7 @@ def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
     for kind in _SNAPSHOTS:
         ioctls += _when(_EQUAL, kind, errno.EOPNOTSUPP)
     yield "ioctl", [_line(_LOAD, _ARG + 8), *ioctls, allow]
-    # A file that runs as its owner, left where it may write, would be a way out for whoever runs it later.
+    # A setuid or setgid file that a step leaves in a writable folder would give its rights to a later user of the file.
     as_owner = _when(_ANY_BIT, _S_ISUID | _S_ISGID, errno.EPERM)
     for name, place in (("mknod", 1), ("mknodat", 2)):
         devices = [line for kind in (_S_IFCHR, _S_IFBLK) for line in _when(_EQUAL, kind, errno.EPERM)]
@@ -114,9 +116,9 @@ def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
     for name, place in (("open", 1), ("openat", 2)):
         made = [_line(_LOAD, _ARG + 8 * place), _line(_ANY_BIT, _O_CREAT | _O_TMPFILE, 1, 0), allow]
         yield name, [*made, _line(_LOAD, _ARG + 8 * (place + 1)), *as_owner, allow]
-    # Whoever may not open a file any more, or has no time left, is as good as dead. 0 is oneself.
+    # Lowering another process's limits (open files, CPU time) can kill it. PID 0 is the calling process.
     yield "prlimit64", [_line(_LOAD, _ARG), *_unless(_EQUAL, 0, errno.EPERM), allow]
-    # A path to a socket may lead to any server of the machine (docker's is root), and no mount stands in the way.
+    # A Unix socket connects by path to any server on the machine (docker's runs as root), and no mount prevents it.
     families = [_line(_LOAD, _ARG)]
     if inet:
         for family in (_INET, _INET6, _NETLINK):
@@ -125,7 +127,7 @@ def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
         for family in (_INET, _INET6):
             families += _when(_EQUAL, family, errno.ENETUNREACH)
     yield "socket", [*families, _line(_RETURN, _ERRNO | errno.EAFNOSUPPORT)]
-    # A pair leads to itself, but one for datagrams (and a raw one is that) can be connected anew, to any path.
+    # A pair of sockets is connected to itself. But a datagram (or raw) socket of a pair can later connect to any path.
     pairs = [_line(_LOAD, _ARG), *_unless(_EQUAL, _UNIX, errno.EAFNOSUPPORT), _line(_LOAD, _ARG + 8)]
     pairs.append(_line(_AND, _SOCKET_KIND))
     for kind in (_STREAM, _SEQPACKET):

@@ -1,7 +1,4 @@
-"""Numbers of system calls, for the machines that farro knows: pure tables.
-
-What is forbidden lives in filters; how a call is made, in kernel_calls.
-"""
+"""List the numbers of system calls on the machines that farro supports."""
 
 from __future__ import annotations
 
@@ -162,7 +159,7 @@ NUMBERS = {"x86_64": _X86_64 | _ALL, "aarch64": _AARCH64 | _ALL}
 
 
 def machine() -> str | None:
-    """The name of this machine in these tables; None: farro does not know its numbers."""
+    """Return the name of this machine in these tables; None if farro does not know its numbers."""
     name = platform.machine().lower()
     name = {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
     return name if name in NUMBERS else None

@@ -1,6 +1,6 @@
-"""System calls by which a thread gives rights up, and paths that are opened beneath a folder: plain functions.
+"""Make the system calls that Python does not offer: drop a thread's rights, and open a path beneath a folder.
 
-When they are made lives in landlock, threads and paths. Nothing here changes a file, so nothing passes system/fs.
+None of them changes a file, so they bypass host.fs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from farro.sandbox.syscall_numbers import NUMBERS, machine
 _NO_NEW_PRIVS, _CAPBSET_DROP, _SECUREBITS, _CAP_AMBIENT = 38, 24, 28, 47
 _AMBIENT_CLEAR_ALL = 4
 _LAST_CAPABILITY = 63
-# Being uid 0 gives an executed program nothing back (NOROOT), for good (the locks).
+# uid 0 gains no capability when it executes a program (NOROOT), and cannot undo that (the lock bits).
 _ROOT_IS_NOBODY = 0b00101111
 _CAPABILITY_VERSION_3 = 0x20080522
 _SECCOMP_FILTER = 1
@@ -28,12 +28,12 @@ _machine = machine() if sys.platform == "linux" else None
 
 
 def available() -> bool:
-    """Whether this machine's calls are known."""
+    """Return whether this machine's system call numbers are known."""
     return _libc is not None and _machine is not None
 
 
 def landlock_abi() -> int:
-    """The version of Landlock that the kernel speaks; 0: none."""
+    """Return the version of Landlock that the kernel supports; 0 if it has none."""
     try:
         return _call("landlock_create_ruleset", None, 0, _RULESET_VERSION)
     except OSError:
@@ -41,28 +41,28 @@ def landlock_abi() -> int:
 
 
 def landlock_ruleset(fs: int, net: int, scoped: int, abi: int) -> int:
-    """A ruleset that refuses these kinds of access wherever no rule grants them. The caller closes it."""
+    """Create a ruleset that refuses these kinds of access where no rule grants them. The caller closes it."""
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     return _call("landlock_create_ruleset", struct.pack("=QQQ", fs, net, scoped)[:size], size, 0)
 
 
 def landlock_allow(ruleset: int, path_fd: int, access: int) -> None:
-    """Grant `access` to what `path_fd` is, and to all that lies in it."""
+    """Grant `access` to the file or folder of `path_fd`, and to everything inside it."""
     _call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", access, path_fd), 0)
 
 
 def landlock_enter(ruleset: int) -> None:
-    """From now on this thread, and what it starts, is held to the ruleset."""
+    """Apply the ruleset to this thread and all that it starts, for good."""
     _call("landlock_restrict_self", ruleset, 0)
 
 
 def no_new_privileges() -> None:
-    """setuid programs give this thread, and what it starts, nothing any more."""
+    """Prevent this thread, and all that it starts, from gaining rights through setuid programs."""
     _prctl(_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:
-    """This thread, and what it starts, has none and gets none; for uid 0 also."""
+    """Drop all capabilities of this thread and all that it starts, for good, also for uid 0."""
     if not _has_capabilities():
         return
     _prctl(_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
@@ -76,14 +76,14 @@ def drop_capabilities() -> None:
 
 
 def load_filter(program: bytes) -> None:
-    """From now on this thread, and what it starts, is held to the seccomp program."""
+    """Apply the seccomp program to this thread and all that it starts, for good."""
     code = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     _call("seccomp", _SECCOMP_FILTER, 0, head)
 
 
 def open_beneath(folder_fd: int, path: str, flags: int) -> int:
-    """Open `path` from the folder, through links only where they stay beneath it (EXDEV else). ENOSYS: old kernel."""
+    """Open `path` below the folder. OSError: EXDEV if a link leads out of the folder, ENOSYS on an old kernel."""
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, _BENEATH_WITHOUT_MAGIC)
     return _call("openat2", folder_fd, os.fsencode(path), how, len(how))
 
@@ -91,7 +91,7 @@ def open_beneath(folder_fd: int, path: str, flags: int) -> int:
 def _has_capabilities() -> bool:
     with open("/proc/thread-self/status", "rb") as file:
         held = [line.split()[1] for line in file if line.startswith((b"CapPrm:", b"CapBnd:"))]
-    # Without any that it may use it cannot drop the bounding set either, nor use what is in it: no_new_privileges.
+    # Without a permitted capability a thread cannot drop its bounding set, and after no_new_privileges cannot use it.
     return int(held[0], 16) != 0
 
 

@@ -1,1 +1,1 @@
-"""Services that run by themselves: worker, watchdog, and what starts and supervises them."""
+"""The worker and the watchdog, and how background services are started and supervised."""

@@ -8,24 +8,23 @@ two jobs is not soon repeated: a submitter may send one job after the other, eac
 
 from __future__ import annotations
 
-STREAM = 3  # turns in a row after which small jobs are taken to come in a stream …
-MOST_TURNS = 64  # … and after waits in vain up to so many
-CHANCE = 5  # waits in vain in a row: of fewer it may be that other workers were faster
-STREAM_S = 0.01  # turns in a row have less than this between them
-LEAST_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many; or in
-LONGEST_S = 0.01  # twice as long as a turn takes, up to this: where the store is slow, turns are dear
+STREAM = 3  # after so many turns in a row, small jobs count as a stream …
+MOST_TURNS = 64  # … after waits in vain, this number doubles up to here
+CHANCE = 5  # waits in vain in a row that count; after fewer, other workers may only have been faster
+STREAM_S = 0.01  # the longest gap between turns in a row
+LEAST_S = 0.001  # the shortest wait: the jobs that come in this time share one turn
+LONGEST_S = 0.01  # the longest wait; in between, twice the duration of a turn: a slow store's turns are expensive
 
 
 class BatchWait:
-    """The state of one slot. `trips`: its store is a server, where a claim travels with the commit of the turn
-    before."""
+    """The state of one slot. `trips`: its store is a server, where one request commits a turn and claims the next."""
 
     def __init__(self, *, trips: bool) -> None:
         self._trips = trips
         self._over_s = 0.0  # when the last turn that found something was over
         self._asked_s = 0.0  # how long the store took for it
         self._streak = 0  # turns in a row that found something
-        self._enough = STREAM  # … of which there must be more than this
+        self._enough = STREAM  # a longer streak is a stream
         self._waited = False  # before this turn
         self._in_vain = 0  # waits in a row that brought no two jobs
 
@@ -39,7 +38,7 @@ class BatchWait:
                 self._streak = 0
             else:
                 self._enough = STREAM
-        # Where a claim rides with a commit it is made at once, often a moment too early: nothing found is no gap then.
+        # A claim in the same request as a commit often comes a moment too early; finding nothing is then no gap.
         if number and (not self._trips or now_s - self._over_s < STREAM_S):
             self._streak += 1
         elif number or not self._trips:

@@ -13,7 +13,7 @@ from farro.log.structured import Log
 from farro.store.port import Store
 from farro.worker.slot import Turn
 
-TELL_AFTER_S = 3.0  # what passes by itself within that time is not worth a line
+TELL_AFTER_S = 3.0  # a shorter wait is not worth a line
 
 
 class Drained:

@@ -113,7 +113,7 @@ class FleetLeadership:
 
     fleet: Fleet
     clock: Clock
-    me: str  # host, pid and something random: never anybody else's
+    me: str  # host, pid and random digits: unique
     lease_s: float = AWAY_S
     name: str = "manager"
     _until_s: float = field(default=float("-inf"))

@@ -44,11 +44,11 @@ class Performer:
     step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
     durable: bool = True  # successes of steps survive a power cut
     ahead_bytes: int = AHEAD_BYTES
-    # Of jobs that ask a provider, which needs libraries that a runner of its own would import for each job anew. Made
-    # when the first such job comes. None: as the others.
+    # The runner of jobs that call a provider: a separate runner process would import the provider's libraries for each
+    # job. Made for the first such job. None: the same as for other jobs.
     agents_runner: Callable[[], Runner[Any]] | None = None
     snapshots: Snapshots | None = None
-    max_job_bytes: int | None = None  # of jobs that are kept within paths
+    max_job_bytes: int | None = None  # of jobs with allowed_paths
     guarding: Guarding = DEFAULTS
     confined_env: Callable[[], Mapping[str, str]] | None = None  # base_env of jobs with allowed_paths. None: the same
 
@@ -164,5 +164,5 @@ def asked_roles(prompt: Mapping[str, Any]) -> set[str]:
 def _agent_steps(prompt: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     steps = prompt.get("steps", prompt.get("tasks"))
     if not isinstance(steps, list):
-        return iter(())  # told when the plan is loaded
+        return iter(())  # reported when the plan is loaded
     return (step for step in steps if isinstance(step, dict) and step.get("tool") == AGENT)

@@ -27,12 +27,12 @@ from farro.worker.runtime import NAME, STOP_S, ProcessSpec, ProcessView, Stopped
 MARK = "FARRO_COMPONENT"
 _LOCK, _TIDYING = ".lock", ".tidying"
 _SUFFIX, _EXIT = ".json", ".exit"
-_LOOKS, _PAUSE_S = 3, 0.02  # for a process that is just becoming its program: until then its environment is another's
-LOG_LIMIT = 10 << 20  # bytes; what is longer is set aside, as `.1`, in place of the one before
+_LOOKS, _PAUSE_S = 3, 0.02  # tries for a process before its exec: until then it has its parent's environment
+LOG_LIMIT = 10 << 20  # bytes; a longer log is moved to `.1`, which replaces the one before
 
 
 class ProcessRuntime:
-    """Port: Runtime. `folder` is where the records are; it is made when it is needed."""
+    """Port: Runtime. `folder` contains the records; it is made when needed."""
 
     def __init__(self, folder: str, clock: Clock) -> None:
         self._folder = folder
@@ -72,7 +72,7 @@ class ProcessRuntime:
                 why = error.strerror if isinstance(error, OSError) else str(error)
                 raise InputError(f"{component.name} could not be started: {what}: {why}") from error
             record |= process_identity.identity_of(pid)
-            with contextlib.suppress(OSError):  # it runs, and is found by its mark
+            with contextlib.suppress(OSError):  # it runs, and will be found by its mark
                 self._write(record)
             return _seen(record, alive=True)
 
@@ -81,7 +81,7 @@ class ProcessRuntime:
         if not record:
             return None
         if "pid" in record:
-            self._reap(record["pid"])  # that one alone: who looks at all of them asks for each once
+            self._reap(record["pid"])  # only this one: `list` calls `look` for each
         else:
             self._reap()
             record = self._found(record)
@@ -126,7 +126,7 @@ class ProcessRuntime:
         return [record for record in records if process_identity.matches(record)]
 
     def _ended(self, record: Mapping[str, Any], *, told: bool, deaf: bool) -> Stopped:
-        """Nothing that it started is left, and no record."""
+        """End all that the component started, and remove its record."""
         self._clear(record, record["pid"] if deaf else None)
         for path in (self._path(record["name"]), self._path(record["name"], _EXIT)):
             with contextlib.suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ class ProcessRuntime:
         return Stopped(name=record["name"], how="killed" if deaf else "stopped" if told else "was gone")
 
     def _clear(self, record: Mapping[str, Any], pid: int | None) -> None:
-        """End what is left of it: that process and everything that carries its mark, or is in its cgroup."""
+        """End the process, and every other process that carries its mark or is in its cgroup."""
         process_tree.end_tree(pid, f"{MARK}={record['mark']}", grace_s=0)
         self._reap()
         folders = tuple(str(folder) for folder in record.get("cgroup", ()))
@@ -165,7 +165,7 @@ class ProcessRuntime:
             )
         finally:
             os.close(log)
-        popen.returncode = 0  # it is not waited for: without this Popen warns of a child left behind
+        popen.returncode = 0  # without this, Popen warns that the child was not waited for
         self._children[popen.pid] = component.name, mark
         limits = component.limits
         if group is not None:
@@ -176,13 +176,13 @@ class ProcessRuntime:
         return popen.pid
 
     def _found(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The record, with the number that its launcher did not live to write, if that process is there."""
+        """Return the record. If its launcher died before it wrote the PID, find the process by its mark."""
         if "pid" in record:
             return dict(record)
         mark = f"{MARK}={record['mark']}"
         for look in range(_LOOKS):
             for entry in process_table.entries():
-                # Its session's leader: what it started inherited the mark.
+                # The session's leader is the component: its children inherited the mark.
                 if entry.alive and entry.pid == entry.session and process_table.carries(entry.pid, mark):
                     return {**record, **process_identity.identity_of(entry.pid)}
             if look + 1 < _LOOKS:
@@ -190,8 +190,8 @@ class ProcessRuntime:
         return dict(record)
 
     def _reap(self, only: int | None = None) -> None:
-        """Take away those of our own that ended, or that one: a zombie would keep its number."""
-        known = self._children.copy()  # threads launch, look and stop at once
+        """Reap our children that ended, or only the given one: a zombie would keep its PID."""
+        known = self._children.copy()  # several threads may launch, look and stop at the same time
         for pid in known if only is None else {only} & known.keys():
             name, mark = known[pid]
             with contextlib.suppress(ChildProcessError):
@@ -199,7 +199,7 @@ class ProcessRuntime:
                 if code is None:
                     continue
                 told = {"mark": mark, "exit_code": code}
-                with contextlib.suppress(OSError):  # a full disk: then how it ended stays unknown
+                with contextlib.suppress(OSError):  # a full disk: its exit code stays unknown
                     fs.write_atomic(self._path(name, _EXIT), json.dumps(told).encode() + b"\n", sync=False)
             self._children.pop(pid, None)
 
@@ -232,15 +232,15 @@ class ProcessRuntime:
 
 
 def _group(component: ProcessSpec) -> cgroup_limits.LimitGroup | None:
-    """A cgroup with its limit of memory; None: it has none, or none can be had here."""
+    """Make a cgroup with the component's memory limit; None if it has no limit, or no cgroup can be made here."""
     if component.limits.memory_bytes is None:
         return None
     return cgroup_limits.make(processes=None, memory_bytes=component.limits.memory_bytes)
 
 
 def _bound(log: str) -> None:
-    """Set aside what is too long, and begin anew in the same file, which its writer has open: what it says between the
-    two calls is lost, and nothing else is."""
+    """Copy a log that is too long to `.1` and truncate it, because its writer keeps it open. Only output between these
+    two calls is lost."""
     if fs.lstat(log).st_size <= LOG_LIMIT:
         return
     fd = fs.open_append(log)
@@ -271,6 +271,6 @@ def _seen(record: Mapping[str, Any], *, alive: bool, exit_code: int | None = Non
 
 
 def _launches(record: Mapping[str, Any]) -> int:
-    """One, where an older farro wrote it."""
+    """Return the number of launches; 1 if an older farro wrote the record."""
     told = record.get("launches")
     return told if isinstance(told, int) else 1

@@ -1,7 +1,7 @@
 """Decide where a job goes next, from its task, its hops and its last result.
 
 The manager asks for every job; a worker asks if its role has the fast path, or if the manager is away and the config
-permits to bypass it.
+allows bypassing it.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def of_manager(claim: Claim) -> tuple[RouteDecision, WorkflowTask | None, Positi
 
 
 def result(claim: Claim, attempt: int) -> Mapping[str, Any]:
-    """result.json of an earlier attempt."""
+    """Read result.json of an earlier attempt."""
     return read_result(job_folder(claim), attempt)
 
 
 def drafts(claim: Claim, at: Position) -> tuple[Any, ...]:
-    """Return the prompts that an Architect who has just succeeded proposes."""
+    """Return the prompts that an Architect's successful attempt proposes."""
     if at.worked is None or answers.shape_of(at.worked.role) is not answers.Analysis:
         return ()
     found = (_answer(result(claim, at.worked.attempt)) or {}).get("prompts")

@@ -1,27 +1,26 @@
-"""The Runtime port: what starts long-running components and ends them. Guarantees in words; every adapter passes
-tests/contracts/test_runtime.py.
+"""The Runtime port: start and stop long-running components. Every adapter passes tests/contracts/test_runtime.py.
 
-Which components there are lives in a swarm's controller; when one is started again, in swarm.restarts. This knows none.
+The caller, such as a swarm's controller, decides which components run and when one is started again. Guarantees:
 
-- A component that was launched goes on when its launcher ends, and later launchers find it: nothing is known only
-  in memory. [test_a_component_outlives_its_launcher_and_is_adopted_by_the_next]
-- A launcher may die at any moment: what it had started is found and can be stopped; what it had not is not there.
+- A launched component outlives its launcher, and later launchers find it: no state is kept in memory alone.
+  [test_a_component_outlives_its_launcher_and_is_adopted_by_the_next]
+- A launcher may die at any moment: a component that it had started is found and can be stopped; if not, none exists.
   [test_a_launcher_that_dies_before_it_wrote_the_number_leaves_nothing_unknown]
-- One name is one component: launching one that lives is refused, also when two launch at once.
+- One name is one component: launching a live one is refused, also if two launch it at once.
   [test_one_name_is_one_component, test_two_launchers_at_once_start_it_once]
-- It lives when exactly that process does: number, start time and boot together, never a number alone.
+- A component is alive if exactly its process is: PID, start time and boot id are compared, never a PID alone.
   [test_a_reused_process_id_is_not_the_component]
-- Stopping is SIGTERM to its group, the grace, then SIGKILL to everything that it started, also what left its group.
+- Stopping sends SIGTERM to its group, and after the grace SIGKILL to all that it started, also outside its group.
   [test_a_component_that_ignores_signals_is_killed_with_its_process_tree,
   test_leftover_processes_end_with_their_component]
-- What one that died had started is ended before it is launched again.
+- The leftover processes of a dead component are ended before it is launched again.
   [test_leftover_processes_end_before_the_next_launch]
-- How it ended is known if its launcher saw it; it is never guessed. [test_the_exit_of_a_component_is_reported]
-- Limits hold for it and for what it starts. [test_memory_is_limited, test_processor_time_is_limited]
+- Its exit code is known only if its launcher saw it; it is never guessed. [test_the_exit_of_a_component_is_reported]
+- Limits apply to it and to all that it starts. [test_memory_is_limited, test_processor_time_is_limited]
 - Its log is kept, and bounded: `tidy`. [test_a_log_is_bounded_while_its_component_writes]
 
-A runtime of containers needs no more than this: `image` instead of `argv`, the environment, the limits; `log` is then
-where it copies what the container says.
+A container runtime can implement the same port: it uses `image` instead of `argv`, the environment and the limits, and
+copies the container's output to `log`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of an instance: part
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComponentLimits:
-    """What a component may use; None: what its launcher may."""
+    """The limits of a component; None: the launcher's own limit."""
 
     memory_bytes: int | None = None  # of all of its processes together where the machine can tell, else of each
     cpu_s: int | None = None  # seconds of CPU of a process; then it is ended
@@ -83,22 +82,21 @@ class Stopped:
 
 class Runtime(Protocol):
     def launch(self, component: ProcessSpec) -> ProcessView:
-        """Start it, detached. AlreadyRunning when it lives; InputError when it cannot be executed here, or its limits
-        cannot be set, and then nothing is left of it."""
+        """Start it, detached. AlreadyRunning: it is alive. InputError: it cannot be executed here, or its limits cannot
+        be set; then nothing of it is left."""
 
     def look(self, name: str) -> ProcessView | None:
-        """None: never launched here, or stopped since."""
+        """Return the component; None if it was never launched here, or was stopped since."""
 
     def list(self) -> Sequence[ProcessView]:
-        """Every component that was launched and not stopped, dead ones also, by name."""
+        """Return every component that was launched and not stopped, dead ones included, sorted by name."""
 
     def stop(self, names: Sequence[str], grace_s: float = STOP_S) -> Sequence[Stopped]:
-        """End them, all at once, in `grace_s`; after that by force. Their records go. Names that are unknown are left
-        out of the answer."""
+        """Stop them all at once, after `grace_s` by force, and remove their records. The answer omits unknown names."""
 
     def kill(self, name: str) -> bool:
-        """End one that hangs, by force, with all that it started; whether it lived. Its record stays, as of any that
-        died: its next launch is counted. [test_a_killed_component_is_seen_as_dead]"""
+        """Kill a component that hangs, with all that it started; return whether it was alive. Its record stays, so that
+        its next launch is counted. [test_a_killed_component_is_seen_as_dead]"""
 
     def tidy(self) -> None:
-        """Keep the logs within bounds. Call it now and then; any number of processes may."""
+        """Bound the size of the logs. Call it now and then, from any number of processes."""

@@ -40,7 +40,7 @@ WantedBy=default.target
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Units:
-    """What one root has: file name → text, and the names that are started (a template's with its instances)."""
+    """The units of one root: file name → text, and the names to start (of a template, with its instances)."""
 
     files: dict[str, str]
     started: tuple[str, ...]
@@ -48,7 +48,7 @@ class Units:
 
 @dataclass(kw_only=True, slots=True)
 class ServiceChanges:
-    """What was done, and what the user still has to do."""
+    """The result of an install or removal, and the commands that are left to the user."""
 
     written: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -57,11 +57,11 @@ class ServiceChanges:
 
 
 def units(root: str, *, roles: Sequence[str], workers: int, python: str, path: str, store: str | None = None) -> Units:
-    """The units of a root, with absolute paths of this interpreter."""
+    """Return the units of a root, with absolute paths of this interpreter."""
     if any(not char.isprintable() for char in root + python):
         raise InputError("a path with control characters in it cannot stand in a systemd unit; move the root")
     name = f"farro-{slug(root)}"
-    # -P: the folder that it starts in must not shadow the program, should it hold something called farro.
+    # -P: a file called farro in the working directory must not shadow the program.
     where = [] if store is None else ["--store", _quoted(store)]
     start = [_quoted(python, program=True), "-P", "-m", "farro"]
 
@@ -80,7 +80,7 @@ def units(root: str, *, roles: Sequence[str], workers: int, python: str, path: s
         "worker of %i",
         *("worker", "--role", "%i", "--workers", str(workers)),
         more=f"{_ROLES}{' '.join(roles)}\n",
-        service="Delegate=yes\n",  # a worker keeps what it starts in a cgroup of its own
+        service="Delegate=yes\n",  # a worker makes cgroups for the processes that it starts
     )
     files = {
         f"{name}-worker@.service": worker,
@@ -92,7 +92,7 @@ def units(root: str, *, roles: Sequence[str], workers: int, python: str, path: s
 
 
 def slug(root: str) -> str:
-    """A name for a root: readable, and another for every root."""
+    """Return a readable name that is unique for the root."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "-", os.path.basename(root)).strip("-")[:24] or "root"
     return f"{plain}-{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}"
 
@@ -102,13 +102,13 @@ def _percent(text: str) -> str:
 
 
 def _quoted(text: str, *, expands: bool = True, program: bool = False) -> str:
-    """One word for systemd. `$` is doubled where variables are expanded: in arguments, not in the program's path."""
+    """Quote a word for systemd. `$` is doubled where variables are expanded: in arguments, not in the program's path."""
     text = _percent(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text.replace("$", "$$") if expands and not program else text}"'
 
 
 def install(folder: str, wanted: Units) -> ServiceChanges:
-    """Write what is new or changed, and start it. Safe to repeat."""
+    """Write new and changed units, and start them. Safe to repeat."""
     done = ServiceChanges()
     for name in wanted.files:
         if not _is_ours(f"{folder}/{name}"):
@@ -129,7 +129,7 @@ def install(folder: str, wanted: Units) -> ServiceChanges:
 
 
 def uninstall(folder: str, root: str) -> ServiceChanges:
-    """Stop and remove what `install` made for this root, and nothing else."""
+    """Stop and remove the units that `install` wrote for this root, and no others."""
     done = ServiceChanges()
     prefix = f"farro-{slug(root)}-"
     names = [f"{prefix}{part}.service" for part in ("worker@", "watchdog", "manager")]
@@ -138,7 +138,7 @@ def uninstall(folder: str, root: str) -> ServiceChanges:
         return done
     started = _started(folder, ours)
     _order(done, [["stop", *started]] if started else [])
-    for name in started:  # what `enable` made; by ourselves, so that it is gone also where systemd cannot be asked
+    for name in started:  # the link of `enable`; removed here, so that it also goes if systemd is unreachable
         link = f"{folder}/default.target.wants/{name}"
         if os.path.islink(link):
             fs.unlink(link)
@@ -150,7 +150,7 @@ def uninstall(folder: str, root: str) -> ServiceChanges:
 
 
 def status(folder: str, root: str) -> list[dict[str, str]]:
-    """Every unit of this root that is installed, and what systemd says of it."""
+    """Return every installed unit of this root with its state according to systemd."""
     prefix = f"farro-{slug(root)}-"
     files = [f"{prefix}{part}.service" for part in ("worker@", "watchdog", "manager")]
     started = _started(folder, [name for name in files if fs.exists(f"{folder}/{name}")])
@@ -164,7 +164,7 @@ def status(folder: str, root: str) -> list[dict[str, str]]:
 
 
 def _started(folder: str, names: Sequence[str] | dict[str, str]) -> list[str]:
-    """The units that these files stand for; a template's roles are in its head."""
+    """Return the units that these files define; the head of a template lists its roles."""
     found: list[str] = []
     for name in names:
         text = _read(f"{folder}/{name}")
@@ -180,7 +180,7 @@ def _started(folder: str, names: Sequence[str] | dict[str, str]) -> list[str]:
 
 
 def _order(done: ServiceChanges, orders: Sequence[Sequence[str]]) -> None:
-    """Ask systemd; what it cannot be asked, or refuses, is left to the person."""
+    """Run systemctl; commands that cannot run or fail are left to the user."""
     if done.why is None and orders:
         done.why = systemd.unavailable()
     for order in orders:
@@ -193,7 +193,7 @@ def _order(done: ServiceChanges, orders: Sequence[Sequence[str]]) -> None:
 
 
 def _is_ours(path: str) -> bool:
-    """Absent, or made by us."""
+    """Return whether the file is absent or was written by farro."""
     text = _read(path)
     return text.startswith(MARK) if text is not None else not fs.exists(path)
 

@@ -28,11 +28,11 @@ from farro.worker.idle_wait import IdleWait
 from farro.worker.perform import Performer
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
-STINT_S = 0.005  # how long a slot works before others of its process have a turn, if it never has to wait
+STINT_S = 0.005  # how long a slot works without waiting before it lets other slots of its process work
 ROW = 16  # jobs that a slot claims and commits together at most …
 ROW_S = 0.02  # … and about how long that may take
 NOTHING: Mapping[str, Any] = {}
-CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
+CHANGED = "job status changed"  # the fields that a slot logs of each committed job
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 
@@ -43,12 +43,12 @@ class Turn(Enum):
 
 
 class Until(Protocol):
-    """When a slot ends by itself."""
+    """Decide when a slot ends without being stopped."""
 
     patience_s: float  # how long an idle slot waits at most before it asks again
 
     def over(self, turn: Turn) -> bool:
-        """Asked after each turn."""
+        """Return whether the slot ends. Called after each turn."""
 
 
 class Never:
@@ -110,7 +110,7 @@ class Slot:
 
     def leave(self) -> None:
         claims, self._next = self._next, None
-        if claims:  # for a turn that does not come
+        if claims:  # claimed for a turn that will not happen
             with contextlib.suppress(FarroError, OSError):  # recovery finds them
                 self._hand_back(claims)
         agent, self._agent = self._agent, None
@@ -135,7 +135,7 @@ class Slot:
         try:
             while claims and not (number > 1 and self._stop.requested):
                 small = self._go_on(agent, claims, ended) and small
-            # Without the last commit: where that takes long, to commit several at once is what helps.
+            # Not counting the last commit: if commits are slow, larger batches help.
             now_s = self._clock.monotonic_s()
             took_s = now_s - began_s
             if took_s >= ROW_S:
@@ -159,7 +159,7 @@ class Slot:
         return Turn.WORKED
 
     def _gather(self, took_s: float) -> None:
-        """Jobs come in a stream: wait for more of them, before the next claim."""
+        """Wait for more jobs before the next claim, if they come in a stream."""
         self._turns.hold(self._gathering.wait_s(took_s))
 
     def _claimed(self, agent: Agent) -> list[Claim]:
@@ -178,9 +178,11 @@ class Slot:
         return claims
 
     def _go_on(self, agent: Agent, claims: deque[Claim], ended: list[tuple[Claim, Outcome]]) -> bool:
-        """Perform the next of them: as many as are over in a moment, or else one. What is over already does not wait
-        for one that takes longer, and what is not begun is not kept from others meanwhile. Whether it was such a row:
-        else it is no use to claim several."""
+        """Perform the next claims: as many small jobs as possible in one batch, or else one job.
+
+        Before a job that takes longer, the finished ones are committed, and those not begun are released to other
+        workers. Returns whether there was a batch: if not, claiming several jobs is useless.
+        """
         row = [] if self._stop.requested else self._performer.run_batch(claims)
         begun: list[tuple[Claim, BegunCall | None]] = []
         for came in row:
@@ -198,7 +200,7 @@ class Slot:
         return bool(row)
 
     def _perform(self, agent: Agent, claim: Claim, begun: BegunCall | None) -> None:
-        """One job, watched, to its end."""
+        """Perform one job to its end, with heartbeats, and commit it."""
         try:
             if begun is None or begun.run.exit is None:
                 self._say()
@@ -219,8 +221,8 @@ class Slot:
     def _settle(
         self, agent: Agent, ended: list[tuple[Claim, Outcome]], claims: deque[Claim], *, ahead: bool = False
     ) -> None:
-        """Commit what is over, and hand back what was not begun. `ahead`: claim for the next turn, where that is no
-        trip of its own."""
+        """Commit the finished jobs, and release those that were not begun. `ahead`: claim for the next turn, if the
+        store can do it in the same request."""
         if claims:
             waiting = list(claims)
             claims.clear()
@@ -294,7 +296,7 @@ class Slot:
             self.leave()
 
     def _rung(self, until: Until) -> Turn:
-        """As `_waited`, where the store itself waits: what has come is claimed for the next turn."""
+        """Wait like `_waited` in a store that can wait and claim in one request; the claims are for the next turn."""
         agent, one_trip = self.join(), self._one_trip
         assert one_trip is not None
         patience_s = min(until.patience_s, self._idle_s)
@@ -305,7 +307,7 @@ class Slot:
         return Turn.IDLE
 
     def _waited(self, cursor: int, until: Until) -> int:
-        """Until something comes, or for as long as an idle slot waits."""
+        """Wait until the queue changes, or for as long as an idle slot waits; return the new cursor."""
         patience_s = self._patience_s(until)
         try:
             seen = self._idle_wait.wait(
@@ -319,8 +321,8 @@ class Slot:
             return cursor
 
     def _stint(self, until: Until) -> tuple[Turn, bool]:
-        """Turns for a moment, while there is work: the last of them, and whether it is over. To let another slot work
-        after every job, however small, costs more than a small job."""
+        """Do turns for a moment while there is work; return the last one, and whether `until` is over. Switching to
+        another slot after every job would cost more than a small job."""
         self._end_s = self._clock.monotonic_s() + STINT_S
         while True:
             turn = self._safely(self.run_once)

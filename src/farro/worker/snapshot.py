@@ -21,11 +21,11 @@ from farro.jobs import ids
 from farro.lazy_dataclass import dataclass, field
 from farro.roles import policy
 
-TASK_FILES = task_snapshot.NAMES  # the first that there is
+TASK_FILES = task_snapshot.NAMES  # the first existing one is used
 KEPT = "jobs/.snapshots"
 _LIMIT = 4 << 20  # bytes of one file
 _FEW = 64  # slots claim at most so many at once
-_LOOK_S = 1.0  # how old a look may be for jobs that keep the hash alone: they come by the thousand
+_LOOK_S = 1.0  # how old a snapshot may be for jobs that only keep its hash: they come by the thousand
 
 _Seen = tuple[tuple[int, int, int] | None, ...]
 
@@ -35,7 +35,7 @@ class Snapshot:
     """The files by name, and their version."""
 
     files: Mapping[str, bytes]
-    unreadable: tuple[str, ...]  # those that are there and cannot be read, with the reason
+    unreadable: tuple[str, ...]  # existing files that cannot be read, with the reason
     sha256: str
     version: str  # <semver of the role's policy>+<12 digits of the hash>
 
@@ -101,8 +101,8 @@ class Snapshots:
         copies = []
         for name, text in snapshot.files.items():
             copy = self._kept(text)
-            # A copy where the one that is kept has no more names left: after so many jobs nobody could be asked any
-            # more. [test_a_snapshot_that_has_all_the_names_that_it_may_have_is_copied]
+            # Copy the file if it has the maximum number of hard links: else no further job could run an agent.
+            # [test_a_snapshot_that_has_all_the_names_that_it_may_have_is_copied]
             copies += [f"{home}/{name}" for home in homes if links.stand(copy, f"{home}/{name}")]
         for name in fs.listdir(homes[1]):
             if name not in snapshot.files and name not in TASK_FILES:
@@ -111,7 +111,7 @@ class Snapshots:
             fs.sync_all([*copies, kept, *homes, attempt_folder, job_folder])
 
     def keep_task(self, task_id: str, job_folder: str) -> None:
-        """The task that a job follows, as it is when the job is first claimed, and for all of its hops.
+        """Copy the task of a job at its first claim; the copy is used for all of the job's hops.
         [test_a_task_that_changes_meanwhile_does_not_affect_the_job]"""
         kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{SNAPSHOT}"
         if any(fs.exists(f"{home}/{name}") for name in TASK_FILES):
@@ -130,7 +130,7 @@ class Snapshots:
             fs.sync_all([*([f"{home}/{name}"] if copied else []), kept, home, job_folder])
 
     def _kept(self, text: bytes) -> str:
-        """The one copy of that content."""
+        """Return the path of the one copy of that content."""
         copy = f"{self.root}/{KEPT}/{sha256(text).hexdigest()}"
         if not fs.exists(copy):
             fs.write_atomic(copy, text, sync=self.durable)

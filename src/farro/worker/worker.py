@@ -53,7 +53,7 @@ class Worker:
         self._stop.request(grace_s)
 
     def run(self) -> None:
-        """Return when told to stop, or when `until` says that it is over; raise what ended a slot."""
+        """Return when stopped or when `until` is over; raise the error that ended a slot."""
         self.start()
         self.wait()
 
@@ -70,7 +70,7 @@ class Worker:
             thread.start()
 
     def wait(self) -> None:
-        """Return when every slot has ended; raise what ended one."""
+        """Return when every slot has ended; raise the error that ended one."""
         poll = waiting.poller(self._ended.fd, self._stop.fd)
         told = False
         with signals.wakeup() as fd:

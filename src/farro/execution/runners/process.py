@@ -1,10 +1,9 @@
-"""The process runner: one child process for each job, `farro run-job`. Whatever the job's code does to its process, the
-worker lives.
+"""The process runner: one child process for each job, `farro run-job`. No crash of the job's code can end the worker.
 
 The worker alone holds the lease, heartbeats and commits: the child leaves its outcome in a file (hand_off).
 
 - The child carries the claim's marker in its environment, as every step does: kill and recovery find it (R6).
-- It is told to stop through its standard input, and learns from the end of that input that its worker is dead.
+- The worker sends a stop through the child's standard input; the end of that input means that the worker is dead.
 - Its output goes through a pipe into the attempt's runner.log, which is bounded.
 - It is not forked from the worker: a fork of a process with threads inherits their locks, and the job would share its
   worker's memory, modules and open files. Measured: docs/decisions/a-runner-is-a-new-interpreter.md.

@@ -1,7 +1,7 @@
 """Run one attempt of one job in a runner process: `farro run-job`, started by a worker.
 
 Reads its order and the worker's messages from standard input, runs the plan, leaves the outcome in the attempt's folder
-and exits. It claims, heartbeats and commits nothing: that is the worker's.
+and exits. Only the worker claims, heartbeats and commits.
 
 The worker's end of standard input closes when the worker dies. Then no process waits for this job any more, and another
 worker will get it: the runner ends what it started and itself. One that cannot (a tool holds the interpreter in C) is
