@@ -237,7 +237,7 @@ class ProcessWatch:
 
 
 class _Hurried(Exception):
-    """The grace of a step that is being ended is cut short."""
+    """Report that the grace of a step that is being ended was cut short."""
 
 
 def _next_s(one: WatchedTry) -> float:

@@ -104,7 +104,7 @@ def _on_a_thread_of_its_own(
             except OSError as error:
                 raise RightsNotDropped(str(error)) from error
             came.append(fork())
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
             failed.append(error)
 
     thread = threading.Thread(target=run, name="confined")

@@ -102,7 +102,7 @@ def _percent(text: str) -> str:
 
 
 def _quoted(text: str, *, expands: bool = True, program: bool = False) -> str:
-    """Quote a word for systemd. `$` is doubled where variables are expanded: in arguments, not in the program's path."""
+    """Quote a word for systemd. `$` is doubled where variables are expanded: in arguments, not in the program path."""
     text = _percent(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text.replace("$", "$$") if expands and not program else text}"'
 

@@ -32,7 +32,7 @@ STINT_S = 0.005  # how long a slot works without waiting before it lets other sl
 ROW = 16  # jobs that a slot claims and commits together at most …
 ROW_S = 0.02  # … and about how long that may take
 NOTHING: Mapping[str, Any] = {}
-CHANGED = "job status changed"  # the fields that a slot logs of each committed job
+CHANGED = "job status changed"  # the message that a slot logs for each committed job
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 
