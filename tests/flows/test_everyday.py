@@ -44,7 +44,7 @@ def test_a_command_is_queued_and_runs_where_it_was_typed(farro: Program) -> None
     assert prompt(farro, job_id)["name"] == "sh -c 'pwd > where'"
 
 
-def test_a_command_keeps_its_options_and_farros(farro: Program) -> None:
+def test_options_before_the_dashes_are_farros_and_later_ones_the_commands(farro: Program) -> None:
     job_id = queued(
         farro, "--id", "mine", "--role", "CodeReviewer", "--tag", "gpu", "--tag", "big", "--priority", "P1",
         "--timeout", "1h30m", "--cwd", "/", "--env", "A=1", "--", "grep", "--id", "x", "--", "-",
@@ -67,7 +67,7 @@ def test_a_command_keeps_its_options_and_farros(farro: Program) -> None:
     }
 
 
-def test_a_command_makes_the_persons_own_root_when_there_is_none(empty: Program) -> None:
+def test_enqueue_creates_the_personal_root_when_no_root_exists(empty: Program) -> None:
     empty.run("enqueue", "--", "true", code=0)
     assert empty.run("worker", "--drain", code=0)
     assert [job["status"] for job in empty.run("ls", "--json", code=0).json["jobs"]] == ["succeeded"]
@@ -103,7 +103,7 @@ def test_options_apply_to_a_plan_as_well(farro: Program) -> None:
         ({"id": "me", "metadata": {"after": ["me"]}}, [], "metadata.after[0]: me cannot run after itself"),
     ],
 )
-def test_a_plan_that_says_otherwise_is_refused_with_the_place(
+def test_plan_that_contradicts_an_option_is_refused_with_its_position(
     farro: Program, plan: dict[str, Any], args: list[str], said: str
 ) -> None:
     queued(farro, "--id", "ok", "--", "true")
@@ -112,7 +112,7 @@ def test_a_plan_that_says_otherwise_is_refused_with_the_place(
     assert told.startswith("farro: <stdin>:"), told
 
 
-def test_steps_that_say_otherwise_are_refused_with_the_place(farro: Program) -> None:
+def test_steps_that_contradict_an_option_are_refused_with_their_position(farro: Program) -> None:
     plan = steps(["true"])
     plan["steps"][0].update(cwd="/tmp", env={"A": "1"})
     told = refused(farro, "-", "--cwd", ".", "--env", "A=2", stdin=json.dumps(plan))
@@ -120,7 +120,7 @@ def test_steps_that_say_otherwise_are_refused_with_the_place(farro: Program) -> 
     assert 'steps[0].env.A: is "1", but --env says "2"' in told
 
 
-def test_a_forgotten_dash_dash_is_told(farro: Program) -> None:
+def test_missing_double_dash_is_reported_with_the_right_command(farro: Program) -> None:
     assert "make: no such file. To queue a command write: farro enqueue -- make" in refused(farro, "make")
     assert "to queue a command write: farro enqueue -- make test" in refused(farro, "make", "test")
     assert "there is no command after --" in refused(farro, "--")
@@ -131,7 +131,7 @@ def test_a_forgotten_dash_dash_is_told(farro: Program) -> None:
 # --- start times -------------------------------------------------------------------------------------------------
 
 
-def test_a_delayed_command_waits_for_its_time(farro: Program) -> None:
+def test_delayed_command_waits_for_its_start_time(farro: Program) -> None:
     job_id = queued(farro, "--delay", "1s", "--", "true")
     before = farro.job(job_id)
     assert before["not_before"] > before["created_at"]
@@ -141,7 +141,7 @@ def test_a_delayed_command_waits_for_its_time(farro: Program) -> None:
     assert told["first_claimed_at"] >= before["not_before"]
 
 
-def test_a_time_may_be_local_or_name_its_zone(farro: Program) -> None:
+def test_start_time_may_be_local_or_name_its_zone(farro: Program) -> None:
     env = {"TZ": "Asia/Tokyo"}
     told = farro.run("enqueue", "--at", "2126-11-16T09:00", "--", "true", env=env, code=0).out.strip()
     assert farro.job(told)["not_before"] == "2126-11-16T00:00:00.000Z"
@@ -171,14 +171,14 @@ def test_a_time_may_be_local_or_name_its_zone(farro: Program) -> None:
         (("--id", "me", "--after", "me"), "--after: me cannot run after itself"),
     ],
 )
-def test_mistakes_are_told(farro: Program, args: tuple[str, ...], said: str) -> None:
+def test_mistakes_are_reported(farro: Program, args: tuple[str, ...], said: str) -> None:
     assert said in refused(farro, *args, "--", "true")
 
 
 # --- priorities --------------------------------------------------------------------------------------------------
 
 
-def test_urgent_jobs_are_worked_first(farro: Program) -> None:
+def test_urgent_jobs_run_first(farro: Program) -> None:
     for name in ("P3", "P2", "P0", "P1"):
         queued(farro, "--priority", name, "--", "sh", "-c", f"echo {name} >> order")
     queued(farro, "--", "sh", "-c", "echo plain >> order")
@@ -199,7 +199,7 @@ farro worker --drain > log
 """
 
 
-def test_a_friendly_chain(farro: Program) -> None:
+def test_chained_jobs_run_in_order_and_a_failure_kills_the_rest(farro: Program) -> None:
     env = {**farro.env, "PATH": os.pathsep.join((os.path.dirname(sys.executable), farro.env["PATH"]))}
     subprocess.run(["bash", "-c", CHAIN], cwd=farro.path, env=env, check=True, timeout=PATIENCE_S)
     assert (farro.path / "order").read_text().split() == ["build", "test", "done"]
@@ -214,7 +214,7 @@ def test_a_friendly_chain(farro: Program) -> None:
     assert "still waiting" not in (farro.path / "log").read_text()
 
 
-def test_a_draining_worker_waits_for_what_another_role_still_does(farro: Program) -> None:
+def test_draining_worker_waits_for_a_dependency_of_another_role(farro: Program) -> None:
     review = queued(
         farro, "--role", "CodeReviewer", "--", "sh", "-c", "touch started; while [ ! -e go ]; do sleep 0.02; done"
     )
@@ -230,7 +230,7 @@ def test_a_draining_worker_waits_for_what_another_role_still_does(farro: Program
     other.end()
 
 
-def test_several_may_be_named_at_once(farro: Program) -> None:
+def test_after_takes_several_jobs(farro: Program) -> None:
     a, b, c = (queued(farro, "--", "true") for _ in range(3))
     last = queued(farro, "--after", f"{a},{b}", "--after", c, "--", "true")
     assert farro.job(last)["waits_for"] == [a, b, c]
@@ -239,7 +239,7 @@ def test_several_may_be_named_at_once(farro: Program) -> None:
     assert farro.status(last) == "succeeded"
 
 
-def test_a_job_to_run_after_may_be_named_by_its_beginning(farro: Program) -> None:
+def test_after_accepts_the_beginning_of_an_id(farro: Program) -> None:
     for name in ("build-1", "build-2", "tests"):
         queued(farro, "--id", name, "--", "true")
     chained = ("--id", "last", "--after", "tes", "--after-any", "build-2", "--", "true")
@@ -249,7 +249,7 @@ def test_a_job_to_run_after_may_be_named_by_its_beginning(farro: Program) -> Non
     assert "did you mean tests?" in refused(farro, "--after", "test-s", "--", "true")
 
 
-def test_what_failed_is_refused_and_any_end_is_not(farro: Program) -> None:
+def test_after_refuses_a_failed_job_and_after_any_accepts_it(farro: Program) -> None:
     bad = queued(farro, "--", "false")
     farro.worked()
     told = refused(farro, "--after", bad, "--", "true", code=3)
@@ -258,7 +258,7 @@ def test_what_failed_is_refused_and_any_end_is_not(farro: Program) -> None:
     assert farro.status(queued(farro, "--after-any", bad, "--", "true")) == "queued"
 
 
-def test_a_waiting_job_may_be_killed_and_what_waits_for_it_follows(farro: Program) -> None:
+def test_killing_a_waiting_job_kills_its_dependents(farro: Program) -> None:
     a = queued(farro, "--", "true")
     b = queued(farro, "--after", a, "--", "true")
     c = queued(farro, "--after", b, "--", "true")
@@ -266,7 +266,7 @@ def test_a_waiting_job_may_be_killed_and_what_waits_for_it_follows(farro: Progra
     assert [farro.status(job_id) for job_id in (a, b, c)] == ["queued", "killed", "killed"]
 
 
-def test_lines_of_one_file_may_run_after_earlier_ones(farro: Program) -> None:
+def test_job_of_a_batch_may_depend_on_an_earlier_line(farro: Program) -> None:
     lines = [
         shell("echo a >> order", id="a"),
         shell("echo b >> order", id="b", metadata={"after": ["a"]}),
@@ -283,7 +283,7 @@ def test_lines_of_one_file_may_run_after_earlier_ones(farro: Program) -> None:
     assert "no job a2" in told
 
 
-def test_a_watchdog_unblocks_what_a_dead_worker_left(farro: Program) -> None:
+def test_watchdog_unblocks_dependents_that_a_dead_worker_left_waiting(farro: Program) -> None:
     """As if the worker had died between its commit and its look at the index."""
     a = queued(farro, "--", "true")
     b = queued(farro, "--after", a, "--", "true")

@@ -32,14 +32,14 @@ def test_every_command_has_help_with_root_and_json(empty: Program, command: str)
     assert listing(empty.path) == {}
 
 
-def test_a_misspelt_command_is_corrected(empty: Program) -> None:
+def test_misspelt_command_gets_a_suggestion(empty: Program) -> None:
     assert "did you mean `farro enqueue`?" in empty.run("enque", code=2).err
     assert "did you mean `farro service install`?" in empty.run("service", "instal", code=2).err
     assert "no command 'ls'; `farro schedules --help` lists the commands" in empty.run("schedules", "ls", code=2).err
     assert "`farro --help` lists the commands" in empty.run("frobnicate", code=2).err
 
 
-def test_init_says_what_it_made_and_can_be_repeated(empty: Program) -> None:
+def test_init_lists_what_it_made_and_can_be_repeated(empty: Program) -> None:
     assert "is a farro root now" in empty.run("init", code=0).out
     before = listing(empty.path)
     assert "nothing was missing" in empty.run("init", code=0).out
@@ -47,7 +47,7 @@ def test_init_says_what_it_made_and_can_be_repeated(empty: Program) -> None:
     assert listing(empty.path) == before
 
 
-def test_init_makes_again_what_is_missing_and_keeps_what_a_person_wrote(farro: Program) -> None:
+def test_init_restores_missing_files_and_keeps_edited_ones(farro: Program) -> None:
     (farro.path / "AGENTS.md").write_text("mine")
     (farro.path / "jobs/stale").rmdir()
     assert farro.run("ls", code=2).err.startswith(
@@ -57,7 +57,7 @@ def test_init_makes_again_what_is_missing_and_keeps_what_a_person_wrote(farro: P
     assert (farro.path / "AGENTS.md").read_text() == "mine"
 
 
-def test_init_makes_the_folder_and_what_is_above_it(empty: Program) -> None:
+def test_init_creates_the_folder_and_its_parents(empty: Program) -> None:
     told = empty.run("init", "--root", "a/b/c", "--json", code=0).json
     assert told["root"] == str(empty.path / "a/b/c")
     assert empty.run("ls", "--root", "a/b/c", code=0).out.startswith("no jobs")
@@ -71,7 +71,7 @@ def test_a_root_is_found_from_below_and_from_the_environment(farro: Program) -> 
     assert "one" in farro.run("ls", "--root", farro.path.name, cwd=farro.path.parent, code=0).out
 
 
-def test_plans_come_from_a_file_from_stdin_and_many_from_one_file(farro: Program) -> None:
+def test_plans_are_read_from_a_file_from_stdin_and_many_from_one_file(farro: Program) -> None:
     plan = json.dumps(steps(["echo", "hi"]))
     (farro.path / "plan.json").write_text(plan)
     (farro.path / "many.ndjson").write_text(f"{plan}\n\n{plan}\n")
@@ -100,7 +100,7 @@ def test_a_yaml_plan_is_a_plan(farro: Program) -> None:
     assert (farro.folder(job_id) / "attempts/0001/steps/count/stdout").read_text().strip() == "2"
 
 
-def test_a_chosen_id_twice_is_one_job_and_other_content_is_refused(farro: Program) -> None:
+def test_repeated_id_is_one_job_and_other_content_is_refused(farro: Program) -> None:
     assert farro.enqueue(steps(["true"]), "--id", "mine") == "mine"
     before = listing(farro.path)
     assert farro.enqueue(steps(["true"]), "--id", "mine") == "mine"
@@ -112,7 +112,7 @@ def test_a_chosen_id_twice_is_one_job_and_other_content_is_refused(farro: Progra
     assert farro.status("mine") == "succeeded"
 
 
-def test_what_is_submitted_again_is_told_for_what_it_is(farro: Program) -> None:
+def test_repeated_submission_is_reported_with_ignored_options(farro: Program) -> None:
     def again(*more: str) -> str:
         done = farro.call("enqueue", "--id", "mine", *more, "--", "true", code=0)
         assert done.out == "mine\n"
@@ -130,7 +130,7 @@ def test_what_is_submitted_again_is_told_for_what_it_is(farro: Program) -> None:
     )
 
 
-def test_ls_tells_what_jobs_do_in_the_order_in_which_they_were_made(farro: Program) -> None:
+def test_ls_lists_jobs_in_order_of_creation(farro: Program) -> None:
     farro.call("enqueue", "--id", "z-first", "--", "echo", "one two", code=0)
     farro.enqueue(steps(["true"], ["false"]), "--id", "m-second")
     farro.worked()
@@ -154,7 +154,7 @@ def test_a_plan_on_standard_input_may_be_yaml(farro: Program) -> None:
     assert "not JSON" in farro.call("enqueue", "-", stdin="what is this", code=2).err
 
 
-def test_several_plan_files_are_a_job_each_or_none_is_queued(farro: Program) -> None:
+def test_several_plan_files_are_queued_all_or_none(farro: Program) -> None:
     for name in ("a", "b"):
         (farro.path / f"{name}.json").write_text(json.dumps(steps(["echo", name], id=name)))
     (farro.path / "bad.yaml").write_text("steps:\n- comand: echo\n")
@@ -169,7 +169,7 @@ def test_several_plan_files_are_a_job_each_or_none_is_queued(farro: Program) -> 
     assert "farro enqueue -- a.json gone" in farro.run("enqueue", "a.json", "gone", code=2).err
 
 
-def test_ls_and_show_tell_a_person_and_a_program_the_same(farro: Program) -> None:
+def test_ls_and_show_agree_as_text_and_as_json(farro: Program) -> None:
     farro.enqueue(steps(["echo", "hi"]), "--id", "good")
     farro.enqueue(shell("echo partial; echo reason >&2; exit 3"), "--id", "bad")
     assert re.search(r"^good +Runner +queued +0 ", farro.run("ls", code=0).out, re.MULTILINE)
@@ -190,7 +190,7 @@ def test_ls_and_show_tell_a_person_and_a_program_the_same(farro: Program) -> Non
     assert details["message"] == (farro.folder("bad") / "error.md").read_text()
 
 
-def test_ls_can_be_narrowed(farro: Program) -> None:
+def test_ls_filters_jobs(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "ends")
     farro.worked()
     farro.enqueue(steps(["true"]), "--id", "waits")
@@ -207,7 +207,7 @@ def test_ls_can_be_narrowed(farro: Program) -> None:
     assert "no role Nobody here" in farro.run("ls", "--role", "Nobody", code=2).err
 
 
-def test_a_pipeline_hands_bytes_on_and_a_failure_halts_it(farro: Program) -> None:
+def test_pipeline_passes_bytes_on_and_stops_at_a_failure(farro: Program) -> None:
     plan = steps(["seq", "1", "50000"], ["sort", "-rn"], ["head", "-n", "2"])
     plan["steps"][1]["input_from_step"] = 1
     plan["steps"][2]["input_from_step"] = 2
@@ -266,7 +266,7 @@ def test_jobs_with_tags_wait_for_a_worker_that_offers_them(farro: Program) -> No
 
 
 @pytest.mark.parametrize("work", [False, True], ids=["queued", "finished"])
-def test_an_id_whose_job_was_removed_by_hand_is_not_acknowledged(farro: Program, work: bool) -> None:
+def test_id_of_a_job_removed_by_hand_is_not_acknowledged(farro: Program, work: bool) -> None:
     farro.run("enqueue", "--id", "mine", "--", "true", code=0)
     if work:
         farro.run("worker", "--drain", code=0)

@@ -33,7 +33,7 @@ def at_terminal(farro: Program, *args: str) -> str:
     return said.decode().replace("\r\n", "\n")
 
 
-def test_both_streams_of_all_steps_in_their_order(farro: Program) -> None:
+def test_logs_print_both_streams_of_all_steps_in_order(farro: Program) -> None:
     farro.enqueue(steps(["sh", "-c", "echo one; echo oops >&2"], ["echo", "two"]), "--id", "job")
     farro.worked()
     assert farro.call("logs", "job", code=0).out == "one\noops\ntwo\n"
@@ -45,7 +45,7 @@ def test_both_streams_of_all_steps_in_their_order(farro: Program) -> None:
     assert "there is 1" in farro.call("logs", "job", "--attempt", "2", code=2).err
 
 
-def test_bytes_go_through_as_they_are(farro: Program) -> None:
+def test_logs_pass_bytes_unchanged(farro: Program) -> None:
     data = bytes(range(256)) * 40
     (farro.path / "data").write_bytes(data)
     farro.enqueue(shell("cat data"), "--id", "job")
@@ -55,7 +55,7 @@ def test_bytes_go_through_as_they_are(farro: Program) -> None:
     assert list(told[0]) == ["step", "stream", "base64", "truncated"]
 
 
-def test_the_last_lines_of_all_steps_together(farro: Program) -> None:
+def test_tail_counts_the_lines_of_all_steps_together(farro: Program) -> None:
     farro.enqueue(steps(["seq", "100000"], ["sh", "-c", "echo a; printf b"]), "--id", "job")
     farro.worked()
     for count, wanted in ((0, ""), (1, "b"), (2, "a\nb"), (4, "99999\n100000\na\nb"), (3, "100000\na\nb")):
@@ -65,7 +65,7 @@ def test_the_last_lines_of_all_steps_together(farro: Program) -> None:
     assert whole.count("\n") == 100_001
 
 
-def test_the_last_lines_of_gigabytes_are_read_from_the_end(farro: Program) -> None:
+def test_tail_of_gigabytes_is_read_from_the_end(farro: Program) -> None:
     farro.enqueue(shell("echo begin"), "--id", "job")
     farro.worked()
     stdout = farro.folder("job") / "attempts/0001/steps/1/stdout"
@@ -76,7 +76,7 @@ def test_the_last_lines_of_gigabytes_are_read_from_the_end(farro: Program) -> No
     assert raw(farro, "logs", "job", "--tail", "2", "--stdout") == b"almost\nthe end\n"
 
 
-def test_at_a_terminal_steps_have_headlines_and_cannot_steer_it(farro: Program) -> None:
+def test_logs_at_a_terminal_have_headlines_and_escape_control_characters(farro: Program) -> None:
     farro.enqueue(
         steps(["printf", r"\033]0;owned\007\033[31mred\033[0m\n"], ["sh", "-c", "printf open; echo oops >&2"]),
         "--id",
@@ -92,7 +92,7 @@ def test_at_a_terminal_steps_have_headlines_and_cannot_steer_it(farro: Program) 
     )
 
 
-def test_a_reader_that_leaves_early_is_quiet(farro: Program) -> None:
+def test_logs_into_a_closed_pipe_print_no_error(farro: Program) -> None:
     farro.enqueue(steps(["seq", "500000"]), "--id", "job")
     farro.worked()
     done = subprocess.run(
@@ -101,7 +101,7 @@ def test_a_reader_that_leaves_early_is_quiet(farro: Program) -> None:
     assert (done.stdout, done.stderr) == (b"1\n", b"")
 
 
-def test_a_job_that_has_not_run_says_so_beside_an_empty_answer(farro: Program) -> None:
+def test_logs_of_a_job_that_has_not_run_are_empty_with_a_note(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "job")
     told = farro.call("logs", "job", code=0)
     assert told.out == ""
@@ -115,7 +115,7 @@ def test_a_job_that_has_not_run_says_so_beside_an_empty_answer(farro: Program) -
     }
 
 
-def test_follow_waits_for_a_queued_job_and_goes_with_it_to_its_end(farro: Program) -> None:
+def test_follow_waits_for_a_queued_job_and_follows_it_to_its_end(farro: Program) -> None:
     farro.enqueue(
         steps(["sh", "-c", "echo one; until test -e go; do sleep 0.05; done; echo two"], ["echo", "3"]), "--id", "j"
     )
@@ -135,7 +135,7 @@ def test_follow_waits_for_a_queued_job_and_goes_with_it_to_its_end(farro: Progra
     assert out.read_bytes() == b"one\ntwo\n3\n"
 
 
-def test_follow_goes_on_with_the_next_attempt(farro: Program) -> None:
+def test_follow_continues_with_the_next_attempt(farro: Program) -> None:
     farro.enqueue(once_endless(), "--id", "j")
     worker = farro.start("worker", "--workers", "1")
     eventually((farro.path / "started").exists, "the step did not start")
@@ -153,7 +153,7 @@ def test_follow_goes_on_with_the_next_attempt(farro: Program) -> None:
     assert told == [{"attempt": 2, "step": "1", "stream": "stdout", "text": "again\n"}]
 
 
-def test_follow_of_a_step_that_is_tried_again_loses_and_repeats_nothing(farro: Program) -> None:
+def test_follow_of_a_retried_step_loses_and_repeats_nothing(farro: Program) -> None:
     script = "if mkdir tried 2>/dev/null; then echo first; exit 1; fi; echo second"
     plan = steps(["sh", "-c", "until test -e go; do sleep 0.05; done"], ["sh", "-c", script])
     plan["steps"][1]["retries"] = 1

@@ -28,7 +28,7 @@ def explained(farro: Program, job: str) -> tuple[str, str | None]:
 # --- history -----------------------------------------------------------------------------------------------------
 
 
-def test_history_tells_attempts_steps_and_decisions_in_their_order(farro: Program) -> None:
+def test_history_lists_attempts_steps_and_decisions_in_order(farro: Program) -> None:
     farro.enqueue(steps(["sh", "-c", "echo good"], ["sh", "-c", "exit 4"], ["true"]), "--id", "one")
     farro.worked()
     told = farro.call("history", "one", "--json", code=0).json
@@ -46,7 +46,7 @@ def test_history_tells_attempts_steps_and_decisions_in_their_order(farro: Progra
     assert "failed after" in page
 
 
-def test_history_shows_an_attempt_whose_agent_died_and_who_decided_then(farro: Program) -> None:
+def test_history_shows_a_dead_agents_attempt_and_the_decision_on_it(farro: Program) -> None:
     farro.enqueue(once_endless(), "--id", "one")
     worker = farro.start("worker", "--workers", "1")
     eventually((farro.path / "started").exists, "the step did not start")
@@ -63,7 +63,7 @@ def test_history_shows_an_attempt_whose_agent_died_and_who_decided_then(farro: P
     assert places == sorted(places)
 
 
-def test_history_tells_what_an_attempt_without_a_result_did(farro: Program) -> None:
+def test_history_shows_the_steps_of_an_attempt_without_a_result(farro: Program) -> None:
     farro.enqueue(steps(["echo", "good"], ["sh", "-c", "touch started; exec sleep 600"], ["true"]), "--id", "one")
     worker = farro.start("worker", "--workers", "1")
     eventually((farro.path / "started").exists, "the step did not start")
@@ -89,7 +89,7 @@ def test_history_reads_the_audit_log(farro: Program) -> None:
     assert "looked_at auditor code=7" in " ".join(farro.call("history", "one", code=0).out.split())
 
 
-def test_history_of_a_job_with_wrong_times_is_no_traceback(farro: Program) -> None:
+def test_history_of_a_job_with_wrong_times_prints_no_traceback(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "one")
     path = farro.folder("one") / "job.json"
     data = json.loads(path.read_text())
@@ -102,7 +102,7 @@ def test_history_of_a_job_with_wrong_times_is_no_traceback(farro: Program) -> No
 # --- names -------------------------------------------------------------------------------------------------------
 
 
-def test_the_unique_beginning_of_an_id_names_a_job_everywhere(farro: Program) -> None:
+def test_every_command_accepts_a_unique_beginning_of_an_id(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "alpha-one-1")
     farro.enqueue(steps(["true"]), "--id", "alpha-two-2")
     for command in ("show", "history", "explain", "logs"):
@@ -116,13 +116,13 @@ def test_the_unique_beginning_of_an_id_names_a_job_everywhere(farro: Program) ->
     assert farro.call("wait", "alpha-o", "alpha-t", code=0).out.count("succeeded") == 2
 
 
-def test_a_whole_id_is_meant_also_when_others_begin_with_it(farro: Program) -> None:
+def test_whole_id_wins_over_longer_ids_with_the_same_beginning(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "one")
     farro.enqueue(steps(["true"]), "--id", "one-more")
     assert farro.job("one")["job_id"] == "one"
 
 
-def test_a_short_beginning_ends_no_job(farro: Program) -> None:
+def test_kill_refuses_a_short_beginning_of_an_id(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "precious-work")
     told = farro.call("kill", "p", code=2)
     assert "precious-work begins like that" in told.err
@@ -130,7 +130,7 @@ def test_a_short_beginning_ends_no_job(farro: Program) -> None:
     assert farro.call("kill", "precious", code=0).out == "precious-work is killed\n"
 
 
-def test_a_near_miss_is_answered_with_what_was_meant(farro: Program) -> None:
+def test_misspelt_id_gets_a_suggestion(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "nightly-build")
     for command in ("show", "requeue", "kill", "force-complete", "history", "logs", "wait", "explain", "watch"):
         told = farro.call(command, "nigthly-build", code=2)
@@ -142,7 +142,7 @@ def test_a_near_miss_is_answered_with_what_was_meant(farro: Program) -> None:
 # --- ls ----------------------------------------------------------------------------------------------------------
 
 
-def test_ls_by_tag_and_the_newest_first(farro: Program) -> None:
+def test_ls_filters_by_tag_and_lists_the_newest_first(farro: Program) -> None:
     for name, tags in (("a", ["gpu"]), ("b", []), ("c", ["gpu", "big"])):
         farro.enqueue(steps(["true"], metadata={"tags": tags}), "--id", name)
     listed = farro.call("ls", "--tag", "gpu", "--json", code=0).json["jobs"]
@@ -158,7 +158,7 @@ def test_ls_by_tag_and_the_newest_first(farro: Program) -> None:
 # --- explain -----------------------------------------------------------------------------------------------------
 
 
-def test_explain_names_the_command_that_helps_and_it_does_help(farro: Program) -> None:
+def test_command_that_explain_names_helps(farro: Program) -> None:
     farro.enqueue(steps(["true"], metadata={"tags": ["gpu"]}), "--id", "one")
     reason, fix = explained(farro, "one")
     assert (reason, fix) == ("no_worker", "farro worker --role Runner --tag gpu")
@@ -170,7 +170,7 @@ def test_explain_names_the_command_that_helps_and_it_does_help(farro: Program) -
     assert explained(farro, "one") == ("finished", "farro show one")
 
 
-def test_explain_a_running_job_the_one_behind_it_and_a_dead_agent(farro: Program) -> None:
+def test_explain_covers_a_running_job_the_next_one_and_a_dead_agent(farro: Program) -> None:
     farro.enqueue(endless(), "--id", "first")
     worker = farro.start("worker", "--workers", "1")
     eventually((farro.path / "started").exists, "the step did not start")
@@ -190,7 +190,7 @@ def test_explain_a_running_job_the_one_behind_it_and_a_dead_agent(farro: Program
     assert explained(farro, "first")[0] in ("no_worker", "delayed")
 
 
-def test_explain_a_delay_a_damage_and_another_version(farro: Program) -> None:
+def test_explain_covers_a_delay_damage_and_another_version(farro: Program) -> None:
     for name in ("later", "foreign"):
         farro.enqueue(steps(["true"]), "--id", name)
     due = (datetime.now(UTC) + timedelta(hours=3)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -207,7 +207,7 @@ def test_explain_a_delay_a_damage_and_another_version(farro: Program) -> None:
     assert "it contradicts itself" in farro.call("explain", "odd").out
 
 
-def test_explain_what_a_job_waits_for(farro: Program) -> None:
+def test_explain_names_the_unfinished_dependency(farro: Program) -> None:
     for name in ("first", "nobody"):
         farro.enqueue(steps(["true"]), "--id", name)
     farro.enqueue(steps(["true"], metadata={"after": ["first", "nobody"]}), "--id", "then")
@@ -220,7 +220,7 @@ def test_explain_what_a_job_waits_for(farro: Program) -> None:
     assert "nobody to succeed (no such job" in told
 
 
-def test_no_escape_sequence_of_a_job_reaches_the_terminal_by_looking(farro: Program) -> None:
+def test_history_and_explain_print_no_escape_sequence_of_a_job(farro: Program) -> None:
     evil = "\x1b]0;owned\x07"
     farro.enqueue(steps([f"{evil}command"]), "--id", "evil")
     farro.worked()
@@ -231,11 +231,11 @@ def test_no_escape_sequence_of_a_job_reaches_the_terminal_by_looking(farro: Prog
 
 
 @pytest.mark.parametrize("command", ["history", "logs", "explain", "wait", "watch"])
-def test_what_is_no_id_is_refused_without_a_path(farro: Program, command: str) -> None:
+def test_invalid_id_is_refused_and_not_used_as_a_path(farro: Program, command: str) -> None:
     assert "is not a job id" in farro.call(command, "../../etc", code=2).err
 
 
-def test_a_job_that_only_talks_is_shown_where_its_output_is(farro: Program) -> None:
+def test_logs_print_the_output_of_a_simple_job(farro: Program) -> None:
     farro.enqueue(shell("echo hello"), "--id", "one")
     farro.worked()
     assert farro.call("logs", "one", code=0).out == "hello\n"

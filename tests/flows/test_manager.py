@@ -79,7 +79,7 @@ def long_gone(farro: Program) -> None:
     os.utime(farro.path / HEARTBEAT, (then, then))
 
 
-def test_a_task_runs_through_its_roles_while_the_manager_comes_and_goes(staged: Program) -> None:
+def test_task_passes_its_roles_while_the_manager_stops_and_restarts(staged: Program) -> None:
     manager = staged.start("manager").started()
     everybody(staged)
     enqueue(staged, "first")
@@ -100,7 +100,7 @@ def test_a_task_runs_through_its_roles_while_the_manager_comes_and_goes(staged: 
         assert staged.job(name)["cost"]["calls"] == 3
 
 
-def test_two_managers_never_both_act_and_the_second_takes_over(staged: Program) -> None:
+def test_only_one_manager_acts_and_the_second_takes_over(staged: Program) -> None:
     first = staged.start("manager").started()
     eventually((staged.path / HEARTBEAT).exists, "no heartbeat")
     told = staged.run("manager", "--once", code=3)
@@ -153,13 +153,13 @@ def test_a_person_decides_at_the_terminal(staged: Program) -> None:
     assert "no role Nobody" in staged.call("route", "yes", "--to", "Nobody", code=2).err
 
 
-def test_what_a_worker_may_not_is_said_at_once(staged: Program) -> None:
+def test_forbidden_worker_options_are_refused_at_once(staged: Program) -> None:
     assert "farro manager" in staged.call("worker", "--role", "Manager", code=2).err
     told = staged.call("worker", "--role", "DocWriter", "--degraded-bypass", code=3)
     assert "routing.degraded_bypass" in told.err
 
 
-def test_a_worker_without_a_manager_leaves_the_work_stale_and_says_how_to_start_one(staged: Program) -> None:
+def test_worker_without_a_manager_leaves_the_job_stale_with_advice(staged: Program) -> None:
     enqueue(staged, "one")
     told = staged.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
     assert "start one with `farro manager`" in told.out

@@ -132,7 +132,7 @@ def two(bare: Path, tmp_path: Path, redis_server: RedisServer) -> Callable[[], T
 
 
 @pytest.mark.parametrize(("source", "target"), [("files", "redis"), ("redis", "files")])
-def test_a_migration_keeps_everything_and_the_order(two: Callable[[], Two], source: str, target: str) -> None:
+def test_migration_keeps_jobs_and_their_order(two: Callable[[], Two], source: str, target: str) -> None:
     here = two()
     fill(here.open(source))
     before = here.queued(source)
@@ -145,7 +145,7 @@ def test_a_migration_keeps_everything_and_the_order(two: Callable[[], Two], sour
 
 
 @pytest.mark.parametrize(("source", "target"), [("files", "redis"), ("redis", "files")])
-def test_a_migration_killed_at_every_call_loses_and_doubles_nothing(
+def test_migration_killed_at_any_call_neither_loses_nor_duplicates_a_job(
     two: Callable[[], Two], source: str, target: str
 ) -> None:
     made = fill if torture() else few
@@ -227,7 +227,7 @@ class _Counted:
     def look(self, op: str, path: str) -> None: ...
 
 
-def test_jobs_that_were_begun_stay_and_are_counted(two: Callable[[], Two]) -> None:
+def test_started_jobs_are_not_migrated_and_are_counted(two: Callable[[], Two]) -> None:
     here = two()
     store = here.open("files")
     for name in ("running", "done", "queued"):
@@ -244,7 +244,7 @@ def test_jobs_that_were_begun_stay_and_are_counted(two: Callable[[], Two]) -> No
     store.close()
 
 
-def test_an_id_or_a_name_that_is_taken_there_stays_here(two: Callable[[], Two]) -> None:
+def test_job_with_a_taken_id_or_name_is_not_migrated(two: Callable[[], Two]) -> None:
     here = two()
     files, redis = here.open("files"), here.open("redis")
     redis.enqueue(Submission(role="Runner", prompt={**TRUE, "plan_id": "other"}, job_id="same"))
@@ -259,7 +259,7 @@ def test_an_id_or_a_name_that_is_taken_there_stays_here(two: Callable[[], Two]) 
     redis.close()
 
 
-def test_the_command_says_what_it_would_do_and_does_it(farro: Program, redis_server: RedisServer) -> None:
+def test_migrate_announces_in_a_dry_run_what_it_then_does(farro: Program, redis_server: RedisServer) -> None:
     path = farro.path / "agents-config.json"
     name = f"t-{uuid.uuid4().hex[:12]}"
     path.write_text(json.dumps({**json.loads(path.read_text()), "redis": {"name": name}}))

@@ -27,12 +27,12 @@ def escaped(farro: Program, name: str) -> int:
     return int(path.read_text())
 
 
-def test_what_left_its_session_and_its_environment_ends_with_its_job(farro: Program) -> None:
+def test_process_that_left_its_session_and_environment_ends_with_its_job(farro: Program) -> None:
     assert farro.run("run", "--", "sh", "-c", ESCAPE.format("pid", THERE), code=0)
     assert not alive(escaped(farro, "pid"))
 
 
-def test_a_killed_job_leaves_nothing_of_that_kind(farro: Program) -> None:
+def test_killed_job_leaves_no_escaped_process(farro: Program) -> None:
     farro.enqueue(shell(ESCAPE.format("pid", "sleep 600")), "--id", "k")
     farro.start("worker")
     pid = escaped(farro, "pid")
@@ -40,7 +40,7 @@ def test_a_killed_job_leaves_nothing_of_that_kind(farro: Program) -> None:
     eventually(lambda: not alive(pid), "it is ended with its job")
 
 
-def test_while_another_job_runs_nobody_knows_whose_it_is(farro: Program) -> None:
+def test_escaped_process_ends_only_when_no_other_job_runs(farro: Program) -> None:
     """It may be the other's: it ends when that one does."""
     other = "echo $$ > other; while [ ! -e go ]; do sleep 0.02; done"
     farro.enqueue(shell(other), "--id", "other")
@@ -54,7 +54,7 @@ def test_while_another_job_runs_nobody_knows_whose_it_is(farro: Program) -> None
     eventually(lambda: not alive(pid), "no plan is left here that it may belong to")
 
 
-def test_what_a_script_started_before_it_became_a_worker_is_nobodys_stray(farro: Program) -> None:
+def test_worker_that_inherited_children_ends_no_stray_process(farro: Program) -> None:
     """As the start script of a container does, with `exec`: its daemons are the worker's children then, and what these
     leave comes to the worker as what its own steps leave."""
     farro.enqueue(shell(ESCAPE.format("pid", THERE)), "--id", "a")

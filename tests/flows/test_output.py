@@ -15,7 +15,7 @@ from farro.cli.main import run
 from flows.program import FARRO, Program, listing, steps
 
 
-def test_a_reader_that_leaves_early_is_no_error(farro: Program) -> None:
+def test_closed_pipe_ends_a_command_without_an_error(farro: Program) -> None:
     plan = json.dumps(steps(["true"]))
     farro.run("enqueue", "--many", "-", stdin="\n".join([plan] * 1500), code=0)
     for args in (["ls"], ["ls", "--json"]):
@@ -31,7 +31,7 @@ def test_a_reader_that_leaves_early_is_no_error(farro: Program) -> None:
         assert process.wait(60) == 141  # as the shell says of a command that SIGPIPE ended
 
 
-def test_an_answer_that_cannot_be_written_is_a_failure(farro: Program) -> None:
+def test_unwritable_stdout_is_a_failure(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "one")
     for args in (["ls"], ["ls", "--json"], ["show", "one"]):
         with open("/dev/full", "wb") as full:
@@ -48,7 +48,7 @@ def test_an_answer_that_cannot_be_written_is_a_failure(farro: Program) -> None:
         assert done.stderr.decode() == "farro: the answer could not be written: No space left on device\n"
 
 
-def test_closed_standard_streams_bring_no_traceback(farro: Program) -> None:
+def test_closed_standard_streams_cause_no_traceback(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "one")
     for command, code in (("ls", 0), ("ls --json", 0), ("show nope", 2), ("worker --drain", 0), ("enqueue -", 2)):
         done = subprocess.run(
@@ -64,7 +64,7 @@ def test_closed_standard_streams_bring_no_traceback(farro: Program) -> None:
     assert farro.status("one") == "succeeded"
 
 
-def test_an_encoding_that_cannot_say_it_gets_escapes(farro: Program) -> None:
+def test_characters_outside_the_encoding_are_escaped(farro: Program) -> None:
     farro.enqueue(steps(["no-such-command-→"]), "--id", "odd")
     farro.worked()
     told = farro.run("show", "odd", env={"PYTHONIOENCODING": "latin-1"}, code=0).out
@@ -101,7 +101,7 @@ def test_errors_stay_text_on_stderr_and_stdout_stays_empty(farro: Program) -> No
         assert told.err
 
 
-def test_at_a_terminal_a_worker_speaks_in_short_lines(farro: Program) -> None:
+def test_worker_at_a_terminal_prints_short_lines(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "good")
     farro.enqueue(steps(["false"]), "--id", "bad")
     ours, theirs = pty.openpty()
@@ -128,7 +128,7 @@ def test_at_a_terminal_a_worker_speaks_in_short_lines(farro: Program) -> None:
     ]
 
 
-def test_looking_changes_nothing(farro: Program) -> None:
+def test_read_commands_change_nothing(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "one")
     before = listing(farro.path)
     for args in (["ls"], ["ls", "--json"], ["show", "one"], ["show", "one", "--json"], ["--help"], ["--version"]):
@@ -136,7 +136,7 @@ def test_looking_changes_nothing(farro: Program) -> None:
     assert listing(farro.path) == before
 
 
-def test_what_goes_wrong_in_the_wake_of_ctrl_c_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_caused_by_ctrl_c_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """A descriptor that was closed when the signal came, and is closed again on the way out."""
 
     @click.command()
@@ -154,7 +154,7 @@ def test_what_goes_wrong_in_the_wake_of_ctrl_c_is_no_failure(capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("command", ["ls", "run -- true", "init", "agx preview"])
-def test_a_folder_that_is_gone_is_said_to_be(empty: Program, command: str) -> None:
+def test_deleted_working_folder_is_reported(empty: Program, command: str) -> None:
     script = f'mkdir gone && cd gone && rmdir "$PWD" && exec "{FARRO}" {command}'
     done = subprocess.run(["sh", "-c", script], cwd=empty.path, env=empty.env, capture_output=True, text=True)
     assert done.returncode == 1

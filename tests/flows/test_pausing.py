@@ -13,7 +13,7 @@ from flows.program import Program, shell, steps
 from support import eventually
 
 
-def test_a_paused_queue_stands_still_and_goes_on(farro: Program) -> None:
+def test_paused_queue_runs_nothing_until_it_is_resumed(farro: Program) -> None:
     worker = farro.start("worker").started()
     told = farro.run("pause", "Runner", "--why", "deploy at noon", "--json", code=0).json["paused"]["Runner"]
     assert told["why"] == "deploy at noon"
@@ -31,7 +31,7 @@ def test_a_paused_queue_stands_still_and_goes_on(farro: Program) -> None:
     assert worker.process.poll() is None
 
 
-def test_what_runs_goes_on_and_a_draining_worker_ends(farro: Program) -> None:
+def test_pause_spares_running_jobs_and_a_draining_worker_stops(farro: Program) -> None:
     farro.enqueue(shell("touch began; while [ ! -e go ]; do sleep 0.02; done"), "--id", "runs")
     worker = farro.start("worker", "--drain", "--workers", "1")
     eventually((farro.path / "began").exists)
@@ -46,14 +46,14 @@ def test_what_runs_goes_on_and_a_draining_worker_ends(farro: Program) -> None:
     assert farro.run("pause", code=0).out == "no queue is paused\n"
 
 
-def test_a_role_that_is_not_there_pauses_nothing(farro: Program) -> None:
+def test_pause_with_an_unknown_role_pauses_nothing(farro: Program) -> None:
     assert "no role Nobody here" in farro.run("pause", "Runner", "Nobody", code=2).err
     assert farro.run("pause", "--json", code=0).json == {"paused": {}}
     assert "--all" in farro.run("resume", code=2).err
     assert "at most 500" in farro.run("pause", "Runner", "--why", "x" * 501, code=2).err
 
 
-def test_a_pause_outlives_whoever_asked_for_it_and_a_hand_may_make_one(farro: Program) -> None:
+def test_pause_is_a_file_that_may_be_made_by_hand(farro: Program) -> None:
     (farro.path / "agents/Runner/.paused").write_text("")  # by hand, without a word
     farro.enqueue(steps(["true"]), "--id", "a")
     farro.run("worker", "--drain", code=0)
@@ -64,7 +64,7 @@ def test_a_pause_outlives_whoever_asked_for_it_and_a_hand_may_make_one(farro: Pr
     assert farro.status("a") == "succeeded"
 
 
-def test_a_pause_is_told_wherever_queues_are_looked_at(farro: Program) -> None:
+def test_every_view_of_queues_shows_a_pause(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "a")
     farro.run("pause", "Runner", "--why", "deploy at noon", code=0)
     line = next(line for line in farro.run("stats", code=0).out.splitlines() if "paused" in line)

@@ -41,7 +41,7 @@ def test_lint_works_where_there_is_no_root(empty: Program) -> None:
     assert "<stdin>: ok: 4 steps" in empty.call("plan", "lint", "-", stdin=PLAN, code=0).out
 
 
-def test_lint_tells_every_problem_of_every_file_at_its_place(farro: Program) -> None:
+def test_lint_reports_every_problem_of_every_file_with_its_position(farro: Program) -> None:
     (farro.path / "good.yaml").write_text(PLAN)
     (farro.path / "bad.json").write_text('{"steps": [{"id": "a", "comand": "ls"},\n {"id": "a", "command": "ls"}]}')
     told = farro.call("plan", "lint", "good.yaml", "bad.json", "none.json", code=2)
@@ -87,7 +87,7 @@ WARNED = {
 
 
 @pytest.mark.parametrize("name", WARNED)
-def test_what_is_hardly_meant_is_a_warning_and_with_strict_a_failure(farro: Program, name: str) -> None:
+def test_likely_mistake_is_a_warning_and_a_failure_with_strict(farro: Program, name: str) -> None:
     config = {"tools": {"gone": {"python": "no_such_module:f"}, "lost": {"command": "/none/lost"}}}
     (farro.path / "agents-config.json").write_text(json.dumps(config))
     step, more, message = WARNED[name]
@@ -100,7 +100,7 @@ def test_what_is_hardly_meant_is_a_warning_and_with_strict_a_failure(farro: Prog
     farro.call("plan", "lint", "--strict", "p.json", code=1)
 
 
-def test_a_program_that_an_earlier_step_makes_is_no_warning(farro: Program) -> None:
+def test_program_made_by_an_earlier_step_causes_no_warning(farro: Program) -> None:
     steps: list[dict[str, Any]] = [
         {"id": "a", "command": "mkdir", "args": ["built"]},
         {"id": "b", "command": "./run", "cwd": "built"},
@@ -109,7 +109,7 @@ def test_a_program_that_an_earlier_step_makes_is_no_warning(farro: Program) -> N
 
 
 @pytest.mark.parametrize("command", ["./run --fast", "/bin/echo hi"])
-def test_a_line_is_no_program_that_an_earlier_step_could_make(farro: Program, command: str) -> None:
+def test_command_line_as_program_name_causes_a_warning(farro: Program, command: str) -> None:
     steps = [{"id": "a", "command": "true"}, {"id": "b", "command": command}]
     told = farro.call("plan", "lint", "-", stdin=json.dumps({"steps": steps}), code=0).out
     assert f"warning: steps[1].command: {command} was not found" in told
@@ -139,7 +139,7 @@ def test_a_plan_is_drawn_with_its_legend(farro: Program) -> None:
 
 
 @pytest.mark.parametrize("env", [{"LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}, {}])
-def test_where_lines_cannot_be_written_they_are_plain_characters(farro: Program, env: dict[str, str]) -> None:
+def test_plan_is_drawn_in_ascii_where_the_encoding_requires_it(farro: Program, env: dict[str, str]) -> None:
     (farro.path / "p.yaml").write_text(PLAN)
     told = farro.run("plan", "show", "p.yaml", *([] if env else ["--ascii"]), env=env, code=0).out
     assert told.isascii()
@@ -166,7 +166,7 @@ def test_a_job_is_drawn_with_the_states_of_its_steps(farro: Program) -> None:
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_a_running_job_is_drawn_as_far_as_it_is(farro: Program, parallel: int) -> None:
+def test_running_job_is_drawn_with_its_progress(farro: Program, parallel: int) -> None:
     steps = [
         {"id": "done", "command": "true"},
         {"id": "now", "command": "sh", "args": ["-c", "touch started; exec sleep 100000"], "needs": ["done"]},
@@ -180,7 +180,7 @@ def test_a_running_job_is_drawn_as_far_as_it_is(farro: Program, parallel: int) -
         assert mark in told
 
 
-def test_a_picture_goes_into_a_file(farro: Program) -> None:
+def test_picture_is_written_to_a_file(farro: Program) -> None:
     (farro.path / "p.yaml").write_text(PLAN)
     assert farro.call("plan", "show", "p.yaml", "--svg", "-o", "p.svg", code=0).out == ""
     assert ET.parse(farro.path / "p.svg").getroot().get("role") == "img"
@@ -189,7 +189,7 @@ def test_a_picture_goes_into_a_file(farro: Program) -> None:
     assert "none/p.svg: No such file" in farro.call("plan", "show", "p.yaml", "-o", "none/p.svg", code=2).err
 
 
-def test_show_says_what_it_cannot_find(farro: Program) -> None:
+def test_plan_show_names_what_it_cannot_find(farro: Program) -> None:
     assert farro.call("plan", "show", "none.yaml", code=2).err == "farro: none.yaml: no such file\n"
     assert "no job none" in farro.call("plan", "show", "none", code=2).err
     assert "keep one" in farro.call("plan", "show", "none", "--svg", "--json", code=2).err

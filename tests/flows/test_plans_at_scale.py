@@ -58,7 +58,7 @@ def test_a_gibibyte_goes_through_a_pipe_of_three_steps_and_the_workers_memory_st
     assert worker.end().code == 0
 
 
-def test_a_reader_that_stops_early_hurts_no_producer(farro: Program) -> None:
+def test_reader_that_stops_early_does_not_fail_its_producer(farro: Program) -> None:
     """`yes | head` with a `yes` that ends: its output is a file, and nobody is told that its reader has left."""
     farro.enqueue(piped(("sh", "-c", "yes | head -c 20000000"), ("head", "-n", "1")), "--id", "early")
     farro.worked()

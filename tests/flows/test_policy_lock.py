@@ -53,7 +53,7 @@ def test_check_names_each_difference_and_writes_nothing(farro: Program) -> None:
     assert "policies.agents/Architect/AGENTS-ROLE.md.sha256" in paths
 
 
-def test_a_lock_that_is_none_is_told_and_written_anew(farro: Program) -> None:
+def test_invalid_lock_file_is_reported_and_rewritten(farro: Program) -> None:
     (farro.path / LOCK).write_text("[1]")
     assert "farro policy lock" in farro.call("policy", "lock", "--check", code=2).err
     farro.call("policy", "lock", code=0)
@@ -74,7 +74,7 @@ def test_doctor_compares_with_the_lock_and_the_profile(farro: Program) -> None:
     assert told["policy-lock"]["details"] == ["parameters.caps.role: 5, not 200"]
 
 
-def test_the_checklist_is_told_item_by_item(farro: Program) -> None:
+def test_conformance_checklist_is_printed_item_by_item(farro: Program) -> None:
     config(farro, durability="process", retry={"base_s": 2})
     locked(farro)
     done = farro.call("doctor", "--conformance", "--strict", code=1)
@@ -87,7 +87,7 @@ def test_the_checklist_is_told_item_by_item(farro: Program) -> None:
     assert [item["open"] for item in items if not item["done"]] == [["backoff"], ["backoff"]]
 
 
-def test_a_changed_lock_is_seen_in_the_version_that_jobs_record(farro: Program) -> None:
+def test_jobs_record_the_version_of_a_changed_lock(farro: Program) -> None:
     job = farro.enqueue(shell("true"))
     farro.worked()
     locked(farro)

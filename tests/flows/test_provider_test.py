@@ -32,7 +32,7 @@ def configure(farro: Program, providers: dict[str, Any], roles: dict[str, Any]) 
     path.write_text(json.dumps({"version": "1.0.0", "providers": providers, "roles": roles}))
 
 
-def test_a_role_is_told_to_answer_with_model_tokens_and_cost(farro: Program, serve: Serve) -> None:
+def test_provider_test_reports_model_tokens_and_cost(farro: Program, serve: Serve) -> None:
     server = serve("openrouter", answers(500), says("ready"))
     providers = {"router": {"kind": "openrouter", "base_url": server.base_url, "model": "some/model"}}
     configure(farro, providers, {"DocWriter": {"provider": "router"}})
@@ -52,7 +52,7 @@ def test_a_role_is_told_to_answer_with_model_tokens_and_cost(farro: Program, ser
     assert farro.run("ls", code=0).out.count("job-") == 0
 
 
-def test_a_fallback_is_asked_as_a_job_would(farro: Program, serve: Serve) -> None:
+def test_provider_test_uses_the_fallback_as_a_job_would(farro: Program, serve: Serve) -> None:
     server = serve("openai", answers(401, "who are you"))
     providers = {
         "first": {"kind": "openai", "base_url": server.base_url, "model": "m"},
@@ -66,14 +66,14 @@ def test_a_fallback_is_asked_as_a_job_would(farro: Program, serve: Serve) -> Non
     assert len(server.asked) == 1
 
 
-def test_one_provider_can_be_asked_alone(farro: Program, serve: Serve) -> None:
+def test_single_provider_can_be_tested(farro: Program, serve: Serve) -> None:
     server = serve("google", says("ready"))
     configure(farro, {"g": {"kind": "google", "base_url": server.base_url, "model": "gemini-x"}}, {})
     told = farro.run("provider-test", "--provider", "g", "--json", code=0).json
     assert (told["role"], told["provider"], told["usage"]["output_tokens"]) == (None, "g", 7)
 
 
-def test_a_refused_key_fails_with_what_to_do(farro: Program, serve: Serve) -> None:
+def test_refused_key_fails_with_advice(farro: Program, serve: Serve) -> None:
     farro.env["MY_KEY"] = "sk-very-secret-indeed"
     server = serve("openai", answers(401, "bad key sk-very-secret-indeed"))
     providers = {"gpt": {"kind": "openai", "base_url": server.base_url, "model": "m", "api_key": "${MY_KEY}"}}
@@ -95,13 +95,13 @@ def test_a_refused_key_fails_with_what_to_do(farro: Program, serve: Serve) -> No
         (("--provider", "c"), "c is not a provider here; there is a, b"),
     ],
 )
-def test_mistakes_are_told(farro: Program, arguments: tuple[str, ...], message: str) -> None:
+def test_mistakes_are_reported(farro: Program, arguments: tuple[str, ...], message: str) -> None:
     scripted = {"kind": "scripted", "file": "answers.json"}
     configure(farro, {"a": scripted, "b": scripted}, {})
     assert message in farro.run("provider-test", *arguments, code=2).err
 
 
-def test_a_program_is_asked_too_and_leaves_nothing_behind(farro: Program) -> None:
+def test_provider_program_is_tested_and_leaves_nothing_behind(farro: Program) -> None:
     farro.env["MY_TOKEN"] = "tok-very-secret-indeed"
     command = ["sh", "-c", "cat >/dev/null; echo ready $MY_TOKEN"]
     configure(farro, {"tool": {"kind": "cli", "command": command, "environment": ["MY_TOKEN"]}}, {})
@@ -111,7 +111,7 @@ def test_a_program_is_asked_too_and_leaves_nothing_behind(farro: Program) -> Non
     assert list((farro.path / "jobs" / ".staging").iterdir()) == []
 
 
-def test_a_program_that_fails_is_asked_twice(farro: Program) -> None:
+def test_failing_provider_program_is_tried_twice(farro: Program) -> None:
     configure(farro, {"tool": {"kind": "cli", "command": ["sh", "-c", "echo broken >&2; exit 3"]}}, {})
     told = farro.run("provider-test", "--provider", "tool", "--json", code=1).json
     assert (told["ok"], [one["kind"] for one in told["tried"]]) == (False, ["failed", "failed"])

@@ -50,7 +50,7 @@ def left(farro: Program) -> set[str]:
         (["--keep", "0", "--role", "DocWriter"], {1, 2, 3, 4, 5}),
     ],
 )
-def test_what_is_chosen_goes_and_the_rest_stays(worked: Program, args: list[str], stay: set[int]) -> None:
+def test_prune_removes_the_chosen_jobs_only(worked: Program, args: list[str], stay: set[int]) -> None:
     would = worked.call("prune", *args, "--dry-run", "--json", code=0).json
     assert left(worked) == {f"days-{days}" for days in range(1, 6)}
     told = worked.call("prune", *args, "--json", code=0).json
@@ -63,7 +63,7 @@ def test_what_is_chosen_goes_and_the_rest_stays(worked: Program, args: list[str]
     assert worked.status("queued") == "succeeded"
 
 
-def test_it_says_what_it_wants_and_removes_nothing_until_then(worked: Program) -> None:
+def test_prune_without_a_choice_removes_nothing_and_a_dry_run_lists(worked: Program) -> None:
     told = worked.call("prune", code=2)
     assert "--older-than" in told.err
     assert "--keep" in told.err
@@ -82,7 +82,7 @@ def test_a_failed_job_that_is_not_final_is_not_removed(worked: Program) -> None:
     assert left(worked) == {"days-1"}
 
 
-def test_what_another_job_waits_for_is_not_removed(worked: Program) -> None:
+def test_job_that_another_waits_for_is_not_removed(worked: Program) -> None:
     worked.enqueue(steps(["true"], metadata={"after": ["days-4"]}), "--id", "then")
     worked.folder("then").rename(worked.path / "agents/Manager/waiting/then")
     worked.call("prune", "--keep", "0", code=0)
@@ -118,7 +118,7 @@ class Counted(SystemClock):
         self.pauses.append(seconds)
 
 
-def test_it_goes_slower_while_there_is_work(worked: Program) -> None:
+def test_prune_slows_down_while_jobs_are_queued(worked: Program) -> None:
     store = App().open_store(str(worked.path), Settings())
     clock = Counted()
     with pytest.MonkeyPatch.context() as patch:
@@ -144,7 +144,7 @@ class OthersFiles(Open):
         return super().perform(op, call, args)
 
 
-def test_what_cannot_be_removed_keeps_nothing_else_from_going(worked: Program) -> None:
+def test_job_that_cannot_be_removed_does_not_stop_the_prune(worked: Program) -> None:
     with placed(OthersFiles()):
         told = worked.call("prune", "--older-than", "1h", code=1)
         assert told.out.startswith("removed 4 jobs; ")

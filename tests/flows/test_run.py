@@ -333,7 +333,7 @@ def test_an_argument_that_is_not_text_is_told(farro: Program) -> None:
     assert b"is not UTF-8 text" in done.stderr
 
 
-def test_mistakes_are_told(farro: Program, tmp_path: Path) -> None:
+def test_mistakes_are_reported(farro: Program, tmp_path: Path) -> None:
     assert "such as `farro run -- make test`" in farro.call("run", code=2).err
     assert "there is no command after --" in farro.call("run", "--", code=2).err
     assert "name one thing to run" in farro.call("run", "--plan", "x", "--", "true", code=2).err

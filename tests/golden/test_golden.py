@@ -149,7 +149,7 @@ def test_the_hops_of_a_job_record_its_history(root: str) -> None:
     store.close()
 
 
-def test_looking_changes_nothing(root: str) -> None:
+def test_read_commands_change_nothing(root: str) -> None:
     before = contents(root)
     store = stage.open_files(root)
     store.list()

@@ -118,8 +118,8 @@ class ProcessWatch:
         """End what steps left behind. `look` False: no Python tool ran, so only orphans can be left.
 
         If no other plan runs in this process, orphans without a marker are ended, too; not if they may belong to no
-        job. [test_what_left_its_session_and_its_environment_ends_with_its_job,
-        test_what_a_script_started_before_it_became_a_worker_is_nobodys_stray]
+        job. [test_process_that_left_its_session_and_environment_ends_with_its_job,
+        test_worker_that_inherited_children_ends_no_stray_process]
         """
         if not processes.childless() and (look or processes.any_left()):
             tick = self._tick_now if grace_s else None

@@ -4,7 +4,7 @@ A job is ended in the source with a reason that only a queued job can get (MIGRA
 it), queued in the target under the same id, and then removed from the source. If killed at any point and run again, the
 migration continues: an ended job that was not removed is queued under its id, which is the same job if it is there
 already. So a job is never in two queues, and never lost.
-[test_a_migration_killed_at_every_call_loses_and_doubles_nothing]
+[test_migration_killed_at_any_call_neither_loses_nor_duplicates_a_job]
 
 A job that waits for others moves with them or stays with them. It is ended before them, else their end would end it;
 and it is queued after them, else its dependencies would not exist there.

@@ -285,7 +285,7 @@ def _register(context: FilesContext, item: StagedJob, gone_is_done: bool) -> Non
 
 def _check_there(context: FilesContext, job_id: str, first: str) -> None:
     """Check that the job of a registered id still exists. Without this a repeated submission was acknowledged though
-    there was no job. [test_an_id_whose_job_was_removed_by_hand_is_not_acknowledged]"""
+    there was no job. [test_id_of_a_job_removed_by_hand_is_not_acknowledged]"""
     if not fs.exists(f"{context.staging}/{first}") and views.locate(context, job_id) is None:
         raise IdConflict(
             f"{job_id} was submitted before, but its folder does not exist any more: removed by hand? "
