@@ -1,4 +1,4 @@
-"""Real filesystems under power cuts: a disk that logs every write and flush, and the images that a cut may leave.
+"""Simulate power cuts on real filesystems: log every write and flush of a disk, and build the images a cut may leave.
 
 Run as a program, inside namespaces of its own (`in_namespace`): everything it mounts and starts ends with it, also when
 it is killed.
@@ -34,7 +34,7 @@ from typing import Any
 
 POSITION = "user.position"
 _HEAD = struct.Struct("<cQI")  # W or F, offset, length
-_SECTOR = 4096  # a write of several is torn between them
+_SECTOR = 4096  # a longer write may be torn between sectors
 _ROOM = {"ext4": 24, "xfs": 320, "btrfs": 128}  # MiB; what each mkfs accepts
 _MKFS = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0"],
@@ -47,7 +47,7 @@ _MKFS = {
 
 
 def serve(mountpoint: str, log_path: str, size: int) -> None:
-    """The FUSE server: one file, `disk`. Its extended attribute `user.position` is the length of the log."""
+    """Run the FUSE server: one file, `disk`. Its extended attribute `user.position` is the length of the log."""
     import mfusepy
 
     memory = mmap.mmap(-1, size)
@@ -86,7 +86,7 @@ def serve(mountpoint: str, log_path: str, size: int) -> None:
             return 0
 
         def flush(self, path: str, fh: int) -> int:
-            return 0  # a close: no promise
+            return 0  # on close: promises nothing
 
         def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
             if name == POSITION:
@@ -103,7 +103,7 @@ class Write:
 
 
 def read_log(path: str) -> list[Write | None]:
-    """The log; None is a flush."""
+    """Read the log; None is a flush."""
     with open(path, "rb") as file:
         raw = memoryview(file.read())
     found: list[Write | None] = []
@@ -131,8 +131,8 @@ class Image:
 def images(
     log: list[Write | None], first: int, last: int, told: list[int], dice: random.Random, wanted: int
 ) -> list[Image]:
-    """Distinct images of cuts between two positions, spread evenly, in the order of the log. The same disk counts twice
-    when more had been told by then."""
+    """Return distinct images of cuts between two positions, spread evenly, in the order of the log. The same disk
+    counts twice when more calls had been acknowledged by the later cut."""
     flushes = [-1]
     for write in log:
         flushes.append(flushes[-1])
@@ -166,7 +166,7 @@ def _parts(write: Write | None) -> int:
 
 
 class Gallery:
-    """Makes images out of a log; each starts from the flushed part, which only grows."""
+    """Build images from a log; each starts from the flushed part, which only grows."""
 
     def __init__(self, log: list[Write | None], folder: str, size: int) -> None:
         self.log = log
@@ -197,7 +197,7 @@ class Gallery:
 
 
 def _put(fd: int, offset: int, data: bytes) -> None:
-    """Zeros over a hole stay a hole: mkfs writes many."""
+    """Write the bytes, but keep a hole when they are zeros over a hole: mkfs writes many zeros."""
     if data.count(0) == len(data):
         try:
             if os.lseek(fd, offset, os.SEEK_DATA) >= offset + len(data):
@@ -232,7 +232,7 @@ def _copy_sparse(source: str, path: str, size: int) -> None:
 
 
 def able(kind: str) -> None:
-    """Go on only where a filesystem can be mounted from a FUSE file."""
+    """Skip the test unless a filesystem can be mounted from a FUSE file."""
     from support import need
 
     need(hasattr(os, "geteuid") and os.geteuid() == 0, "mounting needs root")
@@ -246,9 +246,9 @@ def able(kind: str) -> None:
 
 
 def in_namespace(arguments: list[str], *, folder: str, timeout_s: float) -> dict[str, Any]:
-    """Run this file as a program in mount and PID namespaces of its own; answers the JSON of its last line.
+    """Run this file as a program in its own mount and PID namespaces; return the JSON of its last line.
 
-    When it ends, however, the kernel kills what is left in them and unmounts everything.
+    However it ends, the kernel then kills all processes in them and unmounts everything.
     """
     command = [
         "unshare",
@@ -292,7 +292,7 @@ def mounted(image: str, mountpoint: str, kind: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def logging_disk(folder: str, size: int) -> Iterator[tuple[str, str]]:
-    """The FUSE server in a child process; yields the disk's path and the log's."""
+    """Run the FUSE server in a child process; yield the paths of the disk and of the log."""
     point, log_path = f"{folder}/fuse", f"{folder}/log"
     os.mkdir(point)
     server = subprocess.Popen([sys.executable, os.path.abspath(__file__), "serve", point, log_path, str(size)])
@@ -371,7 +371,7 @@ class Act:
 
 
 class Neighbour:
-    """A seam that makes somebody else's sync follow every call.
+    """A seam that syncs after every call, as another process could.
 
     A filesystem that logs single inodes (btrfs) then shows what it keeps of a transaction at each of its steps, which a
     quiet disk would show only at farro's own syncs.
@@ -396,7 +396,7 @@ def _play_all(disk: str, live: str, durable: bool, neighbour: bool) -> tuple[lis
 
     def position() -> int:
         if neighbour:
-            os.sync()  # so that what comes next is alone in its transaction
+            os.sync()  # so that the next call has its own transaction
         return int(os.getxattr(disk, POSITION))
 
     acts = []
@@ -420,7 +420,7 @@ def _note(acks: list[tuple[int, Any]], position: Callable[[], int], ack: Any) ->
 
 
 def _in_a_child(call: Callable[[], Any]) -> Any:
-    """The answer of a call made in a forked process: the leases and watches that it leaves open end with it."""
+    """Make a call in a forked process and return its answer: leases and watches that it leaves open end with it."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

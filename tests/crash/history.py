@@ -1,7 +1,7 @@
-"""Was anything lost, duplicated, or is there something unexpected? Pure judgement over a storm's history and its tree.
+"""Check a storm's history and its final tree: nothing lost, nothing duplicated, nothing unexpected.
 
-`read_tree` only reads; `check` touches nothing but its arguments, and is tested
-with histories that are wrong in one place each: a checker that says nothing proves nothing.
+`read_tree` only reads; `check` is a pure function of its arguments. Tests run it on histories with one error each,
+because a checker that never fails proves nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-ENDS = frozenset({"committed", "killed", "gave_up", "force_completed"})  # reasons of a hop after which nothing follows
+ENDS = frozenset({"committed", "killed", "gave_up", "force_completed"})  # reasons of a final hop
 FINAL = frozenset({"succeeded", "failed", "killed"})
 
 
@@ -32,28 +32,28 @@ class Hop:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job's folder as it lies in the tree at the end."""
+    """A job's folder in the final tree."""
 
     id: str
     place: str
     status: str
-    token: str  # what its submitter called it: stands in its prompt
+    token: str  # chosen by the submitter and stored in the prompt
     finalized: bool = True
     hops: tuple[Hop, ...] = ()
     attempts: int = 0  # the highest
-    resumed: frozenset[int] = frozenset()  # attempts that took steps over from an earlier one
+    resumed: frozenset[int] = frozenset()  # attempts that reused steps of an earlier one
 
 
 @dataclass(kw_only=True)
 class Tree:
     jobs: list[Job] = field(default_factory=list)
     registered: set[str] = field(default_factory=set)  # chosen ids
-    stray: list[str] = field(default_factory=list)  # what should not lie there: locks, torn files, dead agents
+    stray: list[str] = field(default_factory=list)  # leftovers: locks, torn files, dead agents
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """A worker's own word that its commit was accepted."""
+    """A worker's log line that its commit was accepted."""
 
     job: str
     attempt: int
@@ -63,7 +63,7 @@ class Committed:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A worker's own word that its claim was lost: nothing of that attempt may have been accepted from it."""
+    """A worker's log line that its claim was lost: the store must not have accepted its commit of that attempt."""
 
     job: str
     attempt: int
@@ -72,7 +72,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What an operator was told after a verb."""
+    """The answer that an operator got for a command."""
 
     verb: str
     job: str
@@ -90,13 +90,13 @@ class Effect:
 
 @dataclass(kw_only=True)
 class History:
-    tried: set[str] = field(default_factory=set)  # tokens: somebody meant to submit this
-    enqueued: list[tuple[str, str]] = field(default_factory=list)  # (id, token): acknowledged
+    tried: set[str] = field(default_factory=set)  # tokens of started submissions
+    enqueued: list[tuple[str, str]] = field(default_factory=list)  # (id, token) of acknowledged submissions
     committed: list[Committed] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    orphans: list[str] = field(default_factory=list)  # processes of attempts that live when all workers are gone
+    orphans: list[str] = field(default_factory=list)  # processes of attempts that outlived all workers
 
 
 @dataclass(kw_only=True)
@@ -119,8 +119,8 @@ class Verdict:
 
 
 def check(history: History, tree: Tree, *, late_effects: bool = False) -> Verdict:
-    """`late_effects`: an attempt that was fenced may act after the next one began. On one machine whoever recovers a
-    job ends its processes first; on another, behind a cut link, they can only be fenced."""
+    """Check a history. `late_effects`: a fenced attempt may act after the next one began. On one machine the recovering
+    process ends the old attempt's processes first; on a machine behind a cut link they can only be fenced."""
     verdict = Verdict()
     places: dict[str, list[Job]] = defaultdict(list)
     for job in tree.jobs:
@@ -255,7 +255,7 @@ def read_tree(root: str) -> Tree:
 
 
 def read_folder(folder: str, place: str, stray: list[str]) -> list[Job]:
-    """The job whose folder this is; none where it cannot be read, which is told in `stray`."""
+    """Return the job in this folder; if it is unreadable, return none and add the reason to `stray`."""
     home, name = os.path.split(place)
     if os.path.lexists(f"{folder}/lock"):
         stray.append(f"a lock is left in {place}")
@@ -303,7 +303,7 @@ def _results(folder: str) -> list[str]:
 
 
 def read_effects(path: str) -> Iterator[Effect]:
-    """Lines `<job>/<attempt>@<root>`, as the steps' FARRO_CLAIM says."""
+    """Read lines `<job>/<attempt>@<root>`, which steps write from FARRO_CLAIM."""
     with open(path, encoding="utf-8") as file:
         for line in file:
             job, _, attempt = line.strip().partition("/")
@@ -311,7 +311,7 @@ def read_effects(path: str) -> Iterator[Effect]:
 
 
 def read_worker_log(lines: Iterable[str]) -> Iterator[Committed]:
-    """A worker's JSON lines. The last may be cut short by the kill; what it told, nobody has read."""
+    """Read a worker's JSON lines. A kill may cut the last one short; then no reader got that report."""
     for line in lines:
         if "job status changed" not in line or not re.search(r"\}\s*$", line):
             continue
@@ -320,7 +320,7 @@ def read_worker_log(lines: Iterable[str]) -> Iterator[Committed]:
 
 
 def read_notes(lines: Iterable[str], history: History) -> None:
-    """What submitters and operators wrote down: before they asked, and when they were answered."""
+    """Read the notes of submitters and operators: one before each request, one after each answer."""
     for line in lines:
         note = json.loads(line)
         if note["what"] == "try":

@@ -1,10 +1,10 @@
-"""What the scheduler plays: worlds of two workers, watchdogs, a manager, an operator, submitters; and what must hold.
+"""Define the scheduler's scenarios (workers, watchdogs, a manager, an operator, submitters) and what must hold in them.
 
-A world is small on purpose: every schedule with one preemption is played.
+A world is small, so that every schedule with one preemption can be played.
 
-Checked at every change (`World.changed`): who may write where (R1), one place for each job, decisions that only grow,
-nothing after a final one, nobody alive declared dead. Checked at the end (`World.verdict`), after healthy processes
-have finished everything: stage.judge, every answer that was told, children once and of decided attempts only.
+Checked at every change (`World.changed`): each actor writes only where it may (R1), each job has one place, decisions
+are only appended, none follows a final one, and no live agent is declared dead. Checked at the end (`World.verdict`),
+after healthy processes finished everything: stage.judge, every answer, and children: once, of decided attempts only.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ _ROLE_LEAVES = ("incoming", "in-progress", "completed/succeeded", "completed/fai
 STRANGER = "hob"
 
 
-POOL = 5000  # played schedules that are kept to be extended
+POOL = 5000  # played schedules that are kept for extension
 
 
 class Violation(AssertionError):
-    """Something that must not be; the message says how to see it again."""
+    """A broken guarantee; the message says how to reproduce it."""
 
 
 class Clock:
-    """One clock for the whole world: sleeping moves it on and lets the others go on."""
+    """One clock for the whole world: sleeping advances it and lets the other actors run."""
 
     def __init__(self) -> None:
         self.run: Run | None = None
@@ -92,20 +92,20 @@ class Clock:
 
 @dataclass(frozen=True)
 class Scenario:
-    """`build` queues jobs and adds actors. `roles` keeps the tree small. `hasty`: a watchdog takes everyone that it
-    meets for hung, so that the living are fenced: what SIGSTOP and a long pause lead to."""
+    """`build` queues jobs and adds actors. `roles` keeps the tree small. `hasty`: a watchdog treats every agent as
+    hung, so that live agents are fenced, as after SIGSTOP or a long pause."""
 
     name: str
     build: Callable[[World], None]
     roles: tuple[str, ...] = ("Runner",)
     hasty: bool = False
     durable: bool = False
-    sweeping: bool = False  # staging clean-up takes the living for an hour old: they may be told to try again
-    strangers: bool = False  # somebody else's folders lie about: quarantine is right then
+    sweeping: bool = False  # staging clean-up treats fresh folders as an hour old: submitters may have to retry
+    strangers: bool = False  # foreign folders exist, so quarantine is correct
     delay_s: float = 0.0  # between attempts
     small: bool = True  # every schedule with one preemption is affordable
-    journal: bool = False  # everybody has one, and in the end the machine goes down: the replay comes first
-    schedules: int = 460  # distinct ones that are played at least; where it is more, so many have one preemption
+    journal: bool = False  # every process has one; at the end the machine restarts and replays them
+    schedules: int = 460  # the least number of distinct schedules to play
 
     def policy(self) -> StorePolicy:
         return StorePolicy(
@@ -128,16 +128,16 @@ class World:
         self.clock = Clock()
         self.history = History()
         self.outcomes: dict[str, Callable[[Claim], Outcome]] = {}  # by job id, else success
-        self.offspring: dict[tuple[str, int], int] = {}  # (job, attempt) → children that it asked for
-        self.told: list[tuple[str, Lifecycle]] = []  # (who, answer): binding
+        self.offspring: dict[tuple[str, int], int] = {}  # (job, attempt) → number of children in its commit
+        self.told: list[tuple[str, Lifecycle]] = []  # (actor, answer): the store must honour it
         self.logged: list[str] = []
         self.where: dict[str, str] = {}
         self.hops: dict[str, list[Any]] = {}
         self.agents: dict[str, Actor] = {}
-        self.not_before: dict[str, str | None] = {}  # job → what its last decision said
-        self.strange: set[str] = set()  # folders that are nobody's business
+        self.not_before: dict[str, str | None] = {}  # job → the due time in its last decision
+        self.strange: set[str] = set()  # folders that farro did not make
         self.policy = scenario.policy()
-        self.accepted: set[int] = set()  # which contents of the chosen id were told "queued", and which "no"
+        self.accepted: set[int] = set()  # contents of the chosen id that were accepted; those refused: `refused`
         self.refused: set[int] = set()
         self.stores: list[FilesStore] = []
         self._seeds = 0
@@ -162,7 +162,7 @@ class World:
             self.logged.append(f"{level}: {message}: {dict(fields)}")
 
     def _expected(self, message: str, fields: Any) -> bool:
-        """A hasty watchdog says that it kills; a sweeper may meet a living stager, and says so."""
+        """Tell whether a log event is expected: a hasty watchdog logs kills, a sweeper logs live submitters."""
         return "is silent" in message or (self.scenario.sweeping and fields.get("name") == "staging")
 
     def job(self, job_id: str, outcome: Callable[[Claim], Outcome] | None = None, **prompt: Any) -> str:
@@ -198,7 +198,7 @@ class World:
                 self._rewritten(actor, path)
 
     def _mine(self, actor: Actor, op: str, path: str) -> None:
-        """R1: nobody writes but in its own folder; a fenced holder's writes reach nothing (RELIABILITY 14, 16)."""
+        """R1: an actor writes only in its own folder; a fenced holder's writes have no effect (RELIABILITY 14, 16)."""
         parts = path[len(self.root) + 1 :].split("/")
         if parts[0] == "jobs":
             if parts[1] in (".staging", ".journal") or (parts[1] == ".ids" and op == "symlink"):
@@ -243,7 +243,7 @@ class World:
         self.where[job_id] = end
 
     def _rewritten(self, actor: Actor, path: str) -> None:
-        """Decisions only grow: nobody overwrites one that it has not seen (RELIABILITY 6, 11)."""
+        """Decisions are only appended: no actor overwrites one that it has not read (RELIABILITY 6, 11)."""
         job_id = path.rsplit("/", 2)[1]
         with open(path, "rb") as file:
             data = json.loads(file.read())
@@ -276,9 +276,9 @@ class World:
     def verdict(self) -> None:
         if not self.scenario.strangers:
             assert not self.logged, f"UNEXPECTED: {self.logged}"
-        self.clock.passed_s += 1e6  # whatever is delayed is due
+        self.clock.passed_s += 1e6  # every delayed job is due
         if self.scenario.strangers:
-            with contextlib.suppress(Damaged):  # it is told, and the job is put aside
+            with contextlib.suppress(Damaged):  # reported, and the job is quarantined
                 drain(self.root, self.history, clock=self.clock)
             found = everywhere(self.root).get("one", [])
             assert len(found) == 1, f"LOST or DUPLICATED: {found}"
@@ -301,7 +301,7 @@ class World:
         self._children_once(final)
 
     def _answers_hold(self, final: dict[str, Lifecycle]) -> None:
-        """What was told is what is: a decision that was answered stays in the history, a final one is the end."""
+        """Check every answer: an acknowledged decision stays in the job's hops, and a final one stays final."""
         for who, answer in self.told:
             found = final[answer.job_id]
             kept = found.hops[: len(answer.hops)]
@@ -324,7 +324,7 @@ class World:
 
 
 class Mind:
-    """What an actor's script works with: its store, and the world's ear for answers."""
+    """The context of an actor's script: its store, and methods that report its answers to the world."""
 
     def __init__(self, world: World, name: str, store: FilesStore) -> None:
         self.world = world
@@ -351,7 +351,7 @@ class Mind:
 
 
 def worker(role: str | None = None, turns: int = 3, beats: bool = False) -> Callable[[World, Mind], None]:
-    """Join, then so many turns of claim, work, commit; leave."""
+    """Join, then claim, work and commit so many times; leave."""
 
     def script(world: World, me: Mind) -> None:
         where = role or world.scenario.roles[0]
@@ -373,7 +373,7 @@ def worker(role: str | None = None, turns: int = 3, beats: bool = False) -> Call
 
 
 def row_worker(turns: int = 2, reach: int = 3) -> Callable[[World, Mind], None]:
-    """As `worker`, several in a row: the last of each row is handed back when it is not the only one."""
+    """As `worker`, but with batches: the last job of each batch is handed back unless it is the only one."""
 
     def script(world: World, me: Mind) -> None:
         agent = me.join(world.scenario.roles[0])
@@ -461,7 +461,7 @@ def manager(passes: int = 2) -> Callable[[World, Mind], None]:
 
 
 def operator(verb: str, job_id: str) -> Callable[[World, Mind], None]:
-    """kill, requeue or force_complete. What it may be told: the deed, no (not in this state), later, or lost."""
+    """Kill, requeue or force-complete a job. Allowed answers: done, refused (wrong state), try again, or lost."""
 
     def script(world: World, me: Mind) -> None:
         agent = me.join(None)
@@ -498,7 +498,7 @@ def submitter(job_id: str, number: int = 0) -> Callable[[World, Mind], None]:
 
 
 def stranger(place: str) -> Callable[[World, Mind], None]:
-    """Somebody, or half of a torn rename, leaves an empty folder where a job wants to go (RELIABILITY 17, 31)."""
+    """A foreign process, or a torn rename, leaves an empty folder at a job's destination (RELIABILITY 17, 31)."""
 
     def script(world: World, me: Mind) -> None:
         with contextlib.suppress(FileExistsError):
@@ -525,7 +525,7 @@ def failing(claim: Claim) -> Outcome:
 
 
 def flaky(claim: Claim) -> Outcome:
-    """Fails at first, and may be tried again."""
+    """Fail the first attempt, retryably."""
     if claim.attempt > 1:
         return done(claim)
     return Failed(error=ErrorInfo(category="timeout", message="slow"), report=report(claim, "failed"), retryable=True)
@@ -545,7 +545,7 @@ def stuck_once(claim: Claim) -> Outcome:
 
 
 class Stage:
-    """A root that is swept between plays: making and removing forty folders each time would double the cost."""
+    """A root that is emptied between plays: making and removing forty folders each time would double the cost."""
 
     def __init__(self, root: str, roles: tuple[str, ...]) -> None:
         self.root = root
@@ -565,7 +565,7 @@ class Stage:
                     os.unlink(entry.path)
 
     def lying(self) -> dict[str, str]:
-        """job → where it lies; stage.judge has made sure that it is one place. Much cheaper than a walk."""
+        """Map each job to its place; stage.judge has checked that there is only one. Much cheaper than a tree walk."""
         found = {}
         for leaf in self.leaves[3:]:
             for name in os.listdir(leaf):
@@ -578,7 +578,7 @@ class Stage:
 
 
 def play(scenario: Scenario, stage: Stage, strategy: Strategy) -> Run:
-    """One schedule, from a swept stage to the verdict; Violation with all that is needed to see it again."""
+    """Play one schedule on an empty stage and check it; raise Violation with all that is needed to reproduce it."""
     stage.sweep()
     run = Run(strategy)
     world = World(scenario, stage, run)
@@ -600,7 +600,7 @@ def play(scenario: Scenario, stage: Stage, strategy: Strategy) -> Run:
 
 @dataclass
 class Explored:
-    """How far an exploration went."""
+    """The result of an exploration."""
 
     played: int = 0
     kills: int = 0
@@ -612,10 +612,10 @@ def explore(
 ) -> Explored:
     """Play schedules until a Violation, or until enough were played.
 
-    1. Every schedule with one preemption, stop or kill (CHESS), each of three beginning; `systematic=False`: a sample.
-    2. `seeds` schedules each by priorities (PCT) and by chance.
-    3. `sampled` schedules with one act more than one that was played: two, sometimes three; and on until `floor`
-       are distinct.
+    1. Every schedule with one preemption, stop or kill (CHESS), from three start orders; `systematic=False`: a sample.
+    2. `seeds` schedules each by priorities (PCT) and at random.
+    3. `sampled` schedules that add one act to a played one (two acts, sometimes three); then more until `floor`
+       distinct ones were played.
     """
     explored = Explored()
     stage = Stage(f"{folder}/{scenario.name.replace(' ', '-')}", scenario.roles)
@@ -650,7 +650,7 @@ def explore(
 
 
 def replay(scenario: Scenario | str, schedule: str, folder: str) -> Run:
-    """Play one schedule again, as a failure printed it."""
+    """Replay one schedule from its printed form."""
     if isinstance(scenario, str):
         scenario = next(known for known in SCENARIOS if known.name == scenario)
     with theatre():
@@ -704,7 +704,7 @@ def _force(world: World) -> None:
 
 
 def _stale(world: World) -> None:
-    """A worker died with the job; watchdog, manager and operator meet over it (RELIABILITY 29)."""
+    """A worker died with a job; a watchdog, a manager and an operator handle it at once (RELIABILITY 29)."""
     world.job("one")
     _left_behind(world)
     world.actor("dog", watchdog(passes=1))
@@ -722,7 +722,7 @@ def _stale_kill(world: World) -> None:
 
 
 def _left_behind(world: World) -> None:
-    """A claim whose worker died: before the play, so that the play is about what follows."""
+    """Claim a job and let the worker die before the play, so that the play covers only recovery."""
     store = world.process()
     agent = store.join("old", role="Runner")
     claim = store.claim(agent)
@@ -776,7 +776,7 @@ def _released(world: World) -> None:
 
 
 def _stuck(world: World) -> None:
-    """Marked stale under a live worker: the watchdog collects it, the operator wants it too."""
+    """A job is marked stale under a live worker: the watchdog and an operator compete for it."""
     world.job("one", stuck_once)
     world.actor("ann", worker(turns=1))
     world.actor("dog", watchdog())
@@ -785,7 +785,7 @@ def _stuck(world: World) -> None:
 
 
 def _submitters(world: World) -> None:
-    """Three submit one id, a watchdog that takes everything for old sweeps, a worker is quick."""
+    """Three processes submit one id while a watchdog sweeps fresh staging folders and a worker claims."""
     world.clock.passed_s = 1e9
     for name in ("sue", "sam"):
         world.actor(name, submitter("chosen"))
@@ -807,7 +807,7 @@ def _two_operators(world: World) -> None:
 
 
 def _delayed(world: World) -> None:
-    """The second attempt is not due before five seconds are over; two workers are eager."""
+    """The second attempt is due after five seconds; two workers try to claim it earlier."""
     world.job("one", flaky)
     world.actor("ann", worker(turns=2))
     world.actor("bob", worker(turns=3))
@@ -835,7 +835,7 @@ def _hasty_all(world: World) -> None:
 
 
 def _rows(world: World) -> None:
-    """Three jobs, one worker that takes them in rows, one that takes what is left or handed back."""
+    """Three jobs: one worker claims them in batches, another claims the remaining or released ones."""
     for job_id in ("one", "two", "three"):
         world.job(job_id)
     world.actor("ann", row_worker())

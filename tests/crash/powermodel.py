@@ -1,13 +1,13 @@
-"""A model of what a power cut leaves: calls recorded through the seam, and every disk that they allow at a cut.
+"""Model power cuts: record calls through the seam, and derive every disk state that a cut may leave.
 
-The disk of the model keeps less than any that farro promises `power` on, so that each sync in the code is needed by
-some state of it:
+The model's disk keeps less than any disk for which farro promises `power`, so that for each sync in the code there is
+a state that needs it:
 
-- A file has the bytes of its last fsync. Of what was written since, it has all, nothing, a part, or garbage; of what
-  was written in place, sector by sector.
+- A file has the bytes of its last fsync. Later writes are kept wholly, partly, not at all, or as garbage; writes in
+  place are kept or lost sector by sector.
 - A change of names (mkdir, create, symlink, link, unlink, rmdir, replace, move) is kept when one of the directories
-  that it changes was synced afterwards. Else it may have happened or not, each by itself: a later one may be kept and
-  an earlier one lost. A rename is one change: both ends or none.
+  that it changes was synced afterwards. Otherwise each change is kept or lost independently: a later one may be kept
+  and an earlier one lost. A rename is one change: both ends or none.
 - A change needs the earlier ones that made it possible: the last change of each name that it touches; for rmdir, all
   that emptied the directory; and (`Order.BORN`) the creation of the directory in which it happens.
 
@@ -54,9 +54,9 @@ class Change:
     clears: Name | None = None
     puts: Name | None = None
     inode: int = -1  # what `puts` names
-    swaps: bool = False  # `clears` and `puts` change places
-    needs: frozenset[int]  # positions of changes that made it possible
-    born: frozenset[int]  # … and of those that made its directories
+    swaps: bool = False  # `clears` and `puts` are exchanged
+    needs: frozenset[int]  # positions of the changes that it depends on
+    born: frozenset[int]  # … and of those that created its directories
 
     @property
     def directories(self) -> set[int]:
@@ -78,7 +78,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """An acknowledgement: from here on it binds the store."""
+    """An acknowledgement: from here on the store must keep it."""
 
     ack: Any
 
@@ -87,7 +87,7 @@ Entry = Change | Written | Synced | Told
 
 
 class Recorder:
-    """The seam that makes the calls and writes down what they did. Calls that failed changed nothing.
+    """A seam that makes the calls and records their effects. Failed calls change nothing.
 
     Safe for threads: a call and its entry are one step. The folder's content at the beginning is taken as durable.
     """
@@ -98,7 +98,7 @@ class Recorder:
         self.born: dict[int, Node] = {}  # every inode, as it was made
         self.entries: list[Entry] = []
         self.trap: Callable[[str, tuple[Any, ...]], BaseException | None] | None = (
-            None  # raised once, instead of a call
+            None  # raised once instead of making a call
         )
         self._open: dict[int, int] = {}
         self._last: dict[Name, int] = {}
@@ -154,7 +154,7 @@ class Recorder:
         self._change(f"symlink {self._short(path)}", puts=self._name(path), inode=self._born(Node(target=target)))
 
     def _link(self, _: None, source: str, path: str) -> None:
-        inode = self._at(self._name(source))  # the file, not its name: that may be lost and the new one kept
+        inode = self._at(self._name(source))  # the file, not its name: the old name may be lost and the new one kept
         self._change(f"link {self._short(path)}", puts=self._name(path), inode=inode)
 
     def _unlink(self, _: None, path: str) -> None:
@@ -176,7 +176,7 @@ class Recorder:
         self._change(what, clears=self._name(source), puts=self._name(path), swaps=True)
 
     def _write_sync(self, _: None, fd: int, path: str, data: bytes, offset: int) -> None:
-        """A write and a sync: what the file has after a cut is this write whole, or, while it lasts, any part."""
+        """Record a write with its sync: a cut afterwards keeps it wholly, a cut during it keeps any part."""
         inode = self._at(self._name(path))
         node = self.nodes[inode]
         assert node.data is not None
@@ -185,7 +185,7 @@ class Recorder:
         self.entries.append(Synced(inode=inode, what=self._short(path)))
 
     def _write_begun(self, _: None, fd: int, path: str, data: bytes, offset: int) -> None:
-        """Its end is a write_sync of the same bytes: until then any part of them may have come."""
+        """Record the start of a write; a write_sync of the same bytes ends it, until then any part may be on disk."""
         self.entries.append(Written(inode=self._at(self._name(path)), data=data, offset=offset))
 
     def _syncfs(self, _: None, fd: int, path: str) -> None:
@@ -199,7 +199,7 @@ class Recorder:
         self.entries.append(Written(inode=inode, data=data))
 
     def _utime(self, _: None, *args: Any) -> None:
-        """Times are metadata that no promise rests on."""
+        """Ignore times: no guarantee depends on them."""
 
     def _fsync(self, _: None, fd: int, path: str) -> None:
         self.entries.append(Synced(inode=self._at(self._name(path)), what=self._short(path)))
@@ -308,12 +308,12 @@ class Log:
         return cls(base=recorder.base, born=recorder.born, entries=tuple(recorder.entries))
 
     def without_syncs(self, dropped: Callable[[Synced], bool]) -> Log:
-        """The same run on a farro that leaves some syncs out: a sync has no other effect than on what a cut keeps."""
+        """Return the same run without some syncs: a sync only affects what a cut keeps."""
         kept = [Told(ack=None) if isinstance(entry, Synced) and dropped(entry) else entry for entry in self.entries]
         return Log(base=self.base, born=self.born, entries=tuple(kept))
 
     def told(self) -> list[int]:
-        """The cuts right after each acknowledgement."""
+        """Return the cuts right after each acknowledgement."""
         return [
             number + 1 for number, entry in enumerate(self.entries) if isinstance(entry, Told) and entry.ack is not None
         ]
@@ -326,7 +326,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What one power cut left: names → inodes → content, and what had been acknowledged."""
+    """The disk after one power cut (names → inodes → content), and the acknowledgements before it."""
 
     cut: int
     names: Mapping[str, int]  # relative path → inode, parents first
@@ -341,7 +341,7 @@ class State:
         return whole.digest()
 
     def write_out(self, root: str) -> None:
-        """Into a fresh folder. Names of one inode become hard links again."""
+        """Write the state into a fresh folder. Names of one inode become hard links again."""
         written: dict[int, str] = {}
         os.mkdir(root)
         for path, inode in self.names.items():
@@ -360,7 +360,7 @@ class State:
             written[inode] = full
 
 
-Tear = Callable[[bytes, bytes], bytes]  # (what was synced, all that was written) → what is there
+Tear = Callable[[bytes, bytes], bytes]  # (synced bytes, written bytes) → bytes after the cut
 
 
 def whole(synced: bytes, written: bytes) -> bytes:
@@ -372,7 +372,7 @@ def nothing(synced: bytes, written: bytes) -> bytes:
 
 
 def half(synced: bytes, written: bytes) -> bytes:
-    if len(synced) == len(written):  # written in place: a sector is as it was, or as it was to become
+    if len(synced) == len(written):  # written in place: each sector has its old or its new bytes
         changed = _changed(synced, written)
         return _with(synced, {at: written[at : at + SECTOR] for at in changed[: (len(changed) + 1) // 2]})
     return written[: (len(synced) + len(written)) // 2]
@@ -385,8 +385,8 @@ def zeros(synced: bytes, written: bytes) -> bytes:
 
 
 def garbage(synced: bytes, written: bytes) -> bytes:
-    """Somebody else's old block: text that parses as nothing, of the right length. Of a write in place the first sector
-    arrived: what was in it before must not suffer from what is added to it (records assumes no less)."""
+    """Return an old block of another file: unparsable text of the right length. Of a write in place the first sector is
+    kept: appending to a sector must not damage its earlier bytes (the journal's records assume this)."""
     if len(synced) == len(written):
         first, *others = _changed(synced, written) or [0]
         whole_first = {first: written[first : first + SECTOR]}
@@ -398,7 +398,7 @@ SECTOR = 512
 
 
 def _changed(synced: bytes, written: bytes) -> list[int]:
-    """Where the sectors begin in which the two differ."""
+    """Return the offsets of the sectors in which the two differ."""
     return [at for at in range(0, len(written), SECTOR) if synced[at : at + SECTOR] != written[at : at + SECTOR]]
 
 
@@ -415,7 +415,7 @@ Choice = tuple[set[int], Mapping[int, Tear], str]  # the changes that are kept, 
 
 @dataclass(kw_only=True)
 class Cut:
-    """The power goes after the first `at` entries of a log."""
+    """A power cut after the first `at` entries of a log."""
 
     log: Log
     at: int
@@ -464,7 +464,7 @@ class Cut:
         return change.needs | change.born if self.order is Order.BORN else change.needs
 
     def closed(self, positions: Iterable[int]) -> set[int]:
-        """Those changes with everything that they need."""
+        """Return those changes with all their dependencies."""
         answer: set[int] = set()
         waiting = list(positions)
         while waiting:
@@ -475,7 +475,7 @@ class Cut:
         return answer
 
     def without(self, dropped: Iterable[int]) -> set[int]:
-        """Every change but those and what rests on them."""
+        """Return all changes except those and their dependents."""
         gone = set(dropped)
         for position in self.changes:
             if position not in self.durable and self._needs(position) & gone:
@@ -507,8 +507,8 @@ class Cut:
         return State(cut=self.at, names=names, content=content, acks=self.acks, story=f"cut after {self.at}: {story}")
 
     def states(self, dice: random.Random, randoms: int) -> Iterator[State]:
-        """Everything kept; nothing unsynced kept; then, in the order of the dice: each change lost alone, each kept
-        alone, each file torn alone, what a journal in order could leave, and `randoms` of any kind."""
+        """Yield all changes kept; no unsynced change kept; then, in random order: each change lost alone, each kept
+        alone, each file torn alone, the states of an ordered journal, and `randoms` random states."""
         choices = list(self._choices(dice, randoms))
         first, others = choices[:2], choices[2:]
         dice.shuffle(others)
@@ -538,7 +538,7 @@ class Cut:
             yield lost(position)
             yield alone(position, whole)
             yield alone(position, nothing)
-        # A journal in order has committed everything before the last sync, and of the rest a beginning.
+        # An ordered journal has committed everything before the last sync, and a prefix of the rest.
         for end in [position for position in self.free if position > self.last_sync]:
             begun = {position for position in self.changes if position < end}
             for tear in (nothing, zeros, garbage):
@@ -561,7 +561,7 @@ class Cut:
 def states(
     log: Log, *, seed: int, randoms: int, order: Order = Order.BORN, cuts: Iterable[int] | None = None
 ) -> Iterator[State]:
-    """Distinct states of every cut of a run: the first of each cut, then the second of each, and so on."""
+    """Yield distinct states of every cut of a run: the first of each cut, then the second of each, and so on."""
     dice = random.Random(seed)
     positions = range(len(log.entries) + 1) if cuts is None else cuts
     running = [Cut(log=log, at=at, order=order).states(dice, randoms) for at in positions]

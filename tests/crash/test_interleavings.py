@@ -1,7 +1,6 @@
-"""Workers, watchdogs, a manager, operators and submitters in every order that one preemption can make, and many more.
+"""Play workers, watchdogs, a manager, operators and submitters in every order with one preemption, and many others.
 
-The scheduler lives in scheduler.py; the worlds, and what must hold in them, in interleaved.py. That these tests can
-fail is shown in test_interleavings_can_fail.py. RELIABILITY 2-7, 10-17, 19, 29, 30.
+test_interleavings_can_fail.py proves that these tests can fail. RELIABILITY 2-7, 10-17, 19, 29, 30.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from support import torture
 
 pytestmark = pytest.mark.linux
 
-PROMISED = 20_000  # what two scenarios share cannot be counted twice: the name is in the digest
+PROMISED = 20_000  # the digest contains the scenario's name, so that no schedule counts twice
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "-"))
@@ -48,7 +47,7 @@ def test_the_scenarios_together_are_as_many_as_promised() -> None:
 
 
 def tell(figure: Callable[..., None], run: str, name: str, distinct: int) -> None:
-    """The figure is the sum over the scenarios, which are played in several processes."""
+    """Report the sum over all scenarios, which several processes play."""
     figures = os.environ.get("FARRO_FIGURES")
     if not figures:
         return
@@ -70,7 +69,7 @@ def tell(figure: Callable[..., None], run: str, name: str, distinct: int) -> Non
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_schedule_can_be_played_again(seed: int, shm: Path) -> None:
-    """What a failure prints leads to the same trace: without that a red run could not be looked into."""
+    """A printed schedule reproduces the same trace, so that a failure can be debugged."""
     kill = [(20 + seed, Act("kill"))]
     for scenario in (SCENARIOS[2], SCENARIOS[-1]):
         for number, strategy in enumerate(

@@ -1,7 +1,4 @@
-"""The test of the test: with one safeguard taken out, the scheduler finds what goes wrong, within so many schedules.
-
-The same for the other suites lives beside them.
-"""
+"""Prove that the interleaving tests can fail: without any one safeguard, the scheduler finds a broken guarantee."""
 
 from __future__ import annotations
 
@@ -42,12 +39,12 @@ Breaker = Callable[[pytest.MonkeyPatch], None]
 
 
 def plain_rename(patch: pytest.MonkeyPatch) -> None:
-    """rename(2) without NOREPLACE replaces an empty folder silently."""
+    """Rename without NOREPLACE, which silently replaces an empty folder."""
     patch.setattr(fs, "move", lambda source, path: fs._perform("move", os.rename, source, path))
 
 
 def check_then_rename(patch: pytest.MonkeyPatch) -> None:
-    """NOREPLACE in two calls, with room for somebody else between them."""
+    """Check the destination and rename in two calls, so that another process can act between them."""
 
     def move(source: str, path: str) -> None:
         if fs.exists(path):
@@ -58,7 +55,7 @@ def check_then_rename(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_before_move(patch: pytest.MonkeyPatch) -> None:
-    """Recovery decides by what it read while somebody else could still write."""
+    """Let recovery read a job before it moves it, while the worker can still write."""
 
     def job(
         context: FilesContext, owner: LocalAgent, folder: str, agent: str, job_id: str, role: str | None
@@ -81,13 +78,13 @@ def read_before_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_lease(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is held to be alive."""
+    """Treat every agent as dead."""
     patch.setattr(leases, "take", lambda path: leases.Lease(fs.open_read(path)))
 
 
 def commit_ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
-    """A commit that meets ENOENT takes it for done. At its very last move that would even be right: whoever took a
-    decided job carries the decision out; before the decision is written it is not."""
+    """Let a commit treat ENOENT as success. That is right only for its last move, when recovery carries out the written
+    decision; before the decision is written it is wrong."""
     commit = commit_module.commit
 
     def careless(context: FilesContext, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
@@ -103,13 +100,13 @@ def commit_ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def kill_over_a_decision(patch: pytest.MonkeyPatch) -> None:
-    """An operator's verb does not look whether the job that it took is decided already."""
+    """Let an operator's command ignore that the job is already decided."""
     blind = {**vars(moves), "is_decided": lambda lifecycle, highest: False}
     patch.setattr(decisions, "moves", SimpleNamespace(**blind))
 
 
 def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
-    """A claim does not check after the move what it read before."""
+    """Let a claim trust what it read before its move, without checking again."""
     file_identity = queued_job.file_identity
 
     def never_changed(path: str) -> tuple[int, int, int]:
@@ -126,17 +123,17 @@ def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
 
 
 def shared_id(patch: pytest.MonkeyPatch) -> None:
-    """The registry of chosen ids is not exclusive: each submitter publishes its own copy."""
+    """Make the registry of chosen ids non-exclusive: each submitter publishes its own copy."""
     patch.setattr(submit, "_register", lambda context, item, gone_is_done: None)
 
 
 def children_of_the_undecided(patch: pytest.MonkeyPatch) -> None:
-    """A sealed list is delivered whoever decided."""
+    """Deliver a sealed list of children even if another attempt was decided."""
     patch.setattr(dispatch, "_DELIVERING", frozenset(Reason))
 
 
 def staging_without_a_lock(patch: pytest.MonkeyPatch) -> None:
-    """A submitter of a chosen id goes on although clean-up has its folder."""
+    """Let a submitter of a chosen id continue although clean-up has taken its folder."""
     patch.setattr(draft.leases, "FOLDERS", False)
 
 
@@ -169,7 +166,7 @@ def test_without_it_an_interleaving_breaks_the_promise(
         breaker(patch)
         with pytest.raises(Violation):
             replay(name, schedule, str(shm / "again"))
-    replay(name, schedule, str(shm / "whole"))  # and with the safeguard in place all is well
+    replay(name, schedule, str(shm / "whole"))  # with the safeguard in place the same schedule passes
 
 
 def first_violation(scenario: Scenario, folder: str) -> str | None:
