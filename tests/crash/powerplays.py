@@ -1,4 +1,4 @@
-"""What is played before the power goes, and what must hold after it: the plays of the power suites and their judge."""
+"""Define the plays that the power suites cut at any point, and the checks that must hold after the cut."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from stage import (
 
 DAY_S = 86_400.0
 AFTER = "1"  # the boot after the cut
-LATER = EPOCH + timedelta(hours=6)  # a delay that is over when the machine is back
+LATER = EPOCH + timedelta(hours=6)  # a delay that ends before the machine is back
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ack:
-    """What a caller was told, and what it may rely on from then on."""
+    """An answer to a caller, and what the store must keep from then on."""
 
     job_id: str
     attempt: int = 0
@@ -64,7 +64,7 @@ class Ack:
 
 
 class Play:
-    """The director of one run: makes the calls and tells the recorder of each acknowledgement."""
+    """Make the calls of one run and report each acknowledgement to the recorder."""
 
     def __init__(
         self, root: str, tell: Callable[[Ack], None], recorder: Recorder | None, *, durable: bool, journal: bool
@@ -75,14 +75,14 @@ class Play:
         self.durable = durable
         self.journal = journal
         self.clock = QuickClock()
-        self.known: set[str] = set()  # every id that anyone asked for, acknowledged or not
+        self.known: set[str] = set()  # every submitted id, acknowledged or not
         self.again: list[Submission] = []  # chosen ids that their submitters submit again after the cut
-        self.offspring: dict[tuple[str, str], tuple[str, ...]] = {}  # (job, who committed it) → the children asked for
-        self.names: list[tuple[str, str]] = []  # names, and the jobs that got them, in this order
+        self.offspring: dict[tuple[str, str], tuple[str, ...]] = {}  # (job, agent) → the children in its commit
+        self.names: list[tuple[str, str]] = []  # names, and the jobs that got them, in order
         self._seeds = 0
 
     def process(self, *, careful: bool = False, **policy_changes: Any) -> FilesStore:
-        """`careful`: without a journal, as one that makes few calls."""
+        """Open a store as a new process. `careful`: without a journal, as a process that makes few calls."""
         self._seeds += 1
         return open_files(
             self.root,
@@ -158,14 +158,14 @@ class Play:
         self.tell(Ack(job_id=job_id, attempt=attempt, reason=told.hops[-1].reason, status=told.status, **more))
 
     def verb(self, call: Callable[..., Lifecycle | None], agent: Agent, job_id: str) -> Lifecycle:
-        """An operator's or the manager's verb."""
+        """Run a command of an operator or of the manager."""
         told = call(agent, job_id)
         assert told is not None
         self._told(job_id, told.attempt, told)
         return told
 
     def _work(self, claim: Claim, files: Sequence[str]) -> None:
-        """What an attempt's steps write, through the seam, so that the model knows of it. Nobody syncs it here."""
+        """Write the output of an attempt's steps through the seam, so that the model records it. It is not synced here."""
         for name in files:
             parts = name.split("/")[:-1]
             for depth in range(1, len(parts) + 1):
@@ -193,7 +193,7 @@ STEP_FILES = ("steps/1/stdout", "steps/1/stderr", "out/a/b/c.txt")
 
 
 def minted(play: Play) -> None:
-    """One enqueue with everything that a submission may bring."""
+    """One enqueue with every field of a submission."""
     play.enqueue(
         play.process(),
         Submission(role="Runner", prompt=plan(1), narrative="why\n", payload={"a.txt": b"a" * 99, "b": b""}),
@@ -201,14 +201,14 @@ def minted(play: Play) -> None:
 
 
 def streamed(play: Play) -> None:
-    """One after the other from one process: all but the first are staged while their record is on its way."""
+    """Several enqueues from one process: all but the first are staged while their journal record is being written."""
     store = play.process()
     for number in range(3):
         play.enqueue(store, Submission(role="Runner", prompt=plan(number)))
 
 
 def named(play: Play) -> None:
-    """A job with a name, which then passes on to the next one."""
+    """A job with a name, which is then given to the next job."""
     store = play.process()
     first = play.enqueue_named(store, "nightly", Submission(role="Runner", prompt=plan(1)))
     play.succeed(store, play.claim(store, store.join("w", role="Runner")))
@@ -226,14 +226,14 @@ def delayed(play: Play) -> None:
 
 
 def chosen(play: Play) -> None:
-    """A chosen id, submitted twice by impatient submitters; and again after the cut (see `Play.again`)."""
+    """A chosen id, submitted twice by submitters that time out; and again after the cut (see `Play.again`)."""
     asked = Submission(role="Runner", prompt=plan(1), job_id="order-7", payload={"a.txt": b"a"})
     play.enqueue(play.process(), asked)
     play.enqueue(play.process(), asked)
 
 
 def resubmitted(play: Play) -> None:
-    """The first submitter is killed before it may acknowledge; the second finds what it left and acknowledges that."""
+    """The first submitter is killed before it acknowledges; the second finds its job and acknowledges it."""
     for job_id, folder in (("one", "jobs/.ids"), ("two", "agents/Runner/incoming")):
         asked = Submission(role="Runner", prompt=plan(1), job_id=job_id)
         first = play.process()
@@ -245,8 +245,8 @@ def resubmitted(play: Play) -> None:
 
 
 def half_registered(play: Play) -> None:
-    """The first submitter is killed between its link and its record. The next, which syncs, or has a journal of its
-    own, finds the link, and acknowledges what the first one staged."""
+    """The first submitter is killed between its link and its record. The next one, which syncs or has its own journal,
+    finds the link and acknowledges the job that the first one staged."""
     for job_id, careful in (("one", True), ("two", False)):
         asked = Submission(role="Runner", prompt=plan(1), job_id=job_id, payload={"a.txt": b"a"})
         assert play.recorder is not None
@@ -278,7 +278,7 @@ def failed(play: Play) -> None:
 
 
 def retried(play: Play) -> None:
-    """Failed, failed, succeeded: each attempt's result stays, and the success takes the error's mirror away."""
+    """Failed, failed, succeeded: each attempt's result stays, and the success removes the mirrored error."""
     store = play.process()
     play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     worker = store.join("w", role="Runner")
@@ -288,7 +288,7 @@ def retried(play: Play) -> None:
 
 
 def routed(play: Play) -> None:
-    """Handed on to a second role by its prompt, and claimed there: the first hop must survive the second claim."""
+    """Routed to a second role by its prompt, and claimed there: the first hop must survive the second claim."""
     store, other = play.process(), play.process()
     play.enqueue(store, Submission(role="Runner", prompt=plan(1, routing={"next": "CodeReviewer"})))
     play.succeed(store, play.claim(store, store.join("w", role="Runner")))
@@ -296,7 +296,7 @@ def routed(play: Play) -> None:
 
 
 def sent_on(play: Play) -> None:
-    """As `routed`, by the worker's own choice, released on the way; the second worker dies in its attempt."""
+    """As `routed`, but chosen by the worker, with a release in between; the second worker dies in its attempt."""
     store, other = play.process(), play.process()
     play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     worker = store.join("w", role="Runner")
@@ -309,7 +309,7 @@ def sent_on(play: Play) -> None:
 
 
 def children(play: Play) -> None:
-    """Two children through the outbox, one of them worked."""
+    """Two children delivered through the outbox; a worker runs one of them."""
     store = play.process()
     play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     play.succeed(store, play.claim(store, store.join("w", role="Runner")), children=2)
@@ -317,7 +317,7 @@ def children(play: Play) -> None:
 
 
 def recommitted(play: Play) -> None:
-    """A commit with children fails half-way; the attempt then commits without. None may come back with the power."""
+    """A commit with children fails half-way; the attempt then commits without them. The cut must not bring one back."""
     assert play.recorder is not None
     store = play.process()
     play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
@@ -330,7 +330,7 @@ def recommitted(play: Play) -> None:
 
 
 def stale(play: Play) -> None:
-    """A worker dies twice; a watchdog and the manager settle it each time, then attempts are exhausted."""
+    """A worker dies twice; a watchdog and the manager recover the job each time, then its attempts are exhausted."""
     keeper_store = play.process(retry=_two_attempts())
     play.enqueue(keeper_store, Submission(role="Runner", prompt=plan(1)))
     keeper = keeper_store.join("keeper", role=None)
@@ -368,7 +368,7 @@ def operated(play: Play) -> None:
 
 
 def unroutable(play: Play) -> None:
-    """Done, but it cannot be handed on: marked stale where it lies, and acknowledged so."""
+    """A finished job that cannot be routed: marked stale in place, and acknowledged as stale."""
     store = play.process()
     play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     claim = play.claim(store, store.join("w", role="Runner"))
@@ -376,7 +376,7 @@ def unroutable(play: Play) -> None:
 
 
 def slots(play: Play) -> None:
-    """Three slots of one process work six jobs at once: their syncs are merged, their calls interleave."""
+    """Three slots of one process run six jobs at once: their syncs are merged, their calls interleave."""
     store = play.process()
     play.enqueue(store, *(Submission(role="Runner", prompt=plan(n)) for n in range(6)))
     workers = [store.join("w", role="Runner", slot=n) for n in range(3)]
@@ -388,7 +388,7 @@ def slots(play: Play) -> None:
             together.wait()
             for number in range(2):
                 claim = None
-                while claim is None:  # the others hold the locks of what is left for an instant
+                while claim is None:  # the other slots briefly hold the locks of the remaining jobs
                     claim = store.claim(agent)
                 together.wait()
                 if number:
@@ -410,13 +410,13 @@ def slots(play: Play) -> None:
 
 
 def initiated(play: Play) -> None:
-    """The root itself is made under the recorder: an enqueue stands on folders that must be there too."""
+    """Create the root under the recorder: an enqueue depends on folders that must also survive."""
     make_root(play.root, ROLES)
     play.enqueue(play.process(), Submission(role="Runner", prompt=plan(1)))
 
 
 def rotated(play: Play) -> None:
-    """So many records that the journal's files are changed and freed several times; one worker dies on the way."""
+    """Enough records to rotate and free the journal's files several times; one worker dies in between."""
     store, other = play.process(), play.process()
     play.enqueue(store, *(Submission(role="Runner", prompt=plan(n)) for n in range(3)))
     worker = store.join("w", role="Runner")
@@ -436,8 +436,8 @@ def rotated(play: Play) -> None:
 
 
 def in_rows(play: Play) -> None:
-    """Small jobs that are claimed and committed together, one write of the journal for all; one is handed back, one is
-    written down and lost with its worker."""
+    """Small jobs that are claimed and committed as a batch, with one journal write; one is released, one is recorded
+    and then lost with its worker."""
     store, other = play.process(), play.process()
     play.enqueue(store, *(Submission(role="Runner", prompt=plan(n)) for n in range(5)))
     worker = store.join("w", role="Runner")
@@ -455,7 +455,7 @@ def in_rows(play: Play) -> None:
 
 
 def overtaken(play: Play) -> None:
-    """A record of a commit whose job was taken away and killed meanwhile: the kill was told, the commit was not."""
+    """A commit's record whose job was killed meanwhile: the kill was acknowledged, the commit was not."""
     assert play.recorder is not None
     store = play.process()
     [job_id] = play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
@@ -468,8 +468,8 @@ def overtaken(play: Play) -> None:
 
 
 def rerun(play: Play) -> None:
-    """A commit's record is on the disk, and its worker dies before it writes the folder: stale, requeued, and worked
-    again by another process with a journal of its own."""
+    """A worker dies after its commit's record is on disk and before it writes the folder: the job becomes stale, is
+    requeued, and is run again by another process with its own journal."""
     assert play.recorder is not None
     store = play.process()
     [job_id] = play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
@@ -497,7 +497,7 @@ def mixed(play: Play) -> None:
 
 
 def undone(play: Play) -> None:
-    """What a journal has is changed by hand at once: a retried job is killed, a stale one requeued, then completed."""
+    """An operator changes jobs that are still in a journal: kills a retried one, requeues and completes a stale one."""
     quick, careful = play.process(), play.process(careful=True)
     one, two = play.enqueue(quick, *(Submission(role="Runner", prompt=plan(n)) for n in range(2)))
     worker, operator = quick.join("w", role="Runner"), careful.join("op", role=None)
@@ -513,7 +513,7 @@ def undone(play: Play) -> None:
 
 
 def chained(play: Play) -> None:
-    """Jobs that run after another: submitted before its end, which comes through the journal, and after it."""
+    """Dependent jobs: submitted before the end of their dependency, which is committed by journal, and after it."""
     store, other = play.process(), play.process(careful=True)
     [first] = play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     [second] = play.enqueue(other, _after(first))
@@ -526,7 +526,7 @@ def chained(play: Play) -> None:
 
 
 def chain_broken(play: Play) -> None:
-    """The first fails: who wanted its success is killed, who wanted its end runs."""
+    """A dependency fails: the job that needs its success is killed, the job that needs only its end runs."""
     store = play.process()
     [first] = play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     [second] = play.enqueue(store, _after(first))
@@ -574,7 +574,7 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
 )
 
 
-# Those without a trap in the recorder or a root of their own.
+# Plays without an injected error and without their own root.
 ON_DISK = (
     minted,
     streamed,
@@ -592,7 +592,7 @@ ON_DISK = (
     mixed,
     chained,
 )
-# Fewer, for a disk that is synced after every call: all their steps are seen in a short run.
+# Fewer plays, for a disk that is synced after every call: a short run covers all their steps.
 BESIDE_A_NEIGHBOUR = (succeeded, routed, children, operated)
 
 _NO_LOG = Log(base={}, born={}, entries=())
@@ -600,7 +600,7 @@ _NO_LOG = Log(base={}, born={}, entries=())
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What a judge needs to know of a run."""
+    """What the checks need to know about a run."""
 
     log: Log = _NO_LOG
     known: frozenset[str]
@@ -610,7 +610,7 @@ class Recorded:
 
 
 def record(play: Callable[[Play], None], root: str, *, journal: bool = False) -> Recorded:
-    """Play it once, from a root that is durable as it is (an empty folder for `initiated`)."""
+    """Record one play, starting from a fully durable root (an empty folder for `initiated`)."""
     if play is initiated:
         os.mkdir(root)
     else:
@@ -650,11 +650,11 @@ COMING_BACK = (("submit", "drain"), ("drain", "submit", "drain"), ("drain",))
 
 
 class Broken(AssertionError):
-    """A state in which the promise does not hold, with its story."""
+    """A state that breaks the promise, with its history."""
 
 
 def check(state: State, recorded: Recorded, root: str) -> None:
-    """Write the state out, let healthy processes finish it, and judge. The folder is removed."""
+    """Write the state to disk, let healthy processes finish all jobs, check the result, and remove the folder."""
     old_staging = bool(state.digest()[0] & 1)
     for coming_back in COMING_BACK if recorded.again else COMING_BACK[-1:]:
         state.write_out(root)
@@ -673,11 +673,11 @@ def check(state: State, recorded: Recorded, root: str) -> None:
 def after_the_cut(
     root: str, acks: Sequence[Ack], recorded: Recorded, *, coming_back: Sequence[str], old_staging: bool
 ) -> None:
-    """Reboot: no lease is held. The submitters of chosen ids come back before everything is finished, after it, or
-    never; clean-up finds staging old (then it sweeps) or fresh."""
+    """Reboot without any held lease. The submitters of chosen ids return before all jobs are finished, afterwards, or
+    never; clean-up sees staging as old (and sweeps it) or as fresh."""
     if not acks:
         os.makedirs(root, exist_ok=True)
-        make_root(root, ROLES)  # a cut in `farro init`: it is run again
+        make_root(root, ROLES)  # the cut was during `farro init`: run it again
     clock = QuickClock()
     clock.sleep(DAY_S)
     staged_at_s = clock.now().timestamp() - (7200.0 if old_staging else 0.0)
@@ -705,7 +705,7 @@ def after_the_cut(
 
 
 def _judge_waiting(root: str, acks: Sequence[Ack]) -> None:
-    """A job that nobody has claimed yet still waits for its time."""
+    """Check that an unclaimed job still has its delay."""
     for ack in acks:
         path = f"{root}/agents/Runner/incoming/{ack.job_id}"
         untouched = os.path.isdir(path) and os.listdir(path) in (
@@ -715,7 +715,7 @@ def _judge_waiting(root: str, acks: Sequence[Ack]) -> None:
         if ack.not_before is None or not untouched:
             continue
         life = Lifecycle.from_json(read(f"{path}/job.json"))
-        if life.attempt == 0:  # else it is a claim's job.json whose other changes were lost: it was due
+        if life.attempt == 0:  # otherwise a claim wrote job.json and lost its other changes: the job was due
             assert life.not_before is not None, f"LOST: the delay of {ack.job_id}"
             assert datetime.fromisoformat(life.not_before) == ack.not_before, f"LOST: the delay of {ack.job_id}"
 
@@ -755,7 +755,7 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
 
 
 def _judge_names(root: str, recorded: Recorded) -> None:
-    """A name means the last job that got it and is there: none is there without its name."""
+    """Check that each name leads to the last existing job that got it, and that no named job lacks its name."""
     where = everywhere(root)
     meant = {name: job_id for name, job_id in recorded.names if job_id in where}
     store = open_files(root, seed=40_000, boot=AFTER)
@@ -766,7 +766,7 @@ def _judge_names(root: str, recorded: Recorded) -> None:
 
 
 def _judge_order(life: Lifecycle, prompt: Mapping[str, Any], lives: Mapping[str, Lifecycle]) -> None:
-    """Who runs after another began after its end, and was killed for it only when it did not succeed."""
+    """Check that a dependent began after its dependency ended, and was killed only if that did not succeed."""
     named = after.dependencies(prompt)
     for job_id in named.all:
         if life.first_claimed_at is not None:

@@ -1,10 +1,10 @@
-"""A deterministic scheduler: several farro "processes" in one Python process, of which exactly one runs at a time.
+"""Schedule several farro "processes" in one Python process deterministically: exactly one runs at a time.
 
 This module knows actors, points and schedules only.
 
-An actor is a greenlet with a FilesStore of its own. Every call that passes the seam of system/fs is a *point*: before a
-mutating call, before a look that a decision rests on, before a flock is tried or dropped, and before a verb's answer is
-told. At each point a strategy may let another actor go on, stop this one for long (SIGSTOP), or kill it. A killed
+An actor is a greenlet with its own FilesStore. Every call that passes the seam of system/fs is a *point*: before a
+mutating call, before a read that a decision depends on, before a flock is tried or dropped, and before a command's
+answer. At each point a strategy may switch to another actor, stop this one for long (SIGSTOP), or kill it. A killed
 actor's greenlet is ended at once: Crash is raised at its point and again at each later point, so that no `finally`
 changes the disk, while every lease that it held drops, as the kernel does it.
 
@@ -46,17 +46,17 @@ _CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
 _KILLED = 31
 MOST_STEPS = 5000  # ten times the longest play
 _BIG_BANG_NS = 1_700_000_000 * 10**9
-# In staging an actor is alone (but for clean-up, which meets it in the schedules by chance): to leave it there is to
-# leave it at its next point. A kill there leaves debris, so kills stay.
+# In staging an actor is alone (except for clean-up, which random schedules cover): a preemption there equals one at
+# its next point. A kill there leaves debris, so kills stay.
 PRIVATE = "private"
 _TIMED = frozenset({"create", "write", "replace", "exchange"})
 KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {
     "fsync"
-}  # a kill before a look is a kill before the next change
+}  # a kill before a read equals a kill before the next change
 
 
 def stamp(path: str, number: int) -> None:
-    """The file's time, on a clock that ticks once a step."""
+    """Set the file's time from a clock that ticks once for each step."""
     os.utime(path, ns=(_BIG_BANG_NS + number * 1000, _BIG_BANG_NS + number * 1000))
 
 
@@ -70,12 +70,12 @@ class Actor:
         self.group = GroupCommit(lambda path: fs._sync_one(path))
         self.greenlet = greenlet.greenlet(script)
         self.dead = False
-        self.at_point = False  # preempted there: it passes the point when it goes on
+        self.at_point = False  # preempted at a point: it passes the point when it resumes
         self.ended_at: int | None = None  # the step at which it returned or was killed
-        self.leases: set[leases.Lease] = set()  # what the kernel drops when it dies, known to its store or not
+        self.leases: set[leases.Lease] = set()  # released by the kernel at its death
 
     def exit(self) -> None:
-        """What the kernel does when a process is gone."""
+        """Release the actor's leases, as the kernel does for a dead process."""
         for lease in list(self.leases):
             lease.drop()
         die(self.store)
@@ -87,24 +87,24 @@ class Actor:
 
 @dataclass(frozen=True)
 class Act:
-    """What a strategy does at a point: go over to another actor, stop this one for long, or kill it."""
+    """A strategy's action at a point: switch to another actor, stop this one for long, or kill it."""
 
     kind: str  # "to", "stop", "kill"
-    to: int | None = None  # index of the actor that goes on
+    to: int | None = None  # index of the actor that runs next
 
 
 class Strategy(Protocol):
-    """Chooses. Neither call may depend on anything but its own seed and what it is shown."""
+    """Choose the next action. Both methods must be deterministic: they may use only their seed and arguments."""
 
     def at(self, run: Run, actor: Actor, op: str) -> Act | None:
-        """At every point; None lets the actor go on."""
+        """Choose an action at a point; None lets the actor continue."""
 
     def pick(self, run: Run, ready: deque[Actor]) -> Actor:
-        """Who goes on after an actor ended, idled, stopped or was killed."""
+        """Choose the next actor after one ended, idled, stopped or was killed."""
 
 
 class Watcher(Protocol):
-    """Sees every change as it is made; raises what it finds wrong."""
+    """Check every change as it is made; raise an error for a broken rule."""
 
     def changed(self, actor: Actor, op: str, args: tuple[Any, ...]) -> None: ...
 
@@ -123,7 +123,7 @@ class Run:
         self.trace: list[tuple[int, str, str]] = []  # (actor, op, path) of every point that was passed, and kills
         self.segments: list[list[int]] = []  # [actor, points passed, killed]
         self.kills = 0
-        self._fresh: dict[int, str] = {}  # descriptors of job.json files that are being made
+        self._fresh: dict[int, str] = {}  # descriptors of job.json files that are being written
         self._hub = greenlet.getcurrent()
         self._act: Act | None = None
         self._idled = False
@@ -164,12 +164,12 @@ class Run:
             stamp(self._fresh[args[0]], self.step)
 
     def told(self, what: str) -> None:
-        """The answer is on its way: a kill here loses the acknowledgement, not the deed."""
+        """Mark the point before an answer: a kill here loses the acknowledgement, not the change."""
         if self.running is not None:
             self._point(self.running, "told", what)
 
     def idle(self) -> None:
-        """The running actor has nothing to do now: the others go on. Not a preemption."""
+        """Let the other actors run because this one has nothing to do. Not a preemption."""
         actor = self.running
         if actor is None:
             return
@@ -195,12 +195,12 @@ class Run:
     # --- the hub ---
 
     def play(self) -> None:
-        """Until every actor has ended or is dead."""
+        """Run until every actor has ended or is dead."""
         while True:
             if not self.ready:
                 if not self.stopped:
                     return
-                self.ready.extend(self.stopped)  # SIGCONT, when everybody else is through
+                self.ready.extend(self.stopped)  # SIGCONT, when all other actors have ended
                 self.stopped.clear()
             actor = self.strategy.pick(self, self.ready)
             self.ready.remove(actor)
@@ -250,7 +250,7 @@ class Run:
         actor.exit()
 
     def end(self) -> None:
-        """End what is left after a failure, so that no greenlet lives on."""
+        """End the remaining actors after a failure, so that no greenlet survives."""
         for actor in self.actors:
             if not actor.over and actor.greenlet:
                 self.segments.append([actor.index, 0, 0])
@@ -261,20 +261,20 @@ class Run:
 
     @property
     def schedule(self) -> str:
-        """Replayable: who went on, for how many points, and `!` where it was killed then."""
+        """Return the schedule in replayable form: each actor, its number of points, and `!` if it was then killed."""
         return " ".join(
             f"{self.actors[index].name}*{count}{'!' if killed else ''}" for index, count, killed in self.segments
         )
 
     def digest(self, salt: str = "") -> int:
-        """Of the (actor, op) choices: two schedules with the same digest are the same interleaving."""
+        """Hash the (actor, op) sequence: two schedules with the same digest are the same interleaving."""
         codes = bytes(
             value for index, op, _ in self.trace for value in (index, _KILLED if op == "KILL" else _CODES[op])
         )
         return int.from_bytes(hashlib.blake2b(codes, digest_size=8, key=salt.encode()[:64]).digest(), "big")
 
     def story(self, root: str) -> str:
-        """The trace for a reader: a line for each run of an actor's points of which something was changed or told."""
+        """Format the trace: a line for each uninterrupted run of an actor with its changes and answers."""
         lines = []
         for number, (index, op, path) in enumerate(self.trace):
             lines.append(f"{number:4} {self.actors[index].name:<10} {op:<8} {path.removeprefix(root + '/')}")
@@ -288,7 +288,7 @@ _current: Run | None = None
 
 @contextlib.contextmanager
 def theatre() -> Iterator[None]:
-    """The patches under which runs are played (see the head of this module), and their end."""
+    """Apply the patches that runs need (see the module docstring), and remove them afterwards."""
     lock, drop, made, source = leases._lock, leases.Lease.drop, leases.Lease.__init__, changes.source
     group = fs._group
 
@@ -341,7 +341,7 @@ def on_stage(run: Run) -> Iterator[None]:
 
 
 class Turns:
-    """No preemption: each actor goes on until it ends or idles; then the next in the queue."""
+    """Never preempt: each actor runs until it ends or idles; then the next in the queue."""
 
     def __init__(self, first: int = 0) -> None:
         self._first: int | None = first
@@ -357,7 +357,7 @@ class Turns:
 
 
 class Preempting(Turns):
-    """CHESS: as Turns, but for a few chosen points. Bugs of this kind need one or two preemptions, seldom three."""
+    """CHESS: as Turns, with acts at a few chosen points. Such bugs need one or two preemptions, seldom three."""
 
     def __init__(self, first: int, acts: Sequence[tuple[int, Act]]) -> None:
         super().__init__(first)
@@ -368,7 +368,7 @@ class Preempting(Turns):
 
 
 class Random:
-    """Any actor at any point, with a chance of its own for each seed; up to two kills and stops."""
+    """Switch to any actor at any point, with a probability chosen by the seed; up to two kills and stops."""
 
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -394,7 +394,7 @@ class Random:
 
 class Priorities:
     """PCT (Burckhardt et al. 2010): random priorities, lowered at d-1 random points, find any bug of depth d with a
-    chance of at least 1/(n·k^(d-1)). An actor that idles goes to the end, else it would idle for ever."""
+    chance of at least 1/(n·k^(d-1)). An actor that idles gets the lowest priority, otherwise it would idle forever."""
 
     def __init__(self, seed: int, actors: int, steps: int, depth: int = 3) -> None:
         self._dice = random.Random(seed)
@@ -420,14 +420,14 @@ class Priorities:
 
     def pick(self, run: Run, ready: deque[Actor]) -> Actor:
         if self._last is not None and ready[-1] is self._last and len(ready) > 1:
-            self._low -= 1  # it idled: whoever else can go on does
+            self._low -= 1  # it idled: any other ready actor goes first
             self._priority[self._last.index] = self._low
         self._last = max(ready, key=lambda actor: self._priority[actor.index])
         return self._last
 
 
 class Replayed:
-    """A schedule as `Run.schedule` prints it."""
+    """Replay a schedule in the form that `Run.schedule` prints."""
 
     def __init__(self, schedule: str) -> None:
         self._segments = deque(_segment(text) for text in schedule.split())
@@ -457,7 +457,7 @@ class Replayed:
         if chosen in run.stopped:
             run.stopped.remove(chosen)
             ready.append(chosen)
-        # One that waits at a point passes it without being asked again.
+        # An actor that waits at a point passes it without another choice.
         self._left = count - 1 if chosen.at_point else count
         return chosen
 
@@ -472,7 +472,7 @@ def _segment(text: str) -> tuple[str, int, bool]:
 
 @dataclass(frozen=True)
 class Played:
-    """What exploration needs to know of a run: enough to preempt it elsewhere."""
+    """What exploration needs to know about a run to preempt it at another point."""
 
     first: int
     acts: tuple[tuple[int, Act], ...]
@@ -487,8 +487,8 @@ class Played:
         return cls(first, tuple(acts), points, tuple(actor.ended_at or 0 for actor in run.actors))
 
     def further(self) -> Iterator[tuple[tuple[int, Act], ...]]:
-        """Every schedule with one act more, later than those of this one: to each other actor, stop, kill, and kill
-        with another actor next."""
+        """Yield every schedule that adds one later act: a switch to each other actor, a stop, a kill, or a kill
+        followed by each other actor."""
         start = self.acts[-1][0] + 1 if self.acts else 0
         for step in range(start, len(self.points)):
             actor, op = self.points[step]
@@ -496,7 +496,7 @@ class Played:
                 yield (*self.acts, (step, act))
 
     def one_further(self, dice: random.Random) -> tuple[tuple[int, Act], ...] | None:
-        """One of `further`, without making them all: a step by chance, then an act by chance."""
+        """Return a random one of `further` without building them all: a random step, then a random act."""
         start = self.acts[-1][0] + 1 if self.acts else 0
         if start >= len(self.points):
             return None

@@ -1,6 +1,6 @@
-"""Seams for the crash suites: what may stand between farro and the filesystem while a test plays a disaster.
+"""Provide seams for the crash suites: they intercept farro's filesystem calls to inject kills and errors.
 
-No scenario and no judgement: those are the suites' own (and stage.py's). Use `with seams.placed(KillAt(3)): ...`.
+The suites (and stage.py) define the scenarios and the checks. Use `with seams.placed(KillAt(3)): ...`.
 A seam sees one call per mutating system call, in order: `perform(op, call, args)`; ops are "mkdir", "create", "write",
 "symlink", "link", "unlink", "rmdir", "replace", "exchange", "move", "utime", "truncate", "fsync", "write_sync",
 "write_begun" (whose end is a "write_sync"), "syncfs". Calls are counted from 1.
@@ -37,7 +37,7 @@ MUTATING = frozenset(
     | {"fsync", "write_begun", "write_sync", "syncfs"}
 )
 TAKES_EFFECT = frozenset({"move", "replace", "exchange", "mkdir", "symlink", "link", "unlink", "rmdir", "create"})
-"""The calls whose error may be ambiguous: done, and yet reported as failed (a network filesystem's lost reply)."""
+"""The calls that may take effect and still report an error (a network filesystem's lost reply)."""
 
 Call = Callable[..., Any]
 
@@ -53,7 +53,7 @@ S = TypeVar("S", bound=Seam)
 
 @contextlib.contextmanager
 def placed(seam: S) -> Iterator[S]:
-    """The seam is in place inside the block, and gone after it whatever happens."""
+    """Install the seam for the block, and always remove it afterwards."""
     fs.set_seam(seam)
     try:
         yield seam
@@ -62,7 +62,7 @@ def placed(seam: S) -> Iterator[S]:
 
 
 class Open:
-    """Lets everything through. The others build on it."""
+    """Let every call through. Other seams inherit from it."""
 
     def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
         return call(*args)
@@ -72,7 +72,7 @@ class Open:
 
 
 class Counting(Open):
-    """Counts the mutating calls: `count`, and their names in order: `ops`. Failed calls (EEXIST, ENOENT) count too.
+    """Count the mutating calls (`count`) and keep their names in order (`ops`). Failed calls (EEXIST, ENOENT) count.
 
     `only`: count calls with these names only.
     """
@@ -92,7 +92,7 @@ class Counting(Open):
 
 
 class Both:
-    """Two seams, one behind the other: the outer one sees each call first and makes it through the inner one."""
+    """Chain two seams: the outer one gets each call first and makes it through the inner one."""
 
     def __init__(self, outer: Seam, inner: Seam) -> None:
         self.outer = outer
@@ -107,7 +107,7 @@ class Both:
 
 
 class Before(Open):
-    """Somebody else is faster: `action` runs just before the n-th call named `op` ("any": whatever it is), in peace."""
+    """Run `action` just before the n-th call named `op` ("any": any call), as a faster process would do."""
 
     def __init__(self, op: str, action: Callable[[], object], n: int = 1) -> None:
         self.op = op
@@ -131,7 +131,7 @@ class Before(Open):
 
 
 class Recording(Open):
-    """Keeps `calls`: (op, args) of every call that succeeded; the bytes of a write are copied."""
+    """Record `calls`: (op, args) of every successful call; the bytes of a write are copied."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -144,12 +144,12 @@ class Recording(Open):
 
 
 class KillAt(Open):
-    """The process dies at its n-th mutating call: `Crash` is raised there and at every later call and look.
+    """Kill the process at its n-th mutating call: raise `Crash` there and at every later call and read.
 
     `after`: the call takes effect first (it was the last thing the process did).
-    `torn`: a "write", "write_begun" or "write_sync" puts half of its bytes down first; else as a kill before the call.
+    `torn`: a "write", "write_begun" or "write_sync" first writes half of its bytes; other calls are not made.
     `only`: count calls with these names only. `dead` tells whether the kill happened. Later calls also crash because a
-    dead process makes none: `finally` and `except` clauses of the code under test must not get to tidy up.
+    dead process makes none: `finally` and `except` clauses of the code under test must not clean up.
     """
 
     def __init__(self, n: int, *, after: bool = False, torn: bool = False, only: frozenset[str] | None = None) -> None:
@@ -192,7 +192,7 @@ class KillAt(Open):
 
 
 class Errno(Open):
-    """The n-th mutating call fails with OSError(code) instead of being made.
+    """Fail the n-th mutating call with OSError(code) instead of making it.
 
     `after`: it is made, and fails all the same: the ambiguous error. `persistent`: so does every later call.
     `only`: count and fail only calls with these names. `hit` is the op that failed, None when n was never reached.
@@ -227,9 +227,9 @@ class Errno(Open):
 
 
 class BadLook(Open):
-    """The n-th look at the disk fails: EMFILE where it opens something (read, list), else EIO. Mutating calls pass.
+    """Fail the n-th read of the disk: EMFILE where it opens something (read, list), else EIO. Mutating calls pass.
 
-    `hit` is the look that failed, None when n was never reached.
+    `hit` is the read that failed, None when n was never reached.
     """
 
     def __init__(self, n: int) -> None:
@@ -252,7 +252,7 @@ _actor: contextvars.ContextVar[Hashable] = contextvars.ContextVar("farro_test_ac
 
 
 def current_actor() -> Hashable:
-    """The actor set by `acting`, else the running greenlet when it is not a thread's main one, else the thread."""
+    """Return the actor set by `acting`, else the running greenlet unless it is a thread's main one, else the thread."""
     actor = _actor.get()
     if actor is not None:
         return actor
@@ -266,7 +266,7 @@ def current_actor() -> Hashable:
 
 @contextlib.contextmanager
 def acting(actor: Hashable) -> Iterator[None]:
-    """Calls in this block are made by `actor`: a contextvar, so each thread (and each greenlet) has its own."""
+    """Attribute the calls in this block to `actor`: a contextvar, so each thread and each greenlet has its own."""
     token = _actor.set(actor)
     try:
         yield
@@ -275,7 +275,7 @@ def acting(actor: Hashable) -> Iterator[None]:
 
 
 class Router:
-    """Several "processes" in one Python process, each with its own seam: `Router({"w1": KillAt(3), "w2": Open()})`.
+    """Give each of several "processes" in one Python process its own seam: `Router({"w1": KillAt(3), "w2": Open()})`.
 
     The key is `current_actor()`. An actor without a seam goes through `otherwise`.
     """

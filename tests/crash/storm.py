@@ -1,12 +1,11 @@
-"""A storm: real workers, watchdogs, managers, submitters and operators, killed and stopped at random, started again.
+"""Run a storm: real workers, watchdogs, managers, submitters and operators, killed, stopped and restarted at random.
 
-What may be said about it afterwards is judged in history.py. Run as a program this file is one submitter or one
-operator, or the guard: `python storm.py submitter|operator|guard FOLDER NAME SEED`.
+history.py checks the result. As a program, this file runs one submitter, one operator, or the guard:
+`python storm.py submitter|operator|guard FOLDER NAME SEED`.
 
-Chance is seeded, but the machine's own timing is not: the same seed gives the same kind of storm, not the same storm.
-Whatever happens, a guard ends every process of the storm, and those that they started: all carry its folder in their
-environment. The guard is a process of its own, which waits for a pipe to close: it also does its work when the test
-itself is killed.
+The random choices are seeded, the machine's timing is not: the same seed gives a similar storm, not the same one.
+A guard always ends every process of the storm and their children: all have its folder in their environment. The guard
+is a separate process that waits for a pipe to close, so it also works when the test itself is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CONFIG = {
     "retry": {"base_s": 0.02, "max_delay_s": 0.3, "max_attempts": 4},
     "watchdog": {"every_s": 0.2, "stale_after_s": 4.0},
 }
-BACKLOG = 40  # queued jobs at which submitters pause: the end of a storm is bounded
+BACKLOG = 40  # queued jobs at which submitters pause, so that draining takes a bounded time
 EFFECT = 'echo "$FARRO_CLAIM" >> "$0"'  # O_APPEND: whole lines, in the order in which they happened
 
 
@@ -38,7 +37,7 @@ EFFECT = 'echo "$FARRO_CLAIM" >> "$0"'  # O_APPEND: whole lines, in the order in
 
 
 def plan(token: str, effects: str) -> dict[str, Any]:
-    """A plan of real commands; the same token is the same plan, whoever submits it."""
+    """Return a plan of real commands; the same token always gives the same plan."""
     dice = random.Random(token)
 
     def step(number: int, script: str) -> dict[str, Any]:
@@ -57,7 +56,7 @@ def plan(token: str, effects: str) -> dict[str, Any]:
 
 
 class Actor:
-    """A client of farro, with a notebook that survives it: one O_APPEND write a line."""
+    """A client of farro that logs to a file which survives a kill: one O_APPEND write for each line."""
 
     def __init__(self, folder: str, name: str, seed: int) -> None:
         from farro.app import App
@@ -72,7 +71,7 @@ class Actor:
         os.write(self.notebook, (json.dumps({"what": what, "by": self.name, **more}) + "\n").encode())
 
     def farro(self, *arguments: str, stdin: str = "") -> Any:
-        """Through the command line, as a person would; None when it was refused."""
+        """Run a farro command as a user would; return None when it was refused."""
         command = [sys.executable, "-m", "farro", *arguments, "--json", "--root", self.root]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
         return json.loads(done.stdout) if done.stdout.startswith("{") else None
@@ -90,7 +89,7 @@ def submit(actor: Actor) -> None:
         token, job_id = f"{actor.name}-{number}", None
         if draw < 0.2:
             job_id = f"own-{token}"
-        elif draw < 0.45:  # an id of the hour: every submitter tries it, and tries it again after its death
+        elif draw < 0.45:  # a shared id: every submitter submits it, and again after a restart
             token = job_id = f"shared-{int(time.time() * 2) - actor.dice.randrange(3)}"
         elif draw < 0.5:
             token, job_id = f"other-{token}", f"shared-{int(time.time() * 2) - actor.dice.randrange(3)}"
@@ -144,7 +143,7 @@ def operate(actor: Actor) -> None:
 
 
 class Member:
-    """One place in the storm: a process that is started again whenever it is gone."""
+    """A process of the storm that is restarted whenever it ends."""
 
     def __init__(self, name: str, arguments: Callable[[int], list[str]]) -> None:
         self.name = name
@@ -152,7 +151,7 @@ class Member:
         self.lives = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.started_s = 0.0
-        self.due_s = 0.0  # when to start it again
+        self.due_s = 0.0  # when to restart it
         self.goes_on_s: float | None = None  # when a stopped one is continued
 
     @property
@@ -206,20 +205,20 @@ class Storm:
                 member.process.wait()
 
     def blow(self, seconds: float, hits: int) -> None:
-        """Kill, stop and end members at random; whoever is gone comes back after a moment.
+        """Kill, stop and end members at random; members that ended are restarted after a moment.
 
-        On a busy machine starting is slow, and a storm may hit nobody at work: then it blows on, four times as long.
+        On a busy machine starting is slow, and the storm may hit no busy worker: then it lasts up to four times longer.
         """
         members = [*self.farro_members, *self.clients]
         start = time.monotonic()
         while (now := time.monotonic()) < start + (seconds if self.hits >= hits else 4 * seconds):
             self._tend(members, now)
             self.journals.update(self.journals_now())
-            # Half of the blows are for workers with jobs in their hands: there is most to lose.
+            # Half of the faults hit workers with claimed jobs, which have most to lose.
             working = [member for member in self.farro_members if self._at_work(member)]
             member = self.dice.choice(working if working and self.dice.random() < 0.5 else members)
             action = self.dice.choices(("kill", "stop", "term"), (50, 35, 15))[0]
-            # An interpreter needs half a second to start: most blows are for those who are at work.
+            # An interpreter needs half a second to start: most faults hit members that have started.
             young = now - member.started_s < 1.0 and self.dice.random() < 0.8
             if member.running and member.goes_on_s is None and not young:
                 if action == "kill":
@@ -248,7 +247,7 @@ class Storm:
         return any(path.startswith(agents) for path in self.unfinished())
 
     def calm(self, seconds: float) -> None:
-        """No more chaos and no more clients: what is still alive, or was started again, finishes everything."""
+        """Stop the faults and the clients; let the remaining and restarted members finish all jobs."""
         for member in self.clients:
             member.send(signal.SIGKILL)
             if member.process is not None:
@@ -257,7 +256,7 @@ class Storm:
             member.goes_on_s = 0.0 if member.goes_on_s is not None else None
         until = time.monotonic() + seconds
         lives, quiet = sum(member.lives for member in self.farro_members), 0
-        while quiet < 3:  # a job may pass between two folders while we look
+        while quiet < 3:  # a job may move between two folders during the read
             now = time.monotonic()
             restarts = sum(member.lives for member in self.farro_members) - lives
             assert restarts < 30, f"nobody kills them, and they die again and again:\n{self.last_words()}"
@@ -267,7 +266,7 @@ class Storm:
             time.sleep(0.1)
 
     def end(self) -> list[str]:
-        """SIGTERM to everyone; answers the processes of attempts that live when the last worker is gone."""
+        """Send SIGTERM to all members; return the processes of attempts that outlive the last worker."""
         for member in self.farro_members:
             member.send(signal.SIGTERM)
         for member in self.farro_members:
@@ -276,7 +275,7 @@ class Storm:
         return [_describe(pid) for pid in related(self.folder) if b"FARRO_CLAIM=" in _read(f"/proc/{pid}/environ")]
 
     def drain(self) -> None:
-        """Healthy processes, one after the other, until nothing is left to do."""
+        """Run healthy processes in turn until no work is left."""
         for _ in range(20):
             for verb in (["watchdog", "--once"], ["manager", "--once"], ["worker", "--drain"]):
                 self._farro(*verb)
@@ -301,7 +300,7 @@ class Storm:
                     yield from file
 
     def last_words(self) -> str:
-        """Of every member: for a person who has to find out."""
+        """Return the last log lines of every member, for debugging."""
         found = []
         for name in sorted(os.listdir(f"{self.folder}/logs")):
             text = _read(f"{self.folder}/logs/{name}").decode(errors="replace")
@@ -309,7 +308,7 @@ class Storm:
         return "\n".join(found[-40:])
 
     def tracebacks(self) -> list[str]:
-        """Logs in which an interpreter gave up: a bug, whatever became of the jobs."""
+        """Return the logs with a traceback: always a bug, even if no job was lost."""
         names = sorted(os.listdir(f"{self.folder}/logs"))
         return [name for name in names if b"Traceback" in _read(f"{self.folder}/logs/{name}")]
 
@@ -344,7 +343,7 @@ class Storm:
 
 
 def related(folder: str) -> Iterator[int]:
-    """Living processes of a storm: its members, their commands and every step; the environment is inherited."""
+    """Yield the live processes of a storm: its members, their commands and all steps; they inherit the environment."""
     mark = f"FARRO_STORM={folder}\0".encode()
     for name in os.listdir("/proc"):
         if name.isdigit() and mark in _read(f"/proc/{name}/environ") + b"\0" and not _is_zombie(name):
@@ -352,7 +351,7 @@ def related(folder: str) -> Iterator[int]:
 
 
 def guard(folder: str) -> None:
-    """When the pipe closes, whoever had it open is done, or dead."""
+    """Wait until the pipe closes, because the test ended or died; then end all processes of the storm."""
     sys.stdin.buffer.read()
     for _ in range(100):
         found = list(related(folder))
