@@ -173,9 +173,7 @@ def test_a_task_runs_in_a_worker_and_its_value_comes_back(shop: Any) -> None:
     assert (job.status, job.done, job.error) == ("succeeded", True, None)
 
 
-def test_what_a_function_prints_is_its_steps_stderr_and_nothing_of_it_is_in_the_workers_log(
-    farro: Program, shop: Any
-) -> None:
+def test_function_prints_into_its_steps_stderr_and_not_into_the_workers_log(farro: Program, shop: Any) -> None:
     jobs = [shop.add.delay(number) for number in range(20)]
     log = farro.worked().out
     assert [job.stderr() for job in jobs] == [f"adding {number} 0\n" for number in range(20)]
@@ -184,7 +182,7 @@ def test_what_a_function_prints_is_its_steps_stderr_and_nothing_of_it_is_in_the_
     assert jobs[3].logs() == "[3, 0, {}]\nadding 3 0\n"
 
 
-def test_a_function_that_returns_nothing_and_says_nothing_leaves_no_files(farro: Program, shop: Any) -> None:
+def test_function_without_value_and_output_leaves_no_files(farro: Program, shop: Any) -> None:
     job = shop.nothing.delay()
     farro.worked()
     assert value(job) is None
@@ -205,7 +203,7 @@ def test_an_exception_is_a_failed_job_with_its_type_message_and_traceback(shop: 
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_function_that_raised_is_called_again_as_often_as_its_retries_say(shop: Any, tmp_path: Path) -> None:
+def test_raising_function_is_called_as_often_as_its_retries_allow(shop: Any, tmp_path: Path) -> None:
     assert value(shop.third_time.delay(str(tmp_path / "tries"))) == 3
     assert failure(shop.third_time.options(retries=1).delay(str(tmp_path / "others"))).message == "try 2"
 
@@ -220,17 +218,17 @@ def test_a_task_with_a_timeout_runs_in_a_process_of_its_own(farro: Program, shop
 
 
 @pytest.mark.usefixtures("worker")
-def test_arguments_larger_than_the_kernel_takes_reach_a_process_too(shop: Any) -> None:
+def test_arguments_beyond_the_kernels_limit_reach_a_process(shop: Any) -> None:
     assert value(shop.alone.delay("ü" * 100_000))[1] == 100_000
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_value_larger_than_the_result_quotes_comes_back_whole(shop: Any) -> None:
+def test_value_too_large_for_the_result_file_is_returned_whole(shop: Any) -> None:
     assert value(shop.long.delay()) == "x" * 200_000
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_call_that_takes_too_long_is_ended_and_tried_again(shop: Any) -> None:
+def test_call_beyond_its_timeout_is_ended_and_retried(shop: Any) -> None:
     job = shop.endless.delay()
     assert failure(job).category == "timeout"
     assert [record["attempts"] for record in job.result_json["step_results"]] == [2]
@@ -293,7 +291,7 @@ def test_a_value_that_is_not_json_fails_the_job(shop: Any) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_an_exception_that_cannot_say_what_it_is_is_told_by_its_type(shop: Any) -> None:
+def test_exception_without_a_readable_message_is_reported_by_its_type(shop: Any) -> None:
     failed = failure(shop.odd.delay())
     assert (failed.error_type, failed.message) == ("shop.Odd", "<exception str() failed>")
 
@@ -313,7 +311,7 @@ def test_an_exception_that_cannot_say_what_it_is_is_told_by_its_type(shop: Any) 
         ("shop:add", ["{"], "the arguments of shop:add are not JSON"),
     ],
 )
-def test_only_marked_functions_are_called(
+def test_only_task_functions_can_be_called(
     shop: ModuleType, queue: Queue, farro: Program, command: str, args: list[str], why: str
 ) -> None:
     plan = {"steps": [{"id": "x", "tool": "function", "command": command, "args": args}]}
@@ -323,7 +321,7 @@ def test_only_marked_functions_are_called(
     assert not (farro.path / "called").exists()
 
 
-def test_options_say_how_a_call_is_queued(farro: Program, shop: Any, queue: Queue) -> None:
+def test_options_determine_how_a_call_is_queued(farro: Program, shop: Any, queue: Queue) -> None:
     first = shop.add.options(id="first", priority="P0", tags="gpu", timeout="90s", retries=4, retry_delay="5s").delay(1)
     second = shop.add.options(after=first, queue=queue).delay(2)
     plan = json.loads(Path(first.folder, "prompt.json").read_text())
@@ -341,7 +339,7 @@ def test_options_say_how_a_call_is_queued(farro: Program, shop: Any, queue: Queu
     assert value(second) == [2, 0, {}]
 
 
-def test_a_delayed_call_waits_for_its_time(shop: Any) -> None:
+def test_delayed_call_waits_for_its_start_time(shop: Any) -> None:
     soon = shop.add.options(delay=timedelta(hours=1))
     job = soon.delay(1)
     due = datetime.fromisoformat(str(job.view.lifecycle.not_before))
@@ -383,7 +381,7 @@ def test_an_argument_that_contains_itself_is_refused(shop: Any) -> None:
         shop.add.delay(loop)
 
 
-def test_a_function_that_no_worker_can_find_is_refused_with_what_to_do(shop: Any) -> None:
+def test_function_that_no_worker_can_import_is_refused_with_advice(shop: Any) -> None:
     def nested() -> None: ...
 
     class Holder:
@@ -417,7 +415,7 @@ def test_a_function_that_no_worker_can_find_is_refused_with_what_to_do(shop: Any
         api.task(timeout="soon")
 
 
-def test_a_task_is_its_function_to_everybody_else(shop: Any) -> None:
+def test_task_behaves_as_its_function_otherwise(shop: Any) -> None:
     assert pickle.loads(pickle.dumps(shop.add)) is copy.copy(shop.add) is shop.add
     assert (shop.add.__name__, shop.add.__module__, repr(shop.add)) == ("add", "shop", "<farro.task shop:add>")
     assert list(inspect.signature(shop.add).parameters) == ["a", "b", "more", "named"]
@@ -442,7 +440,7 @@ def test_many_threads_queue_at_once(farro: Program, shop: Any) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_everything_that_is_a_plan_can_be_queued(farro: Program, queue: Queue, shop: Any) -> None:
+def test_every_form_of_a_plan_can_be_queued(farro: Program, queue: Queue, shop: Any) -> None:
     numbered = {
         "plan_id": "p",
         "steps": [
@@ -502,7 +500,7 @@ def test_a_command_runs_where_it_was_queued(queue: Queue, tmp_path: Path, monkey
         (["true"], {"cwd": "/no/such"}, "cwd: /no/such is not a folder"),
     ],
 )
-def test_a_mistake_is_answered_with_what_would_be_right_and_nothing_is_queued(
+def test_mistake_raises_with_advice_and_nothing_is_queued(
     queue: Queue, plan: Any, options: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(api.InputError) as caught:
@@ -515,7 +513,7 @@ def test_a_mistake_is_answered_with_what_would_be_right_and_nothing_is_queued(
 
 
 @pytest.mark.usefixtures("worker")
-def test_jobs_come_as_they_end_and_whoever_depends_on_them_comes_after(queue: Queue, tmp_path: Path) -> None:
+def test_as_completed_yields_jobs_as_they_end_and_dependents_follow(queue: Queue, tmp_path: Path) -> None:
     gate = tmp_path / "gate"  # until it opens nothing ends: a job after one that has failed is refused
     fails = ["sh", "-c", 'until [ -e "$1" ]; do sleep 0.02; done; exit 1', "sh", str(gate)]
     first, second = queue.enqueue_many([["true"], fails])
@@ -534,7 +532,7 @@ def test_jobs_come_as_they_end_and_whoever_depends_on_them_comes_after(queue: Qu
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_failed_job_is_retried_after_the_steps_that_succeeded(queue: Queue, tmp_path: Path) -> None:
+def test_retry_of_a_failed_job_skips_the_steps_that_succeeded(queue: Queue, tmp_path: Path) -> None:
     plan = {
         "steps": [
             {"id": "first", "command": "sh", "args": ["-c", f"echo ran >> {tmp_path}/log"]},
@@ -615,7 +613,7 @@ def test_the_root_is_found_as_the_commands_find_it(
         api.open("")
 
 
-def test_nothing_that_a_job_says_becomes_part_of_a_page(farro: Program, queue: Queue) -> None:
+def test_html_of_jobs_and_plans_is_escaped(farro: Program, queue: Queue) -> None:
     evil = "<script>alert('&')</script>"
     plan = {"name": evil, "steps": [{"id": "x", "command": evil, "args": [evil, '"'], "env": {"A": evil}}]}
     job = queue.enqueue(plan)
@@ -650,7 +648,7 @@ print(sorted(job.id for job in queue.jobs()))
     assert {json.loads(line)["job_id"] for line in told.splitlines()} == {"child", "parent", "parent-again"}
 
 
-def test_a_program_that_closes_nothing_leaves_nothing_untold(farro: Program) -> None:
+def test_audit_log_is_complete_without_closing_the_queue(farro: Program) -> None:
     script = "import farro; print(farro.open().enqueue(['true']).id)"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],

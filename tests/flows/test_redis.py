@@ -100,7 +100,7 @@ def session(farro: Program) -> dict[str, Any]:
     return told
 
 
-def test_a_session_is_answered_alike(
+def test_session_on_redis_gets_the_same_answers(
     farro: Program, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     here = scrubbed(session(farro))
@@ -134,7 +134,7 @@ def test_a_command_runs_here_with_its_output_and_exit_code(on_redis: Program) ->
     on_redis.run("run", "--json", "--", "true", code=0)
 
 
-def test_a_run_waits_for_its_server_as_a_worker_does(
+def test_run_waits_for_its_server_as_a_worker_does(
     farro: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other commands give up sooner; but this one has something to tell that is known to nobody else."""
@@ -164,7 +164,7 @@ def test_a_run_waits_for_its_server_as_a_worker_does(
         server.stop()
 
 
-def test_a_function_has_a_folder_when_it_wants_one(on_redis: Program) -> None:
+def test_function_gets_a_folder_when_it_uses_one(on_redis: Program) -> None:
     (on_redis.path / "wants.py").write_text(
         "import os\n"
         "def nothing(call): pass\n"
@@ -209,7 +209,7 @@ def test_the_environment_names_the_store(on_redis: Program, redis_server: RedisS
     assert "secret" not in wrong.err
 
 
-def test_a_worker_that_is_killed_loses_nothing(on_redis: Program) -> None:
+def test_killed_worker_loses_no_job(on_redis: Program) -> None:
     configure(on_redis, redis={**json.loads((on_redis.path / "agents-config.json").read_text())["redis"], "lease_s": 2})
     on_redis.enqueue(
         shell("if mkdir once 2>/dev/null; then touch started; exec sleep 100000; fi; echo again"), "--id", "j"
@@ -231,7 +231,7 @@ def test_a_worker_that_is_killed_loses_nothing(on_redis: Program) -> None:
     assert list((on_redis.path / "jobs/.work").iterdir()) == [], "what the dead worker left is swept"
 
 
-def test_a_running_job_is_killed_where_it_runs(on_redis: Program) -> None:
+def test_kill_reaches_a_running_job_on_redis(on_redis: Program) -> None:
     on_redis.enqueue(shell("touch started; exec sleep 100000"), "--id", "j")
     daemon = on_redis.start("worker").started()
     eventually((on_redis.path / "started").exists, "the step never started")
@@ -248,7 +248,7 @@ def _sleeps(pid: int) -> bool:
         return False
 
 
-def test_a_retried_attempt_goes_on_after_the_steps_that_succeeded(on_redis: Program) -> None:
+def test_retried_attempt_skips_the_steps_that_succeeded(on_redis: Program) -> None:
     count = "echo x >> count; echo first"
     on_redis.enqueue(steps(("sh", "-c", count), ("sh", "-c", "test -e ready")), "--id", "j")
     on_redis.call("worker", "--drain", code=0)
@@ -266,7 +266,7 @@ def test_a_retried_attempt_goes_on_after_the_steps_that_succeeded(on_redis: Prog
     assert (on_redis.path / "count").read_text() == "x\nx\n"
 
 
-def test_what_a_repeated_job_would_bring_along_is_bounded(on_redis: Program) -> None:
+def test_retry_that_would_carry_too_much_output_is_refused(on_redis: Program) -> None:
     (on_redis.path / "shared").mkdir()
     redis = json.loads((on_redis.path / "agents-config.json").read_text())["redis"]
     configure(on_redis, redis={**redis, "shared": str(on_redis.path / "shared")})
@@ -278,7 +278,7 @@ def test_what_a_repeated_job_would_bring_along_is_bounded(on_redis: Program) -> 
     assert ids(on_redis, "--status", "queued") == []
 
 
-def test_a_released_attempt_is_gone_on_with(on_redis: Program) -> None:
+def test_released_attempt_is_resumed(on_redis: Program) -> None:
     waits = "touch started; while test ! -e go; do sleep 0.05; done; echo second"
     on_redis.enqueue(steps(("sh", "-c", "echo x >> count; echo first"), ("sh", "-c", waits)), "--id", "j")
     daemon = on_redis.start("worker").started()
@@ -292,7 +292,7 @@ def test_a_released_attempt_is_gone_on_with(on_redis: Program) -> None:
     assert (on_redis.path / "count").read_text() == "x\n", "the first step was run again"
 
 
-def test_a_large_output_is_cut_or_lies_in_the_shared_directory(on_redis: Program, tmp_path: Path) -> None:
+def test_large_output_is_cut_or_stored_in_the_shared_directory(on_redis: Program, tmp_path: Path) -> None:
     redis = json.loads((on_redis.path / "agents-config.json").read_text())["redis"]
     configure(on_redis, redis={**redis, "inline_bytes": 1024})
     on_redis.call("enqueue", "--id", "cut", "--", "seq", "100000", code=0)
@@ -322,7 +322,7 @@ def test_a_schedule_runs_once_for_two_roots(on_redis: Program, tmp_path_factory:
     assert len(ids(on_redis, "--status", "succeeded")) == 1
 
 
-def test_named_jobs_are_looked_at_and_reset(on_redis: Program) -> None:
+def test_named_jobs_are_shown_and_reset(on_redis: Program) -> None:
     tasks = on_redis.path / "tasks.json"
     tasks.write_text(json.dumps([{"id": "a", "command": "true", "args": []}]))
     on_redis.call("job", "create", "nightly", "--tasks", str(tasks), code=0)
@@ -332,7 +332,7 @@ def test_named_jobs_are_looked_at_and_reset(on_redis: Program) -> None:
     assert "nightly" in on_redis.call("job", "list", code=0).out
 
 
-def test_watching_tells_of_what_changes(on_redis: Program) -> None:
+def test_watch_prints_the_changes_of_a_job(on_redis: Program) -> None:
     on_redis.call("enqueue", "--id", "j", "--", "echo", "hi", code=0)
     looks = on_redis.start("watch", "j", "--json")
     on_redis.call("worker", "--drain", code=0)
@@ -341,7 +341,7 @@ def test_watching_tells_of_what_changes(on_redis: Program) -> None:
     assert json.loads(done.out.splitlines()[-1])["status"] == "succeeded"
 
 
-def test_the_picture_has_what_ended_also_while_one_looks(on_redis: Program) -> None:
+def test_overview_includes_jobs_that_end_while_it_is_open(on_redis: Program) -> None:
     for name in ("a", "b"):
         on_redis.call("enqueue", "--id", name, "--", "true", code=0)
     with api.open(on_redis.path) as queue:
@@ -357,7 +357,7 @@ def test_the_picture_has_what_ended_also_while_one_looks(on_redis: Program) -> N
         )
 
 
-def test_a_server_that_is_away_is_told_in_words(farro: Program) -> None:
+def test_unreachable_server_is_reported_in_plain_words(farro: Program) -> None:
     configure(farro, store="redis://127.0.0.1:1/0", redis={"retry_s": 0.2})
     for command in (["ls"], ["enqueue", "--", "true"], ["show", "x"], ["stats"], ["run", "--", "true"], ["status"]):
         done = farro.run(*command, code=1)
@@ -368,7 +368,7 @@ def test_a_server_that_is_away_is_told_in_words(farro: Program) -> None:
     farro.run("worker", "--drain", "--store", "files", code=0)
 
 
-def test_a_password_comes_from_the_environment_and_is_never_told(
+def test_password_is_read_from_the_environment_and_never_printed(
     farro: Program, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     server = RedisServer(folder=tmp_path_factory.mktemp("locked"), options=("--requirepass", "s3cr3t-canary")).start()
@@ -388,7 +388,7 @@ def test_a_password_comes_from_the_environment_and_is_never_told(
         server.stop()
 
 
-def test_doctor_looks_at_the_server(on_redis: Program, redis_server: RedisServer) -> None:
+def test_doctor_checks_the_server(on_redis: Program, redis_server: RedisServer) -> None:
     told = on_redis.call("doctor", "--json").json["checks"]
     found = {check["id"]: check for check in told}
     assert found["redis"]["verdict"] == "ok"
@@ -405,11 +405,11 @@ def test_doctor_looks_at_the_server(on_redis: Program, redis_server: RedisServer
         ("unix:///run/redis.sock?password=secret", "-s /run/redis.sock"),
     ],
 )
-def test_no_repair_tells_a_password(address: str, there: str) -> None:
+def test_repairs_contain_no_password(address: str, there: str) -> None:
     assert set_there(address, "appendonly", "yes") == f"redis-cli {there} CONFIG SET appendonly yes"
 
 
-def test_doctor_asks_for_the_rights_that_the_page_gives(on_redis: Program, redis_server: RedisServer) -> None:
+def test_doctor_passes_with_the_rights_that_the_page_grants(on_redis: Program, redis_server: RedisServer) -> None:
     path = on_redis.path / "agents-config.json"
     name = json.loads(path.read_text())["redis"]["name"]
     line = re.search(r"^ACL SETUSER .*$", Path(ROOT, "docs/redis.md").read_text(encoding="utf-8"), re.MULTILINE)

@@ -88,7 +88,7 @@ def test_a_task_is_routed_from_machine_to_machine(machines: tuple[Program, Progr
         assert root.call("replay", "job", code=0).out
 
 
-def test_a_second_manager_waits_for_the_first_wherever_it_is(machines: tuple[Program, Program]) -> None:
+def test_second_manager_waits_for_the_first_on_any_machine(machines: tuple[Program, Program]) -> None:
     one, other = machines
     first = one.start("manager").started()
     eventually(lambda: other.call("manager", "--once").code == 3, "two managers act")
@@ -99,7 +99,7 @@ def test_a_second_manager_waits_for_the_first_wherever_it_is(machines: tuple[Pro
     other.call("manager", "--once", code=0)
 
 
-def test_the_logs_of_a_job_elsewhere_say_where_it_runs(machines: tuple[Program, Program]) -> None:
+def test_logs_of_a_remote_job_name_its_machine(machines: tuple[Program, Program]) -> None:
     one, other = machines
     one.enqueue(shell("touch started; while test ! -e go; do sleep 0.05; done; echo done"), "--id", "j")
     worker = other.start("worker", "--name", "far").started()
@@ -145,7 +145,7 @@ def test_one_manager_acts_across_machines(store: Store) -> None:
     assert silent_s < AWAY_S
 
 
-def test_who_slept_through_its_time_has_no_seat(store: Store) -> None:
+def test_leader_that_slept_past_its_lease_is_no_leader(store: Store) -> None:
     """Whether anybody else has taken it or not: it stops before it is asked."""
     assert isinstance(store, Fleet)
     clock = ManualClock()
@@ -161,7 +161,7 @@ def test_who_slept_through_its_time_has_no_seat(store: Store) -> None:
     assert seat.take(), "asking for it does"
 
 
-def test_a_seat_whose_time_is_over_is_free(store: Store) -> None:
+def test_expired_leadership_can_be_taken(store: Store) -> None:
     assert isinstance(store, Fleet)
     assert store.take_leadership("manager", "one", lease_s=0.05)
     eventually(lambda: store.take_leadership("manager", "two", lease_s=30), "the seat is never free")

@@ -37,7 +37,7 @@ def ran(farro: Program) -> list[str]:
     return (farro.path / "log").read_text().split()
 
 
-def test_a_failed_job_goes_on_from_where_it_failed(farro: Program, failed: str) -> None:
+def test_retry_continues_at_the_failed_step(farro: Program, failed: str) -> None:
     told = farro.call("retry", failed, code=0)
     assert "fetch, build" in told.err
     farro.worked()
@@ -48,14 +48,14 @@ def test_a_failed_job_goes_on_from_where_it_failed(farro: Program, failed: str) 
     assert farro.call("logs", again["job_id"], code=0).out == "data\n" * 3
 
 
-def test_from_a_step_repeats_that_step_and_what_came_after(farro: Program, failed: str) -> None:
+def test_retry_from_a_step_repeats_it_and_the_later_ones(farro: Program, failed: str) -> None:
     told = farro.call("retry", failed, "--from", "build", "--json", code=0).json
     assert told["kept_steps"] == ["fetch"]
     farro.worked()
     assert ran(farro) == ["build", "test"]
 
 
-def test_from_the_start_repeats_all(farro: Program, failed: str) -> None:
+def test_retry_from_the_start_repeats_every_step(farro: Program, failed: str) -> None:
     farro.call("retry", failed, "--from-start", code=0)
     farro.worked()
     assert ran(farro) == ["fetch", "build", "test"]
@@ -81,7 +81,7 @@ def test_a_succeeded_job_can_be_forked(farro: Program, failed: str) -> None:
     assert ran(farro) == ["test", "test"]
 
 
-def test_a_job_that_succeeded_as_a_whole_is_run_again_as_a_whole(farro: Program, failed: str) -> None:
+def test_retry_of_a_succeeded_job_runs_every_step(farro: Program, failed: str) -> None:
     good = farro.call("retry", failed, code=0).out.strip()
     farro.worked()
     (farro.path / "log").unlink()
@@ -90,9 +90,7 @@ def test_a_job_that_succeeded_as_a_whole_is_run_again_as_a_whole(farro: Program,
     assert ran(farro) == ["fetch", "build", "test"]
 
 
-def test_what_a_retry_takes_over_counts_as_done_before_it_runs_and_is_told_apart_after(
-    farro: Program, failed: str
-) -> None:
+def test_steps_kept_by_a_retry_count_as_done_and_are_marked(farro: Program, failed: str) -> None:
     again = farro.call("retry", failed, code=0).out.strip()
     drawn = farro.call("plan", "show", again, "--json", code=0).json
     assert [step["state"] for step in drawn["steps"]] == ["succeeded", "succeeded", "waiting"]
@@ -105,11 +103,11 @@ def test_what_a_retry_takes_over_counts_as_done_before_it_runs_and_is_told_apart
     assert "earlier" not in test
 
 
-def test_a_final_job_that_is_requeued_is_told_of_retry(farro: Program, failed: str) -> None:
+def test_requeue_of_a_final_job_suggests_retry(farro: Program, failed: str) -> None:
     assert f"farro retry {failed}" in farro.call("requeue", failed, code=3).err
 
 
-def test_with_parallel_only_what_needs_the_step_is_repeated(farro: Program) -> None:
+def test_retry_of_a_parallel_plan_repeats_only_dependents_of_the_step(farro: Program) -> None:
     plan = {
         "parallel": 2,
         "steps": [
@@ -125,22 +123,22 @@ def test_with_parallel_only_what_needs_the_step_is_repeated(farro: Program) -> N
     assert ran(farro) == ["a", "after-a"]
 
 
-def test_a_job_that_has_not_ended_is_not_retried_and_is_told_what_helps(farro: Program) -> None:
+def test_unfinished_job_is_not_retried_and_gets_advice(farro: Program) -> None:
     queued = farro.enqueue(PLAN)
     told = farro.call("retry", queued, code=3)
     assert f"farro explain {queued}" in told.err
 
 
-def test_an_unknown_step_is_told_with_those_that_there_are(farro: Program, failed: str) -> None:
+def test_unknown_step_is_reported_with_the_known_ones(farro: Program, failed: str) -> None:
     told = farro.call("retry", failed, "--from", "tset", code=2)
     assert "its steps are fetch, build, test" in told.err
 
 
-def test_both_options_at_once_are_wrong(farro: Program, failed: str) -> None:
+def test_retry_from_and_from_start_exclude_each_other(farro: Program, failed: str) -> None:
     farro.call("retry", failed, "--from", "test", "--from-start", code=2)
 
 
-def test_a_retry_does_not_wait_for_what_the_job_ran_after(farro: Program) -> None:
+def test_retry_does_not_wait_for_the_dependencies_again(farro: Program) -> None:
     first = farro.enqueue(steps(["true"]))
     second = farro.enqueue(steps(["sh", "-c", "test -e ok"]), "--after", first)
     farro.worked()
@@ -152,7 +150,7 @@ def test_a_retry_does_not_wait_for_what_the_job_ran_after(farro: Program) -> Non
     assert "metadata" not in json.loads((farro.folder(third) / "prompt.json").read_text())
 
 
-def test_a_killed_workers_job_is_resumed_after_the_steps_that_succeeded(farro: Program) -> None:
+def test_job_of_a_killed_worker_resumes_after_the_steps_that_succeeded(farro: Program) -> None:
     endless = once_endless()["steps"][0]
     plan = {
         "steps": [
@@ -190,14 +188,14 @@ def chain(farro: Program) -> Program:
     return farro
 
 
-def test_what_was_killed_for_another_is_told_what_to_do(chain: Program) -> None:
+def test_job_killed_for_a_failed_dependency_names_the_next_command(chain: Program) -> None:
     told = chain.call("retry", "d", code=3).err
     assert "d runs after u, which did not succeed" in told
     for way in ("`farro retry u --with-dependents`", "`farro retry d --after JOB`", "--no-after"):
         assert way in told
 
 
-def test_a_job_brings_those_along_that_were_killed_for_it(chain: Program) -> None:
+def test_retry_with_dependents_includes_jobs_killed_for_the_failure(chain: Program) -> None:
     told = chain.call("retry", "u", "--with-dependents", "--json", code=0).json
     assert (told["retry_of"], [one["retry_of"] for one in told["dependents"]]) == ("u", ["d", "e"])
     new = {"u": told["job_id"], **{one["retry_of"]: one["job_id"] for one in told["dependents"]}}
@@ -211,7 +209,7 @@ def test_a_job_brings_those_along_that_were_killed_for_it(chain: Program) -> Non
     assert chain.call("retry", "f", "--with-dependents", "--json", code=0).json["dependents"] == []
 
 
-def test_a_job_runs_after_another_or_after_none(chain: Program) -> None:
+def test_retry_may_replace_or_drop_the_dependencies(chain: Program) -> None:
     first = chain.call("retry", "d", "--no-after", code=0).out.strip()
     assert chain.job(first)["waits_for"] == []
     second = chain.call("retry", "e", "--after", first, code=0).out.strip()
@@ -222,7 +220,7 @@ def test_a_job_runs_after_another_or_after_none(chain: Program) -> None:
     assert "give one of them" in chain.call("retry", "e", "--after", "f", "--no-after", code=2).err
 
 
-def test_several_jobs_are_retried_and_what_one_refuses_keeps_no_other_from_it(chain: Program) -> None:
+def test_refused_retry_does_not_stop_the_others(chain: Program) -> None:
     told = chain.call("retry", "u", "d", "f", code=3)
     assert len(told.out.split()) == 2
     assert "d runs after u" in told.err
@@ -234,7 +232,7 @@ def test_several_jobs_are_retried_and_what_one_refuses_keeps_no_other_from_it(ch
     assert len(chain.call("ls", "--json", code=0).json["jobs"]) == before, "a slip of the pen changes nothing"
 
 
-def test_of_a_job_whose_worker_died_the_way_on_is_told(farro: Program) -> None:
+def test_requeue_and_retry_of_a_dead_workers_job_name_the_watchdog(farro: Program) -> None:
     farro.enqueue(once_endless(), "--id", "held")
     worker = farro.start("worker").started()
     eventually((farro.path / "started").exists)
@@ -248,7 +246,7 @@ def test_of_a_job_whose_worker_died_the_way_on_is_told(farro: Program) -> None:
     assert "held is queued already; `farro explain held`" in farro.call("requeue", "held", code=3).err
 
 
-def test_those_of_one_moment_come_along_in_the_order_in_which_they_wait(farro: Program) -> None:
+def test_dependents_created_at_one_moment_are_retried_in_dependency_order(farro: Program) -> None:
     """A batch is made in one millisecond, and names tell nothing: what is later in the alphabet came first here."""
     farro.call("enqueue", "--id", "u", "--", "false", code=0)
     for job, after in (("z", ("u",)), ("y", ("u", "z")), ("a", ("z", "y"))):
@@ -263,7 +261,7 @@ def test_those_of_one_moment_come_along_in_the_order_in_which_they_wait(farro: P
     assert [one["retry_of"] for one in told["dependents"]] == ["z", "y", "a"]
 
 
-def test_what_is_wrong_with_another_job_keeps_none_from_its_retry(chain: Program) -> None:
+def test_damaged_unrelated_job_does_not_stop_a_retry(chain: Program) -> None:
     chain.call("enqueue", "--id", "v", "--", "false", code=0)
     chain.call("enqueue", "--id", "w", "--after", "v", "--", "true", code=0)
     chain.worked()

@@ -73,7 +73,7 @@ def test_a_prompt_goes_from_role_to_role_over_http(farro: Program, openai: Calla
     assert "approved" in (farro.folder("polite") / "result.md").read_text()
 
 
-def test_logs_have_the_answer_itself_after_the_manager_took_the_job_on(
+def test_logs_show_the_answer_after_the_manager_routed_the_job(
     farro: Program, openai: Callable[..., FakeProvider]
 ) -> None:
     openai(fake.says(CHANGE))
@@ -87,7 +87,7 @@ def test_logs_have_the_answer_itself_after_the_manager_took_the_job_on(
     assert farro.run("logs", "polite", "--attempt", "2", code=0).out == ""
 
 
-def test_a_busy_provider_is_asked_four_times_and_then_by_the_next_attempt(
+def test_busy_provider_is_called_four_times_then_by_the_next_attempt(
     farro: Program, openai: Callable[..., FakeProvider]
 ) -> None:
     busy = fake.answers(429, "slow down", **{"Retry-After": "0"})
@@ -98,7 +98,7 @@ def test_a_busy_provider_is_asked_four_times_and_then_by_the_next_attempt(
     assert len(server.asked) == 5
 
 
-def test_two_seconds_after_a_kill_nothing_of_an_agent_lives(farro: Program, figure: Callable[..., None]) -> None:
+def test_two_seconds_after_a_kill_no_process_of_an_agent_lives(farro: Program, figure: Callable[..., None]) -> None:
     script = farro.path / "stubborn.py"
     script.write_text(
         "import os, signal, subprocess, sys, time\n"
@@ -122,7 +122,7 @@ def test_two_seconds_after_a_kill_nothing_of_an_agent_lives(farro: Program, figu
     assert worker.end().code == 0
 
 
-def test_two_seconds_after_a_kill_a_provider_is_hung_up_on(
+def test_two_seconds_after_a_kill_the_request_to_a_provider_is_closed(
     farro: Program, openai: Callable[..., FakeProvider], figure: Callable[..., None]
 ) -> None:
     server = openai(fake.hangs)
@@ -138,7 +138,7 @@ def test_two_seconds_after_a_kill_a_provider_is_hung_up_on(
     assert worker.end().code == 0
 
 
-def test_a_worker_that_is_killed_while_it_waits_for_an_answer_loses_neither_job_nor_cost(
+def test_worker_killed_during_a_provider_call_loses_neither_job_nor_cost(
     farro: Program, openai: Callable[..., FakeProvider]
 ) -> None:
     server = openai(fake.hangs, fake.says(CHANGE))
@@ -158,7 +158,7 @@ def test_a_worker_that_is_killed_while_it_waits_for_an_answer_loses_neither_job_
 
 
 @pytest.mark.parametrize(("role", "answer"), [("CodeReviewer", {"verdict": "approve"}), ("Poet", "Well *done*.")])
-def test_from_python_a_prompt_comes_to_what_its_last_role_answered(farro: Program, role: str, answer: Any) -> None:
+def test_result_of_a_prompt_in_python_is_the_last_roles_answer(farro: Program, role: str, answer: Any) -> None:
     configure(farro, providers={"play": {"kind": "scripted", "file": "answers.json"}}, roles={"Poet": {}})
     farro.run("init", code=0)  # makes the queue of that role
     entries = [{"role": role, "answer": answer}, {"answer": CHANGE}]

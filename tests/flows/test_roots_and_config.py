@@ -22,7 +22,7 @@ EVERY = (
 
 
 @pytest.mark.parametrize("command", EVERY, ids=lambda command: command[0])
-def test_every_command_says_what_is_wrong_with_a_root(empty: Program, command: list[str]) -> None:
+def test_every_command_reports_a_wrong_root(empty: Program, command: list[str]) -> None:
     (empty.path / "file").write_text("")
     (empty.path / "folder").mkdir()
     before = listing(empty.path)
@@ -39,7 +39,7 @@ def test_every_command_says_what_is_wrong_with_a_root(empty: Program, command: l
     assert listing(empty.path) == before
 
 
-def test_init_takes_the_folder_as_a_word_too(empty: Program) -> None:
+def test_init_accepts_the_folder_as_an_argument(empty: Program) -> None:
     assert empty.run("init", "desk", "--json", code=0).json["root"] == f"{empty.path}/desk"
     assert "nothing was missing" in empty.run("init", "--root", "desk", code=0).out
     told = empty.run("init", "desk", "--root", "other", code=2).err
@@ -59,7 +59,7 @@ def test_init_refuses_what_cannot_be_a_folder(empty: Program) -> None:
     assert listing(empty.path) == before
 
 
-def test_a_root_that_may_only_be_read_can_be_looked_at_and_loses_nothing(farro: Program) -> None:
+def test_read_only_root_can_be_read_and_loses_nothing(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "one")
     before = listing(farro.path)
     folders = [folder for folder, _, _ in os.walk(farro.path)]
@@ -79,7 +79,7 @@ def test_a_root_that_may_only_be_read_can_be_looked_at_and_loses_nothing(farro: 
     assert listing(farro.path) == before
 
 
-def test_a_root_that_may_not_be_entered_says_so(farro: Program) -> None:
+def test_root_without_search_permission_is_reported(farro: Program) -> None:
     farro.path.chmod(0)
     try:
         told = farro.run("ls", "--root", str(farro.path), cwd=farro.path.parent, prefix=unprivileged(), code=2)
@@ -89,7 +89,7 @@ def test_a_root_that_may_not_be_entered_says_so(farro: Program) -> None:
 
 
 @pytest.mark.parametrize("command", [*EVERY, ["init"]], ids=lambda command: command[0])
-def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: list[str]) -> None:
+def test_every_problem_of_a_config_is_reported_with_its_position(farro: Program, command: list[str]) -> None:
     (farro.path / "agents-config.json").write_text(
         '{"version": 1,\n "durability": "maybe", "zzzzz": true,\n'
         ' "retry": {"max_attempts": 0, "base": 3},\n "tools": {"x": {"pyton": "a:b"}}, "roles": {"lower": {}}}\n'
@@ -124,12 +124,12 @@ def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: l
         (b"[" * 5000, ":1:65: nested deeper than 64 levels"),
     ],
 )
-def test_a_config_that_is_no_document_is_told_with_its_place(farro: Program, text: bytes, says: str) -> None:
+def test_config_that_does_not_parse_is_reported_with_its_position(farro: Program, text: bytes, says: str) -> None:
     (farro.path / "agents-config.json").write_bytes(text)
     assert f"agents-config.json{says}" in farro.call("ls", code=1).err
 
 
-def test_a_config_that_cannot_be_read_is_not_taken_for_none(farro: Program) -> None:
+def test_unreadable_config_is_not_treated_as_missing(farro: Program) -> None:
     config = farro.path / "agents-config.json"
     config.unlink()
     config.mkdir()
@@ -159,7 +159,7 @@ def configure(farro: Program, **sections: Any) -> None:
     (farro.path / "agents-config.json").write_text(json.dumps(sections))
 
 
-def test_variables_of_the_environment_reach_the_config(farro: Program) -> None:
+def test_config_values_may_name_environment_variables(farro: Program) -> None:
     configure(farro, tools={"say": {"command": "${SPEAKER}"}})
     told = farro.run("ls", code=1)
     assert ":1:31: tools.say.command: the environment has no variable SPEAKER; set it" in told.err
@@ -171,7 +171,7 @@ def test_variables_of_the_environment_reach_the_config(farro: Program) -> None:
     assert (folder / "attempts/0001/steps/a/stdout").read_text() == "hello\n"
 
 
-def test_a_config_that_is_not_strict_warns_once_a_command_and_works(farro: Program) -> None:
+def test_lenient_config_warns_once_per_command_and_works(farro: Program) -> None:
     configure(farro, strict=False, retries=3)
     config = farro.path / "agents-config.json"
     for command in (["ls", "--json"], ["init", "--json"], ["worker", "--drain"], ["watchdog", "--once", "--json"]):
@@ -197,7 +197,7 @@ def test_daemons_log_as_the_config_says(farro: Program) -> None:
     assert [json.loads(line)["message"] for line in told.out.splitlines()] == ["worker started", "worker stopped"]
 
 
-def test_a_role_of_the_config_gets_its_queue_from_init(farro: Program) -> None:
+def test_init_creates_the_queue_of_a_configured_role(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text('{"roles": {"Packer": {"description": "Packs."}}}')
     assert (
         "no role Packer" in farro.run("enqueue", "-", "--role", "Packer", stdin=json.dumps(steps(["true"])), code=2).err
@@ -221,7 +221,7 @@ def test_a_role_of_the_config_gets_its_queue_from_init(farro: Program) -> None:
         (["--workers", "many"], "Invalid value for '--slots'"),
     ],
 )
-def test_a_worker_that_cannot_be_is_refused_before_it_starts(farro: Program, args: list[str], says: str) -> None:
+def test_worker_with_wrong_options_is_refused_before_it_starts(farro: Program, args: list[str], says: str) -> None:
     before = listing(farro.path)
     told = farro.call("worker", *args, code=2)
     assert says in told.err
@@ -229,7 +229,7 @@ def test_a_worker_that_cannot_be_is_refused_before_it_starts(farro: Program, arg
     assert listing(farro.path) == before
 
 
-def test_a_missing_folder_keeps_the_result_and_init_brings_it_back(farro: Program) -> None:
+def test_result_survives_a_missing_folder_until_init_restores_it(farro: Program) -> None:
     farro.enqueue(steps(["echo", "kept"]), "--id", "one")
     (farro.path / "agents/Runner/completed/succeeded").rmdir()
     worker = farro.start("worker", "--workers", "1")

@@ -38,7 +38,7 @@ def test_a_command_runs_without_any_preparation(empty: Program) -> None:
     assert [job["status"] for job in jobs] == ["succeeded", "succeeded"], "ls finds them too"
 
 
-def test_a_root_upwards_is_used(farro: Program) -> None:
+def test_run_uses_the_nearest_root_above(farro: Program) -> None:
     below = farro.path / "src"
     below.mkdir()
     assert farro.run("run", "--", "pwd", cwd=below, code=0).out == f"{below}\n"
@@ -46,7 +46,7 @@ def test_a_root_upwards_is_used(farro: Program) -> None:
     assert not (farro.path / ".state").exists()
 
 
-def test_a_root_that_was_named_must_be_one(empty: Program) -> None:
+def test_named_root_must_be_a_root(empty: Program) -> None:
     told = empty.run("run", "--root", "nowhere", "--", "true", code=2)
     assert "nowhere does not exist; make one with: farro init --root nowhere" in told.err
     told = empty.run("run", "--", "true", env={"FARRO_ROOT": "nowhere"}, code=2)
@@ -58,11 +58,11 @@ def test_a_root_that_was_named_must_be_one(empty: Program) -> None:
     ("script", "code"),
     [("exit 0", 0), ("exit 1", 1), ("exit 42", 42), ("kill -9 $$", 137), ("kill -TERM $$", 143)],
 )
-def test_the_exit_code_is_the_commands(farro: Program, script: str, code: int) -> None:
+def test_run_exits_with_the_commands_exit_code(farro: Program, script: str, code: int) -> None:
     assert farro.run("run", "--", "sh", "-c", script, code=code).err == ""
 
 
-def test_the_exit_code_is_the_commands_also_where_farro_is_started_with_sigchld_ignored(farro: Program) -> None:
+def test_exit_code_survives_an_ignored_sigchld(farro: Program) -> None:
     ignoring = (
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     )
@@ -72,7 +72,7 @@ def test_the_exit_code_is_the_commands_also_where_farro_is_started_with_sigchld_
         assert done.returncode == code
 
 
-def test_what_cannot_be_started_has_a_shells_exit_code(farro: Program) -> None:
+def test_command_that_cannot_start_has_the_exit_code_of_a_shell(farro: Program) -> None:
     told = farro.run("run", "--", "no-such-program", code=127)
     assert "no-such-program was not found on the PATH" in told.err
     (farro.path / "plain").write_text("text")
@@ -105,7 +105,7 @@ def test_both_streams_are_passed_on_byte_for_byte(farro: Program) -> None:
     assert (kept / "stderr").read_bytes() == b"e\0\xff"
 
 
-def test_output_comes_while_the_command_runs(farro: Program) -> None:
+def test_output_is_printed_while_the_command_runs(farro: Program) -> None:
     script = "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two"
     process = subprocess.Popen(
         [FARRO, "run", "--", "sh", "-c", script], cwd=farro.path, env=farro.env, stdout=subprocess.PIPE
@@ -117,12 +117,14 @@ def test_output_comes_while_the_command_runs(farro: Program) -> None:
     assert (out, process.returncode) == (b"two\n", 0)
 
 
-def test_options_after_the_command_are_the_commands(farro: Program) -> None:
+def test_options_after_the_command_belong_to_the_command(farro: Program) -> None:
     assert farro.run("run", "--", "echo", "--json", "--", "-n", code=0).out == "--json -- -n\n"
     assert farro.run("run", "echo", "--json", "x", code=0).out == "--json x\n", "the -- may be left out"
 
 
-def test_environment_and_folder_are_the_callers(farro: Program, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_command_runs_with_the_callers_environment_and_folder(
+    farro: Program, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     done = farro.run("run", "--env", "B=2=3", "--", "sh", "-c", "echo $A $B; pwd", env={"A": "1"}, code=0)
     assert done.out == f"1 2=3\n{farro.path}\n"
@@ -131,7 +133,7 @@ def test_environment_and_folder_are_the_callers(farro: Program, tmp_path_factory
     assert "--env: '1x=2' is not NAME=VALUE" in farro.run("run", "--env", "1x=2", "--", "pwd", code=2).err
 
 
-def test_it_runs_here_whoever_else_works(farro: Program) -> None:
+def test_run_uses_its_own_process_despite_idle_workers(farro: Program) -> None:
     """Ten runs beside an idle worker: each is done by its own process, with its own environment."""
     worker = farro.start("worker").started()
     for number in range(10):
@@ -173,14 +175,14 @@ def in_turn(**plan: object) -> dict[str, object]:
     return steps(("sh", "-c", a), ("sh", "-c", b), **plan)
 
 
-def test_of_steps_that_run_together_nothing_is_lost_and_the_exit_code_is_the_failed_ones(farro: Program) -> None:
+def test_parallel_steps_lose_no_output_and_the_failed_one_sets_the_exit_code(farro: Program) -> None:
     (farro.path / "plan.json").write_text(json.dumps(in_turn(parallel=2)))
     done = farro.run("run", "--plan", "plan.json", "--cwd", ".", code=7)
     assert done.out == "a1\na2\na3\nb1\nb2\nb3\nlast\n", "in the order of the plan"
     assert done.err == f"farro: {only_job(farro)['job_id']}: step 1: exit code 7\n"
 
 
-def test_a_step_that_is_tried_again_is_followed(farro: Program) -> None:
+def test_run_prints_the_output_of_every_try_of_a_step(farro: Program) -> None:
     plan = steps(("sh", "-c", "echo try; mkdir first 2>/dev/null && exit 1; echo good"))
     plan["steps"][0]["retries"] = 2
     (farro.path / "plan.json").write_text(json.dumps(plan))
@@ -193,14 +195,14 @@ def test_json_has_the_answer_on_stdout_and_the_output_on_stderr(farro: Program) 
     assert done.json == {"job_id": only_job(farro)["job_id"], "status": "failed", "exit_code": 4}
 
 
-def test_detached_it_is_queued(farro: Program) -> None:
+def test_detached_run_is_queued(farro: Program) -> None:
     job_id = farro.run("run", "--detach", "--", "touch", "made", code=0).out.strip()
     assert farro.status(job_id) == "queued"
     farro.worked()
     assert (farro.path / "made").exists()
 
 
-def test_a_chosen_id_runs_once_and_answers_again(farro: Program) -> None:
+def test_run_with_a_known_id_repeats_the_answer_without_running(farro: Program) -> None:
     args = ("run", "--id", "once", "--", "sh", "-c", "echo said; echo x >> times; exit 6")
     for _ in range(2):
         assert farro.run(*args, code=6).out == "said\n"
@@ -226,7 +228,7 @@ def test_a_signal_asks_the_command_to_end_and_kills_the_job(
     assert marked(farro.path) == []
 
 
-def test_a_reader_that_leaves_ends_the_command(farro: Program) -> None:
+def test_closed_pipe_ends_the_command(farro: Program) -> None:
     command = f"{FARRO} run -- yes | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=farro.path, env=farro.env, capture_output=True, timeout=PATIENCE_S, check=False
@@ -236,7 +238,7 @@ def test_a_reader_that_leaves_ends_the_command(farro: Program) -> None:
     assert "its output has no reader any more" in farro.call("show", str(only_job(farro)["job_id"]), code=0).out
 
 
-def test_a_command_that_was_done_when_its_reader_left_has_succeeded(farro: Program) -> None:
+def test_command_that_ended_before_its_reader_left_succeeds(farro: Program) -> None:
     """It says more than a pipe holds; whoever should read it waits until it is over, and leaves."""
     reader = "while [ ! -s pid ] || kill -0 $(cat pid) 2>&-; do sleep 0.01; done"
     command = f"{FARRO} run --id one -- sh -c 'echo $$ > pid; seq 100000' | ({reader}); echo ${{PIPESTATUS[0]}}"
@@ -248,7 +250,7 @@ def test_a_command_that_was_done_when_its_reader_left_has_succeeded(farro: Progr
     assert farro.call("watchdog", "--once", "--json", code=0).json == {"recovered": []}
 
 
-def test_a_full_stdout_is_told_and_the_command_goes_on(farro: Program) -> None:
+def test_full_stdout_is_reported_and_the_command_continues(farro: Program) -> None:
     for args, code in (("echo hi; echo ran >> ran.txt", 1), ("echo hi; exit 4", 4)):
         with open("/dev/full", "wb") as full:
             done = subprocess.run(
@@ -269,7 +271,7 @@ def test_a_full_stdout_is_told_and_the_command_goes_on(farro: Program) -> None:
     assert farro.call("logs", "full1", code=0).out == "hi\n"
 
 
-def test_what_is_piped_in_is_the_commands_input(farro: Program) -> None:
+def test_stdin_of_run_is_the_commands_input(farro: Program) -> None:
     assert farro.run("run", "--", "wc", "-l", stdin="a\nb\n", code=0).out.strip() == "2"
     assert farro.run("run", "--no-input", "--", "wc", "-l", stdin="a\nb\n", code=0).out.strip() == "0"
     job_id = farro.run("run", "--detach", "--", "cat", stdin=b"a\0\xff", code=0).out.strip()
@@ -280,14 +282,14 @@ def test_what_is_piped_in_is_the_commands_input(farro: Program) -> None:
     assert (farro.folder(again) / "attempts/0001/steps/1/stdout").read_bytes() == b"a\0\xff"
 
 
-def test_what_is_piped_in_is_read_by_the_first_step_of_a_plan_that_reads_no_other(farro: Program) -> None:
+def test_stdin_of_run_is_read_by_the_first_step_of_a_plan(farro: Program) -> None:
     plan = {"steps": [{"id": "a", "command": "cat"}, {"id": "b", "command": "wc", "args": ["-c"]}]}
     plan["steps"][1]["input_from_step"] = "a"
     (farro.path / "plan.json").write_text(json.dumps(plan))
     assert farro.run("run", "--plan", "plan.json", stdin="word\n", code=0).out.split() == ["word", "5"]
 
 
-def test_more_than_a_job_may_bring_is_refused(farro: Program) -> None:
+def test_input_beyond_the_limit_of_a_job_is_refused(farro: Program) -> None:
     config = json.loads((farro.path / "agents-config.json").read_text())
     config["security"]["max_job_bytes"] = 1000
     (farro.path / "agents-config.json").write_text(json.dumps(config))
@@ -307,7 +309,7 @@ def test_the_manager_runs_no_commands(farro: Program) -> None:
     assert farro.call("ls", "--json", code=0).json["jobs"] == []
 
 
-def test_a_run_that_dies_is_recovered_and_anybodys(farro: Program) -> None:
+def test_job_of_a_killed_run_is_recovered_for_any_worker(farro: Program) -> None:
     run = farro.start("run", "--", "sh", "-c", "mkdir once && { touch started; exec sleep 100000; }; echo again")
     eventually((farro.path / "started").exists, "it did not start")
     run.kill()
@@ -327,7 +329,7 @@ def test_a_job_that_an_operator_kills_ends_its_run(farro: Program) -> None:
     assert "enough" in done.err
 
 
-def test_an_argument_that_is_not_text_is_told(farro: Program) -> None:
+def test_argument_that_is_not_utf8_is_reported(farro: Program) -> None:
     done = run_bytes(farro, "--", "echo", "no\udcfftext")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"is not UTF-8 text" in done.stderr

@@ -83,7 +83,7 @@ def test_the_option_is_stronger_than_the_config(runners: Program) -> None:
     assert "run-job" not in (runners.folder(job_id) / "attempts/0001/steps/1/stdout").read_text()
 
 
-def test_one_bad_job_kills_neither_the_worker_nor_the_others(runners: Program) -> None:
+def test_crashing_job_kills_neither_the_worker_nor_other_jobs(runners: Program) -> None:
     good = [runners.enqueue(shell(f"echo {number}")) for number in range(4)]
     bad = runners.enqueue(calls("segfault"))
     good += [runners.enqueue(shell(f"echo {number}")) for number in range(4)]
@@ -97,7 +97,7 @@ def test_one_bad_job_kills_neither_the_worker_nor_the_others(runners: Program) -
     assert worker.end().code == 0
 
 
-def test_what_a_runner_says_is_its_jobs_log(runners: Program) -> None:
+def test_output_of_a_runner_is_in_the_logs_of_its_job(runners: Program) -> None:
     job_id = runners.enqueue(calls("chat"))
     runners.worked()
     assert runners.call("logs", job_id, code=0).out == "of the step\na word of the tool\n"
@@ -120,7 +120,7 @@ def test_after_a_kill_no_process_of_the_job_lives(runners: Program, figure: Call
     assert worker.process.poll() is None
 
 
-def test_a_deaf_runner_is_killed_too(runners: Program) -> None:
+def test_runner_that_ignores_signals_is_killed(runners: Program) -> None:
     runners.enqueue(calls("deaf"), "--id", "long")
     runners.start("worker")
     started(runners)
@@ -128,7 +128,7 @@ def test_a_deaf_runner_is_killed_too(runners: Program) -> None:
     eventually(lambda: marked(runners.path) == [], "the runner lives")
 
 
-def test_sigterm_gives_the_runner_its_time_then_releases_the_job(runners: Program) -> None:
+def test_sigterm_waits_for_the_runner_then_releases_the_job(runners: Program) -> None:
     runners.enqueue(endless(), "--id", "long")
     worker = runners.start("worker")
     started(runners)
@@ -139,7 +139,7 @@ def test_sigterm_gives_the_runner_its_time_then_releases_the_job(runners: Progra
     assert marked(runners.path) == []
 
 
-def test_a_runner_whose_worker_was_killed_ends_what_it_started_and_itself(runners: Program) -> None:
+def test_runner_of_a_killed_worker_ends_its_steps_and_itself(runners: Program) -> None:
     runners.enqueue(endless(), "--id", "long")
     worker = runners.start("worker")
     started(runners)
@@ -154,7 +154,7 @@ def test_a_runner_whose_worker_was_killed_ends_what_it_started_and_itself(runner
 
 
 @pytest.mark.parametrize("plan", [endless(), calls("deaf")], ids=["stopped", "deaf"])
-def test_a_runner_that_outlives_its_worker_is_ended_before_the_job_is_anyone_elses(
+def test_runner_that_outlives_its_worker_is_ended_before_the_job_is_requeued(
     runners: Program, plan: dict[str, Any]
 ) -> None:
     runners.enqueue(plan, "--id", "long")
@@ -171,7 +171,7 @@ def test_a_runner_that_outlives_its_worker_is_ended_before_the_job_is_anyone_els
     assert written(runners) == []
 
 
-def test_a_runner_that_wakes_up_after_its_job_was_taken_writes_nothing_into_it(runners: Program) -> None:
+def test_runner_that_wakes_after_its_job_was_reassigned_writes_nothing(runners: Program) -> None:
     """R6: it has the path of an attempt of an agent that is gone, and names of agents are never used again."""
     script = "touch started; while [ ! -e go ]; do sleep 0.02; done; touch ended"
     runners.enqueue(shell(script), "--id", "long")
@@ -209,7 +209,7 @@ def test_no_more_runners_live_than_the_config_permits(farro: Program) -> None:
     assert max(counts) == 2
 
 
-def test_runners_that_are_killed_at_any_moment_end_every_job_once(farro: Program, figure: Callable[..., None]) -> None:
+def test_every_job_ends_once_though_runners_are_killed_at_random(farro: Program, figure: Callable[..., None]) -> None:
     config(farro, max_concurrent_runners=4)
     settings = json.loads((farro.path / "agents-config.json").read_text())
     settings["retry"]["max_attempts"] = 100
@@ -245,7 +245,7 @@ def test_runners_that_are_killed_at_any_moment_end_every_job_once(farro: Program
     assert written(farro) == []
 
 
-def test_run_job_by_hand_says_what_it_is(farro: Program) -> None:
+def test_run_job_by_hand_explains_its_purpose(farro: Program) -> None:
     done = farro.run("run-job", code=2)
     assert "started by a worker" in done.err
 

@@ -74,7 +74,7 @@ def test_a_violation_fails_the_job_and_is_audited_without_its_path(farro: Progra
     assert json.loads(result.read_text())["step_results"][0]["attempts"] == 1
 
 
-def test_a_refused_write_that_the_program_survives_is_no_failure(farro: Program, level: str) -> None:
+def test_refused_write_that_the_program_handles_does_not_fail_the_job(farro: Program, level: str) -> None:
     configure(farro, sandbox=level, require_sandbox=True)
     (farro.path / "package").mkdir()
     (farro.path / "package/__init__.py").write_text("value = 1\n")
@@ -92,7 +92,7 @@ def test_what_level_b_cannot_stop_is_seen_and_fails_the_job(farro: Program) -> N
     assert "changed outside allowed_paths: file" in shown["error"]["message"]
 
 
-def test_without_a_sandbox_the_tree_is_compared(farro: Program) -> None:
+def test_violation_without_a_sandbox_is_found_by_comparing_the_tree(farro: Program) -> None:
     configure(farro, sandbox="none")
     assert work(farro, "inline", shell("echo x > out/x"))["status"] == "succeeded"
     error = work(farro, "inline", shell("echo x > nope"), id="two")["error"]
@@ -100,7 +100,7 @@ def test_without_a_sandbox_the_tree_is_compared(farro: Program) -> None:
     assert error["message"].endswith("changed outside allowed_paths: nope")
 
 
-def test_functions_run_in_a_process_of_their_own_and_confined(farro: Program, level: str) -> None:
+def test_functions_run_confined_in_their_own_process(farro: Program, level: str) -> None:
     configure(farro, sandbox=level, require_sandbox=True)
     (farro.path / "jobs_of_mine.py").write_text(
         "import farro\n\n@farro.task\ndef write(path):\n    open(path, 'w').close()\n    return path\n"
@@ -116,14 +116,14 @@ def test_functions_run_in_a_process_of_their_own_and_confined(farro: Program, le
     assert not (farro.path / "nope").exists()
 
 
-def test_a_path_that_may_not_be_allowed_fails_the_job_before_it_runs(farro: Program) -> None:
+def test_forbidden_allowed_path_fails_the_job_before_it_runs(farro: Program) -> None:
     (farro.path / "link").symlink_to("/etc")
     shown = work(farro, "inline", shell("echo ran"), allowed_paths=["link/"])
     assert shown["error"]["category"] == "path_violation"
     assert "leads out of the root through a link" in shown["error"]["message"]
 
 
-def test_a_confined_plan_can_be_run_here_and_now(farro: Program, level: str) -> None:
+def test_confined_plan_runs_in_the_foreground(farro: Program, level: str) -> None:
     configure(farro, sandbox=level, require_sandbox=True)
     text = json.dumps({"allowed_paths": ["out/"], "steps": [shell("echo hello; echo x > out/x")]})
     assert farro.call("run", "--plan", "-", stdin=text, code=0).out == "hello\n"

@@ -43,7 +43,7 @@ def test_schedules_are_listed_with_their_times_and_problems(farro: Program) -> N
     assert len(told["wrong"]["problems"]) == 3
 
 
-def test_check_tells_every_problem_with_its_place(farro: Program) -> None:
+def test_check_reports_every_problem_with_its_position(farro: Program) -> None:
     good = put(farro.path)
     assert "good; next run 20" in farro.call("schedules", "check", str(good), code=0).out
     plan = '"plan": {"steps": [{"id": "a", "command": "x"}]'
@@ -69,7 +69,7 @@ def test_check_tells_every_problem_with_its_place(farro: Program) -> None:
         assert f"schedules/x.json:{why}" in done.err or why in done.err, done.err
 
 
-def test_run_fires_one_now(farro: Program) -> None:
+def test_schedules_run_starts_one_schedule_now(farro: Program) -> None:
     put(farro.path)
     job_id = farro.call("schedules", "run", "nightly", code=0).out.strip()
     farro.worked()

@@ -54,7 +54,7 @@ def test_a_unit_starts_this_interpreter_on_this_root(name: str) -> None:
     ]
 
 
-def test_roots_of_one_name_have_units_of_their_own() -> None:
+def test_roots_with_the_same_name_have_different_units() -> None:
     assert slug("/a/repo") != slug("/b/repo")
     assert slug("/a/repo").startswith("repo-")
     assert re.fullmatch(r"[A-Za-z0-9_-]+", slug("/a/übel %")) is not None
@@ -119,7 +119,7 @@ def test_print_writes_and_starts_nothing(farro: Program, systemd: Path) -> None:
     assert asked(systemd) == []
 
 
-def test_without_systemd_the_commands_are_told(farro: Program, systemd: Path) -> None:
+def test_service_without_systemd_prints_the_commands(farro: Program, systemd: Path) -> None:
     (systemd / "bin" / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
     done = farro.run("service", "install", code=0)
     assert "the user manager does not answer (no bus). Type:" in done.out
@@ -127,7 +127,7 @@ def test_without_systemd_the_commands_are_told(farro: Program, systemd: Path) ->
     assert farro.run("service", "status", code=0).out.count("unknown") >= 3
 
 
-def test_a_unit_that_somebody_else_wrote_is_kept(farro: Program, systemd: Path) -> None:
+def test_unit_that_farro_did_not_write_is_kept(farro: Program, systemd: Path) -> None:
     folder = systemd / "config" / "systemd" / "user"
     folder.mkdir(parents=True)
     path = folder / f"farro-{slug(str(farro.path))}-manager.service"
@@ -138,7 +138,7 @@ def test_a_unit_that_somebody_else_wrote_is_kept(farro: Program, systemd: Path) 
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_role_that_is_not_there_is_refused(farro: Program, systemd: Path) -> None:
+def test_unknown_role_is_refused(farro: Program, systemd: Path) -> None:
     assert "no role Nobody here" in farro.run("service", "install", "--role", "Nobody", code=2).err
 
 

@@ -17,7 +17,7 @@ def test_several_jobs_are_ended_at_once(farro: Program) -> None:
     assert farro.status("five") == "queued"
 
 
-def test_all_of_a_status_and_role_are_ended_when_that_is_meant(farro: Program) -> None:
+def test_kill_by_status_and_role_ends_all_matching_jobs(farro: Program) -> None:
     for name in ("one", "two"):
         farro.enqueue(steps(("true",)), "--id", name)
     farro.enqueue(steps(("true",)), "--id", "other", "--role", "DocWriter")

@@ -50,7 +50,7 @@ def test_one_job_completes_and_nothing_stays_behind(empty: Program) -> None:
     assert empty.living() == []
 
 
-def test_a_failure_fails_and_keeps_the_logs(empty: Program) -> None:
+def test_failed_smoke_test_keeps_the_logs(empty: Program) -> None:
     """A program whose worker ends at once, and which therefore waits in vain."""
     broken = empty.path / "farro"
     broken.write_text(
@@ -111,7 +111,7 @@ def test_both_scripts_do_the_same_with_commands_that_exist() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))
-def test_the_schemas_of_the_repository_are_schemas(name: str) -> None:
+def test_schemas_of_the_repository_are_valid(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(Path(ROOT, "schemas", name).read_text(encoding="utf-8")))
 
 
@@ -120,7 +120,7 @@ def jobs() -> dict[str, Any]:
     return found
 
 
-def test_the_workflow_has_the_gates_and_the_matrix_of_the_seed() -> None:
+def test_workflow_has_the_required_gates_and_matrix() -> None:
     assert {job["runs-on"] for job in jobs().values()} == {"ubuntu-latest", "windows-latest"}
     for name, job in jobs().items():
         assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]

@@ -47,7 +47,7 @@ def test_stats_are_one_json_object_a_line_and_the_same_as_csv(farro: Program) ->
     assert farro.call("stats", "--csv", "--json").code == 2
 
 
-def test_the_table_shows_what_has_work(farro: Program) -> None:
+def test_stats_table_shows_roles_with_jobs(farro: Program) -> None:
     assert "nothing queued or running" in farro.call("stats", code=0).out
     farro.enqueue(steps(["true"]), "--id", "one")
     head, runner = farro.call("stats", code=0).out.splitlines()
@@ -64,7 +64,7 @@ def test_the_table_shows_what_has_work(farro: Program) -> None:
     assert "no role Nobody here" in farro.call("stats", "--role", "Nobody", code=2).err
 
 
-def test_what_ended_before_the_window_is_left_out(farro: Program) -> None:
+def test_stats_exclude_jobs_that_ended_before_the_window(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "old")
     farro.worked()
     edit(farro, "old", finalized_at="2026-01-01T00:00:00.000Z")
@@ -73,7 +73,7 @@ def test_what_ended_before_the_window_is_left_out(farro: Program) -> None:
     assert "must be positive" in farro.call("stats", "--since", "0", code=2).err
 
 
-def test_the_cost_is_bounded_and_the_answer_says_so(farro: Program) -> None:
+def test_stats_read_a_limited_number_of_jobs_and_say_so(farro: Program) -> None:
     for number in range(6):
         farro.enqueue(steps(["true"]), "--id", f"done-{number}")
     farro.worked()

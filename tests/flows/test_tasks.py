@@ -35,7 +35,7 @@ def inside(folder: Path) -> dict[str, str]:
     return {"FARRO_TASKS": str(folder), "FARRO_STEP": "1", "FARRO_ROOT": str(folder.parent)}
 
 
-def test_a_task_that_queues_tasks(farro: Program) -> None:
+def test_added_task_may_add_further_tasks(farro: Program) -> None:
     first = f'"{FARRO}" task add --id child -- sh -c \'echo child; "{FARRO}" task add --id grandchild -- echo deeper\''
     job_id = farro.enqueue(shell(first))
     farro.worked()
@@ -54,12 +54,12 @@ def test_run_shows_what_added_steps_say(farro: Program) -> None:
     assert done.out == f"more\nmore\n{farro.path}\n"
 
 
-def test_with_its_stdout_closed_it_adds_and_says_so_by_its_exit_code(farro: Program) -> None:
+def test_task_add_with_a_closed_stdout_succeeds(farro: Program) -> None:
     done = farro.run("run", "--", "sh", "-ec", f'"{FARRO}" task add -- echo more >&-; echo first', code=0)
     assert (done.out, done.err) == ("first\nmore\n", "")
 
 
-def test_in_a_folder_that_is_gone_it_wants_another(farro: Program) -> None:
+def test_task_add_in_a_deleted_folder_requires_another_folder(farro: Program) -> None:
     script = (
         f'mkdir gone; cd gone; rmdir ../gone; "{FARRO}" task add -- pwd; "{FARRO}" task add --cwd / --id there -- pwd'
     )
@@ -71,7 +71,7 @@ def test_in_a_folder_that_is_gone_it_wants_another(farro: Program) -> None:
     )
 
 
-def test_a_script_in_python_adds_tasks(farro: Program) -> None:
+def test_python_script_adds_tasks(farro: Program) -> None:
     script = "import farro; print(farro.add_task('echo', ['hello'], timeout=60))"
     job_id = farro.enqueue(shell(f'"{sys.executable}" -c "{script}"'))
     farro.worked()
@@ -104,7 +104,7 @@ def test_a_job_whose_worker_was_killed_adds_its_tasks_again_and_runs_them_once(f
     assert [one["id"] for one in told["step_results"]] == ["1", "child"]
 
 
-def test_the_answer_is_the_id_or_json(empty: Program) -> None:
+def test_task_add_prints_the_id_or_json(empty: Program) -> None:
     env = inside(empty.path / "tasks")
     assert empty.run("task", "add", "--id", "mine", "--", "true", env=env, code=0).out == "mine\n"
     assert empty.run("task", "add", "--json", "--id=its", "--", "true", env=env, code=0).json == {"task_id": "its"}
@@ -149,7 +149,7 @@ def test_the_answer_is_the_id_or_json(empty: Program) -> None:
     ],
     ids=" ".join,
 )
-def test_mistakes_are_answered(empty: Program, line: list[str], said: str) -> None:
+def test_mistakes_of_task_add_are_reported(empty: Program, line: list[str], said: str) -> None:
     env = inside(empty.path / "tasks")
     done = empty.run("task", "add", *line, env=env, code=2)
     assert said in done.err
@@ -158,19 +158,19 @@ def test_mistakes_are_answered(empty: Program, line: list[str], said: str) -> No
     assert os.listdir(empty.path / "tasks") == []
 
 
-def test_outside_of_a_step_it_says_what_it_is_for(empty: Program) -> None:
+def test_task_add_outside_of_a_step_explains_its_purpose(empty: Program) -> None:
     done = empty.run("task", "add", "--", "true", code=2)
     assert "from inside a running step, and this is none" in done.err
     assert "farro enqueue -- make test" in done.err
 
 
-def test_after_the_plans_end_it_is_refused(empty: Program) -> None:
+def test_task_add_after_the_end_of_the_plan_is_refused(empty: Program) -> None:
     env = {**inside(empty.path / "tasks"), "FARRO_TASKS": str(empty.path / "gone")}
     done = empty.run("task", "add", "--", "true", env=env, code=3)
     assert done.err.startswith("farro: the job's plan is already over; nothing was added.")
 
 
-def test_it_is_found_where_commands_are_looked_for(empty: Program) -> None:
+def test_help_lists_task_add(empty: Program) -> None:
     assert "Add steps to a plan" in empty.call("--help", code=0).out
     assert "Add a step to the plan" in empty.call("task", "--help", code=0).out
     by_hand = empty.run("task", "add", "--help", code=0).out
@@ -178,7 +178,7 @@ def test_it_is_found_where_commands_are_looked_for(empty: Program) -> None:
     assert empty.call("task", "add", "-h", code=0).out == by_hand
 
 
-def test_adding_loads_next_to_nothing(empty: Program) -> None:
+def test_task_add_imports_almost_nothing(empty: Program) -> None:
     """It is to start as quickly as the interpreter does; a plan may add a thousand."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", SCRIPT, "task", "add", "--needs", "a", "--", "true"],

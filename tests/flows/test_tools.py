@@ -73,7 +73,7 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_every_tool_is_listed_with_what_it_says_and_none_breaks_the_list(equipped: Program) -> None:
+def test_every_tool_is_listed_and_a_broken_one_does_not_stop_the_list(equipped: Program) -> None:
     told = equipped.run("tools", "--path", "--json", code=0)
     assert "noise" not in told.out
     tools = {tool["name"]: tool for tool in told.json["tools"]}
@@ -124,7 +124,7 @@ def test_tools_are_listed_where_there_is_no_root(empty: Program) -> None:
     assert [tool["name"] for tool in empty.run("tools", "--json", code=0).json["tools"]][:1] == ["unix"]
 
 
-def test_what_a_tool_prints_while_it_is_imported_is_no_part_of_an_answer(equipped: Program) -> None:
+def test_output_of_a_tools_import_is_not_in_the_answer(equipped: Program) -> None:
     plan = json.dumps({"steps": [{"id": "a", "tool": "shout", "command": "x"}]})
     told = equipped.run("plan", "lint", "--json", "-", stdin=plan, code=0)
     assert told.json["plans"][0]["warnings"] == []
@@ -159,7 +159,7 @@ def test_a_missing_tool_fails_the_job_before_its_first_step_runs(equipped: Progr
     assert "missing_tool" in equipped.call("show", job, code=0).out
 
 
-def test_all_that_is_missing_is_told_at_once(equipped: Program) -> None:
+def test_all_missing_tools_are_reported_at_once(equipped: Program) -> None:
     steps = [{"id": f"s{n}", **step} for n, (step, _) in enumerate(MISSING.values())]
     job = equipped.enqueue({"steps": steps})
     equipped.worked()
@@ -180,7 +180,7 @@ def test_an_installed_entry_point_that_cannot_be_imported_is_missing_too(equippe
     assert "tool packed is registered but cannot be used: broken_package:f" in equipped.job(job)["error"]["message"]
 
 
-def test_what_the_built_in_tools_say_of_themselves_is_not_cut(farro: Program) -> None:
+def test_descriptions_of_built_in_tools_are_not_cut(farro: Program) -> None:
     assert "…" not in farro.call("tools", code=0).out
 
 

@@ -70,7 +70,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("verb", "job", "code", "then"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES])
-def test_a_verb_does_what_the_status_permits(farro: Program, verb: str, job: str, code: int, then: str) -> None:
+def test_command_does_what_the_status_permits(farro: Program, verb: str, job: str, code: int, then: str) -> None:
     before = listing(farro.path)
     told = farro.call(verb, job, "--note", "because", code=code)
     after = farro.call("show", job, "--json", code=0).json
@@ -94,7 +94,7 @@ def test_a_verb_answers_in_json(farro: Program, verb: str) -> None:
     assert told["status"] == {"requeue": "queued", "kill": "killed", "force-complete": "succeeded"}[verb]
 
 
-def test_ls_shows_a_job_of_every_status_and_that_an_agent_is_dead(farro: Program) -> None:
+def test_ls_shows_every_status_and_marks_a_dead_agent(farro: Program) -> None:
     told = {line.split()[0]: line for line in farro.call("ls", code=0).out.splitlines()[1:]}
     assert set(told) == {"queued", "orphaned", "stale", "succeeded", "failed", "killed"}
     assert "in_progress" in told["orphaned"]
@@ -103,7 +103,7 @@ def test_ls_shows_a_job_of_every_status_and_that_an_agent_is_dead(farro: Program
     assert "is dead; `farro watchdog` recovers it" in farro.call("show", "orphaned", code=0).out
 
 
-def test_what_was_requeued_and_recovered_is_worked_to_its_end(farro: Program) -> None:
+def test_requeued_and_recovered_jobs_run_to_their_end(farro: Program) -> None:
     farro.call("requeue", "stale", code=0)
     recovered = farro.run("watchdog", "--once", "--json", code=0).json["recovered"]
     assert ("orphaned", "stale") in [(item["job_id"], item["what"]) for item in recovered]
@@ -119,7 +119,7 @@ def test_what_was_requeued_and_recovered_is_worked_to_its_end(farro: Program) ->
         assert (farro.folder(name) / "attempts/0002/steps/1/stdout").read_text() == "again\n"
 
 
-def test_once_says_when_there_is_nothing_to_do(farro: Program) -> None:
+def test_once_reports_that_there_is_nothing_to_do(farro: Program) -> None:
     farro.call("watchdog", "--once", code=0)
     farro.call("manager", "--once", code=0)
     assert farro.call("watchdog", "--once", code=0).out == "nothing to recover\n"

@@ -20,7 +20,7 @@ from flows.program import FARRO, PATIENCE_S, Program, endless, shell, steps
 from support import eventually
 
 
-def test_wait_ends_with_the_jobs_and_says_how(farro: Program) -> None:
+def test_wait_returns_when_the_jobs_end_and_prints_how(farro: Program) -> None:
     gate = "until test -e go; do sleep 0.05; done"
     farro.enqueue(shell(gate), "--id", "slow")
     farro.enqueue(steps(["true"]), "--id", "quick")
@@ -36,7 +36,7 @@ def test_wait_ends_with_the_jobs_and_says_how(farro: Program) -> None:
     assert done.out.startswith("slow succeeded after ")
 
 
-def test_wait_tells_a_failure_by_its_exit_code(farro: Program) -> None:
+def test_wait_exits_with_1_after_a_failure(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "good")
     farro.enqueue(steps(["false"]), "--id", "bad")
     farro.worked()
@@ -58,7 +58,7 @@ def test_wait_any_returns_with_the_first(farro: Program) -> None:
     assert (told["waiting"], told["timed_out"]) == (["queued"], False)
 
 
-def test_wait_gives_up_after_its_time(farro: Program) -> None:
+def test_wait_stops_after_its_timeout(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "queued")
     told = farro.call("wait", "queued", "--timeout", "0s", "--json", code=1)
     assert told.json == {"jobs": [], "waiting": ["queued"], "timed_out": True}
@@ -67,7 +67,7 @@ def test_wait_gives_up_after_its_time(farro: Program) -> None:
     assert "is not a duration" in farro.call("wait", "queued", "--timeout", "soon", code=2).err
 
 
-def test_wait_tells_once_that_nobody_serves_the_queue_and_goes_on(farro: Program) -> None:
+def test_wait_reports_once_that_the_queue_has_no_worker(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "first")
     farro.enqueue(steps(["true"]), "--id", "second")
     said = "first waits: no worker of role Runner runs. What helps: farro worker --role Runner\n"
@@ -81,7 +81,7 @@ def test_wait_tells_once_that_nobody_serves_the_queue_and_goes_on(farro: Program
     assert farro.call("wait", "first", code=0).err == ""
 
 
-def test_wait_for_more_than_a_few_finds_all_of_them(farro: Program) -> None:
+def test_wait_for_many_jobs_reports_all_of_them(farro: Program) -> None:
     plans = "\n".join(json.dumps(steps(["true"], id=f"job-{number}")) for number in range(80))
     farro.call("enqueue", "--many", "-", stdin=plans, code=0)
     waiting = farro.start("wait", *(f"job-{number}" for number in range(80)))
@@ -159,7 +159,7 @@ def test_watch_into_a_pipe_prints_a_line_for_each_change(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, number: signal.Signals) -> None:
+def test_watch_draws_the_queues_and_restores_the_terminal(farro: Program, number: signal.Signals) -> None:
     farro.enqueue(endless(), "--id", "running")
     farro.start("worker", "--workers", "1")
     eventually((farro.path / "started").exists, "the step did not start")
@@ -192,7 +192,7 @@ def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, numb
 @pytest.mark.parametrize(
     ("columns", "shown"), [(80, "job-20261118-060455-2740"), (44, "…261118-060455-2740"), (9, "…55-2740")]
 )
-def test_a_narrow_screen_keeps_how_a_job_ended(columns: int, shown: str) -> None:
+def test_narrow_screen_still_shows_how_a_job_ended(columns: int, shown: str) -> None:
     ended = RecentJob(job_id="job-20261118-060455-2740", role="Runner", status=Status.FAILED, took_s=0.79)
     told = JobsOverview(at=datetime.now(UTC), counts={}, running=(), running_total=0, ended=(ended,), alive={}, dead=())
     assert page(told, "here", columns)[-1] == f"  {shown}  Runner  failed  0.79s"

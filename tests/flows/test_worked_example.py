@@ -96,7 +96,7 @@ def test_the_worked_example_prints_what_the_page_says(
         assert pattern(printed).fullmatch(said), f"$ {command}\n--- the page\n{printed}\n--- printed\n{said}"
 
 
-def test_what_the_readme_has_agx_add_needs_no_shell(farro: Program) -> None:
+def test_agx_add_command_of_the_readme_needs_no_shell(farro: Program) -> None:
     """It stands among lines that need a server and are not run."""
     lines = re.findall(r"^agx add -- '(.*?)'", Path(ROOT, "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert lines
@@ -120,10 +120,10 @@ def test_what_the_readme_has_agx_add_needs_no_shell(farro: Program) -> None:
         ("a   …", "a  b\n", False),
     ],
 )
-def test_the_comparison_would_notice(printed: str, said: str, fits: bool) -> None:
+def test_comparison_finds_a_difference(printed: str, said: str, fits: bool) -> None:
     assert bool(pattern(printed).fullmatch(said)) is fits
 
 
-def test_commands_and_their_output_are_told_apart() -> None:
+def test_commands_and_their_output_are_distinguished() -> None:
     page = "```console\n$ cat <<END\n> one\n> END\none\n$ true\n```\ntext\n```\n$ not this\n```\n"
     assert list(examples(page)) == [("cat <<END\none\nEND", "one"), ("true", "")]

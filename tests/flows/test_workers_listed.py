@@ -15,7 +15,7 @@ def workers(farro: Program, *more: str) -> list[dict[str, Any]]:
     return told
 
 
-def test_a_worker_tells_its_tags_its_tools_and_its_job(farro: Program) -> None:
+def test_workers_lists_tags_tools_and_job_of_a_worker(farro: Program) -> None:
     tool = farro.path / "agx-shout"
     tool.write_text("#!/bin/sh\nexit 0\n")
     tool.chmod(0o755)
@@ -39,7 +39,7 @@ def test_a_worker_tells_its_tags_its_tools_and_its_job(farro: Program) -> None:
     assert workers(farro) == []
 
 
-def test_only_a_worker_that_offers_what_a_step_needs_takes_its_plan(farro: Program) -> None:
+def test_only_a_worker_with_the_needed_tools_takes_a_plan(farro: Program) -> None:
     plan = steps(("true",), ("true",))
     plan["steps"][1]["tags"] = ["gpu"]
     job_id, other = farro.enqueue(plan), farro.enqueue(steps(("true",)))
@@ -51,7 +51,7 @@ def test_only_a_worker_that_offers_what_a_step_needs_takes_its_plan(farro: Progr
     assert farro.status(job_id) == "succeeded"
 
 
-def test_the_keepers_are_listed_when_asked_for(farro: Program) -> None:
+def test_workers_all_lists_support_processes(farro: Program) -> None:
     farro.start("watchdog")
     eventually(lambda: [line["role"] for line in workers(farro, "--all")] == [None], "no watchdog")
     assert workers(farro) == []
