@@ -29,7 +29,7 @@ def said(data: Any, **how: Any) -> PlanAnswer:
         f"\n\n  {json.dumps(GOOD)}  \n",
     ],
 )
-def test_an_answer_is_found_in_whatever_stands_around_it(text: str) -> None:
+def test_answer_is_found_inside_surrounding_text(text: str) -> None:
     assert said(text).steps == tuple(GOOD["steps"])
 
 
@@ -59,7 +59,7 @@ def test_an_answer_is_found_in_whatever_stands_around_it(text: str) -> None:
         ('{"steps": NaN}', "answer"),
     ],
 )
-def test_what_is_no_list_of_steps_is_refused_and_says_why(data: Any, why: str) -> None:
+def test_answer_without_a_list_of_steps_is_refused_with_the_reason(data: Any, why: str) -> None:
     refused = said(data)
     assert refused.problems
     assert not refused.steps
@@ -75,12 +75,12 @@ def test_newlines_and_tabs_in_arguments_are_fine() -> None:
     assert said({"steps": [step(1, "printf", "a\tb\n")]}).steps
 
 
-def test_a_model_may_say_that_it_cannot() -> None:
+def test_model_may_decline() -> None:
     assert said({"cannot": "there is no\nprinter \x1b here"}).cannot == "there is no printer \x1b here"
     assert len(said({"cannot": "x" * 9_000}).cannot or "") == 500
 
 
-def test_a_review_is_ok_or_brings_steps() -> None:
+def test_review_approves_or_returns_steps() -> None:
     assert said({"ok": True}, review=True).ok is True
     corrected = said({"ok": False, "problems": ["wrong file"], **GOOD}, review=True)
     assert corrected.ok is False
@@ -97,7 +97,7 @@ def test_a_review_is_ok_or_brings_steps() -> None:
         lambda kids: st.lists(kids) | st.dictionaries(st.text(), kids),
     )
 )
-def test_any_json_is_steps_or_a_refusal(data: Any) -> None:
+def test_any_json_yields_steps_or_a_refusal(data: Any) -> None:
     for answer in (data, {"steps": data}, {"steps": [data]}, {"ok": False, "problems": data, "steps": data}):
         for review in (False, True):
             found = said(answer, review=review)
@@ -105,6 +105,6 @@ def test_any_json_is_steps_or_a_refusal(data: Any) -> None:
 
 
 @given(st.text())
-def test_any_text_is_steps_or_a_refusal(text: str) -> None:
+def test_any_text_yields_steps_or_a_refusal(text: str) -> None:
     found = said(text)
     assert found.problems or found.steps or found.cannot is not None

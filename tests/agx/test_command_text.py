@@ -28,7 +28,7 @@ def test_quotes_and_backslashes_are_read_as_a_shell_reads_them() -> None:
     ]
 
 
-def test_signs_inside_quotes_are_text() -> None:
+def test_operators_inside_quotes_are_text() -> None:
     assert commands("grep '|' \">\" '&&' '$(x)' \\;") == [["grep", "|", ">", "&&", "$(x)", ";"]]
 
 
@@ -59,43 +59,43 @@ def test_a_line_that_begins_with_a_pipe_reads_the_step_before_it() -> None:
         ("a |& b", "stderr"),
     ],
 )
-def test_what_only_a_shell_does_is_refused_with_advice(text: str, advice: str) -> None:
+def test_shell_features_are_refused_with_advice(text: str, advice: str) -> None:
     with pytest.raises(InputError) as refused:
         command_text.line(text)
     assert advice in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["", "|", "a |", "a | | b", "''", "   "])
-def test_a_missing_command_is_told(text: str) -> None:
+def test_missing_command_is_reported(text: str) -> None:
     with pytest.raises(InputError):
         command_text.line(text)
 
 
 @pytest.mark.parametrize("text", ["echo 'a", 'echo "a', "echo a\\"])
-def test_what_is_not_closed_is_told(text: str) -> None:
+def test_unclosed_quote_or_escape_is_reported(text: str) -> None:
     with pytest.raises(InputError):
         command_text.line(text)
 
 
-def test_words_of_a_real_shell_are_taken_as_they_are() -> None:
+def test_words_from_a_real_shell_are_not_parsed_again() -> None:
     """It has read the quotes already: what is in a word is no sign."""
     assert command_text.typed(["grep", "-c", "a > b", "*.txt"]).commands == (("grep", "-c", "a > b", "*.txt"),)
     assert command_text.typed(["sort", "|", "uniq"]).commands == (("sort",), ("uniq",))
 
 
-def test_a_sign_that_is_a_word_of_its_own_is_refused_unless_it_is_meant() -> None:
+def test_operator_as_a_separate_word_is_refused_unless_literal() -> None:
     with pytest.raises(InputError, match="--literal"):
         command_text.typed(["echo", ">"])
     assert command_text.typed(["echo", ">", "|"], literal=True).commands == (("echo", ">", "|"),)
 
 
 @given(st.lists(TEXT.filter(lambda word: word.strip() != ""), min_size=1, max_size=5))
-def test_what_is_quoted_comes_out_as_it_went_in(typed: list[str]) -> None:
+def test_quoting_round_trips(typed: list[str]) -> None:
     assert commands(shlex.join(typed)) == [typed]
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_commands_or_a_refusal(text: str) -> None:
+def test_any_text_yields_commands_or_a_refusal(text: str) -> None:
     try:
         read = command_text.line(text)
     except InputError:

@@ -41,14 +41,14 @@ def test_a_draft_from_its_first_step_to_its_result(farro: Program, agx: Agx) -> 
     assert agx("queue", "stats").json["queues"] == [{"role": "Runner", "counts": {"succeeded": 1}, "workers": 0}]
 
 
-def test_the_same_as_words_of_plan(agx: Agx) -> None:
+def test_plan_subcommands_equal_the_short_forms(agx: Agx) -> None:
     agx("plan", "new", code=0)
     agx("plan", "add", "--", "true", code=0)
     agx("plan", "preview", code=0)
     assert "plan" in agx("plan", "frobnicate", code=2).err
 
 
-def test_text_is_for_people_and_json_for_pipes(farro: Program, agx: Agx) -> None:
+def test_terminal_gets_text_and_pipe_gets_json(farro: Program, agx: Agx) -> None:
     agx("add", "--", "sort", "a b.txt", "--reverse", code=0)
     shown = agx("preview", "--text", code=0).out
     assert "sort 'a b.txt' --reverse" in shown
@@ -56,7 +56,7 @@ def test_text_is_for_people_and_json_for_pipes(farro: Program, agx: Agx) -> None
     assert json.loads(agx("preview", code=0).out) == json.loads(agx("preview", "--json", code=0).out)
 
 
-def test_what_a_step_says_of_itself_is_escaped(agx: Agx) -> None:
+def test_control_characters_of_a_step_are_escaped(agx: Agx) -> None:
     agx("add", "--", "printf", "\x1b[2J\u202e", code=0)
     for verb in (("preview",), ("submit", "--dry-run"), ("validate",)):
         shown = agx(*verb, "--text", code=0).out
@@ -64,11 +64,11 @@ def test_what_a_step_says_of_itself_is_escaped(agx: Agx) -> None:
         assert "\u202e" not in shown
 
 
-def test_a_command_without_its_dashes_is_told_where_they_go(agx: Agx) -> None:
+def test_command_without_double_dash_gets_the_right_command(agx: Agx) -> None:
     assert "agx add -- grep -c x" in agx("add", "grep", "-c", "x", code=2).err
 
 
-def test_steps_are_removed_and_come_back(agx: Agx) -> None:
+def test_removed_steps_can_be_restored(agx: Agx) -> None:
     agx("add", "--", "a | b | c", code=0)
     agx("remove", "2", code=0)
     assert commands(agx) == [(1, "a", None), (2, "c", 1)]
@@ -77,7 +77,7 @@ def test_steps_are_removed_and_come_back(agx: Agx) -> None:
     assert "no step 'x'" in agx("remove", "x", code=2).err
 
 
-def test_a_plan_is_kept_shown_and_made_the_draft_again(agx: Agx) -> None:
+def test_plan_is_saved_shown_and_loaded_as_the_draft(agx: Agx) -> None:
     agx("add", "--", "true", code=0)
     assert agx("save", "mine", code=0).json == {"plan_id": "mine"}
     agx("new", code=0)
@@ -93,7 +93,7 @@ def test_a_plan_is_kept_shown_and_made_the_draft_again(agx: Agx) -> None:
     assert "no plan nothing" in agx("get", "nothing", code=2).err
 
 
-def test_an_empty_or_wrong_draft_is_not_handed_in(farro: Program, agx: Agx) -> None:
+def test_empty_or_wrong_draft_is_not_submitted(farro: Program, agx: Agx) -> None:
     assert "no steps yet" in agx("submit", code=2).err
     assert "no steps yet" in agx("save", "x", code=2).err
     plan = {"steps": [{"step_number": 1, "command": "a", "input_from_step": 9}]}
@@ -104,7 +104,7 @@ def test_an_empty_or_wrong_draft_is_not_handed_in(farro: Program, agx: Agx) -> N
     assert agx("jobs").json == {"jobs": []}
 
 
-def test_a_draft_is_taken_over_from_a_file(farro: Program, agx: Agx) -> None:
+def test_draft_is_read_from_a_file(farro: Program, agx: Agx) -> None:
     (farro.path / "plan.yaml").write_text("steps:\n- {id: a, command: echo, args: [hello]}\n")
     agx("edit", "plan.yaml", code=0)
     agx("add", "--", "| tr a-z A-Z", code=0)
@@ -115,7 +115,7 @@ def test_a_draft_is_taken_over_from_a_file(farro: Program, agx: Agx) -> None:
     assert len(agx("preview").json["plan"]["steps"]) == 2
 
 
-def test_a_file_or_a_kept_plan_is_handed_in_without_a_draft(farro: Program, agx: Agx) -> None:
+def test_file_or_saved_plan_is_submitted_without_a_draft(farro: Program, agx: Agx) -> None:
     plan = {"plan_id": "p", "steps": [{"step_number": 1, "command": "true"}]}
     (farro.path / "plan.json").write_text(json.dumps(plan))
     first = agx("job", "submit", "plan.json", code=0).json
@@ -127,7 +127,7 @@ def test_a_file_or_a_kept_plan_is_handed_in_without_a_draft(farro: Program, agx:
     assert agx("submit", "p", "--id", "mine", code=0).json == second
 
 
-def test_wishes_reach_the_job(farro: Program, agx: Agx) -> None:
+def test_submit_options_reach_the_job(farro: Program, agx: Agx) -> None:
     agx("add", "--", "true", code=0)
     first = agx("submit", "--id", "first", code=0).json["job_id"]
     made = agx(
@@ -159,7 +159,7 @@ def test_a_job_is_cancelled(agx: Agx) -> None:
     assert "no job nobody" in agx("job", "status", "nobody", code=2).err
 
 
-def test_warnings_count_steps_as_they_are_shown_and_are_told_once(farro: Program, agx: Agx) -> None:
+def test_warnings_use_the_shown_step_numbers_and_are_printed_once(farro: Program, agx: Agx) -> None:
     told = farro.run("agx", "--text", "add", "--", "cd", "there", code=0)
     assert "warning: step 1, command: cd changes the folder" in told.out
     assert "warning" not in farro.run("agx", "--text", "add", "--", "true", code=0).out
@@ -169,7 +169,7 @@ def test_warnings_count_steps_as_they_are_shown_and_are_told_once(farro: Program
     assert agx("validate", code=0).json["warnings"][0]["path"] == "steps[0].command"
 
 
-def test_what_steps_said_on_stderr_is_shown_also_of_those_that_succeeded(farro: Program, agx: Agx) -> None:
+def test_stderr_of_succeeded_steps_is_shown(farro: Program, agx: Agx) -> None:
     for word in ("one", "two"):
         agx("add", "--", "sh", "-c", f"echo said {word} >&2; echo told {word}", code=0)
     worker = farro.start("worker").started()
@@ -187,7 +187,7 @@ def test_a_taken_name_is_refused_with_the_flag_that_replaces(farro: Program, agx
     agx("save", "mine", "--replace", code=0)
 
 
-def test_waiting_ends_as_the_job_does(farro: Program, agx: Agx) -> None:
+def test_submit_wait_exits_as_the_job_ends(farro: Program, agx: Agx) -> None:
     worker = farro.start("worker").started()
     agx("add", "--", "sh", "-c", "echo said; exit 7", code=0)
     told = agx("submit", "--wait", code=7).json
@@ -203,7 +203,7 @@ def test_waiting_ends_as_the_job_does(farro: Program, agx: Agx) -> None:
     worker.end()
 
 
-def test_a_failure_is_told_with_what_the_step_that_failed_said(farro: Program, agx: Agx) -> None:
+def test_failure_quotes_the_stderr_of_the_failed_step(farro: Program, agx: Agx) -> None:
     """Not with what another step said that ran beside it and ended later."""
     worker = farro.start("worker").started()
     late = "while [ ! -e failed ]; do sleep 0.01; done; sleep 0.2; echo good"
@@ -219,7 +219,7 @@ def test_a_failure_is_told_with_what_the_step_that_failed_said(farro: Program, a
     worker.end()
 
 
-def test_an_empty_name_to_run_after_is_no_reason_to_run_at_once(farro: Program, agx: Agx) -> None:
+def test_empty_name_for_after_is_refused(farro: Program, agx: Agx) -> None:
     agx("add", "--", "true", code=0)
     farro.call("enqueue", "--id", "m1", "--", "true", code=0)
     for verb in (("agx", "submit"), ("enqueue",)):
@@ -234,7 +234,7 @@ def test_an_empty_name_to_run_after_is_no_reason_to_run_at_once(farro: Program, 
     assert farro.job("m2")["waits_for"] == ["m1"]
 
 
-def test_where_nobody_works_the_new_user_is_told(farro: Program, agx: Agx) -> None:
+def test_submit_without_a_worker_names_the_worker_command(farro: Program, agx: Agx) -> None:
     agx("add", "--", "true", code=0)
     assert "farro worker" in agx("submit", "--text", code=0).err
 
@@ -246,7 +246,7 @@ def piped(farro: Program, data: bytes, *args: str, code: int = 0) -> Any:
     return farro.run("agx", "submit", *args, stdin=data, code=code)
 
 
-def test_what_is_piped_in_is_read_by_the_first_step_byte_for_byte(farro: Program, agx: Agx) -> None:
+def test_stdin_reaches_the_first_step_byte_for_byte(farro: Program, agx: Agx) -> None:
     data = bytes(range(256)) * 1000
     agx("add", "--", "cat | cat", code=0)
     agx("add", "--", "wc", "-c", code=0)
@@ -262,7 +262,7 @@ def test_what_is_piped_in_is_read_by_the_first_step_byte_for_byte(farro: Program
     assert farro.folder(new).joinpath("attempts", "0001", "steps", "1", "stdout").read_bytes() == data
 
 
-def test_input_comes_from_a_file_too_and_can_be_left_alone(farro: Program, agx: Agx) -> None:
+def test_input_is_read_from_a_file_or_ignored(farro: Program, agx: Agx) -> None:
     (farro.path / "in").write_bytes(b"\x00\xff")
     agx("add", "--", "wc -c", code=0)
     first = piped(farro, b"x", "--input", "in").json["job_id"]
@@ -272,7 +272,7 @@ def test_input_comes_from_a_file_too_and_can_be_left_alone(farro: Program, agx: 
     assert [agx("job", "stdout", job).out.strip() for job in (first, second, third)] == ["2", "0", "0"]
 
 
-def test_too_much_input_is_refused_and_the_limit_is_told(farro: Program, agx: Agx) -> None:
+def test_too_much_input_is_refused_with_the_limit(farro: Program, agx: Agx) -> None:
     config = json.loads((farro.path / "agents-config.json").read_text())
     config["security"] = {**config.get("security", {}), "max_job_bytes": 1000}
     (farro.path / "agents-config.json").write_text(json.dumps(config))
@@ -282,7 +282,7 @@ def test_too_much_input_is_refused_and_the_limit_is_told(farro: Program, agx: Ag
     assert agx("jobs").json == {"jobs": []}
 
 
-def test_a_plan_that_wants_input_and_gets_none_is_refused(farro: Program, agx: Agx) -> None:
+def test_plan_without_its_required_input_is_refused(farro: Program, agx: Agx) -> None:
     plan = {"input": "stdin", "steps": [{"step_number": 1, "command": "cat"}]}
     (farro.path / "plan.json").write_text(json.dumps(plan))
     assert "input" in agx("submit", "plan.json", code=2).err
@@ -293,7 +293,7 @@ def test_a_plan_that_wants_input_and_gets_none_is_refused(farro: Program, agx: A
     assert "plain file name" in farro.call("plan", "lint", "plan.json", code=2).out
 
 
-def test_a_plan_and_an_action_are_deleted_and_their_jobs_stay(farro: Program, agx: Agx) -> None:
+def test_deleting_a_plan_or_action_keeps_its_jobs(farro: Program, agx: Agx) -> None:
     agx("add", "--", "echo", "{{input}}", code=0)
     agx("save", "say", code=0)
     made = agx("action", "submit", "say", "--inputs", "-", "--name", "both", stdin='["a", "b"]', code=0).json["jobs"]
@@ -307,7 +307,7 @@ def test_a_plan_and_an_action_are_deleted_and_their_jobs_stay(farro: Program, ag
     assert {farro.job(job_id)["status"] for job_id in made} == {"queued"}
 
 
-def test_an_added_command_has_its_own_folder_and_variables(farro: Program, agx: Agx) -> None:
+def test_added_command_keeps_its_folder_and_variables(farro: Program, agx: Agx) -> None:
     (farro.path / "there").mkdir()
     agx("add", "--cwd", "there", "--env", "A=1", "--env", "B=x y", "--", "sh -c 'pwd; echo $A $B' | cat", code=0)
     for step in agx("preview").json["plan"]["steps"]:
@@ -345,7 +345,7 @@ def test_an_action_is_a_job_for_each_input(farro: Program, agx: Agx) -> None:
     assert agx("action", "list").json["actions"] == [{"action_id": "both", "plan_id": "greet", "inputs": 2}]
 
 
-def test_inputs_come_as_lines_or_from_a_pipe(farro: Program, agx: Agx) -> None:
+def test_inputs_are_read_as_lines_or_from_a_pipe(farro: Program, agx: Agx) -> None:
     agx("add", "--", "echo", "{{input}}", code=0)
     agx("save", "say", code=0)
     (farro.path / "words.txt").write_text("one\n\ntwo words\n")
@@ -366,7 +366,7 @@ def test_an_input_that_does_not_fit_queues_nothing(farro: Program, agx: Agx) -> 
 # --- dry runs ----------------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_says_what_would_run_where(farro: Program, agx: Agx) -> None:
+def test_dry_run_shows_steps_and_matching_workers(farro: Program, agx: Agx) -> None:
     agx("add", "--", "sort | no-such-program", code=0)
     worker = farro.start("worker", "--workers", "1", "--tag", "gpu").started()
     eventually(lambda: agx("workers").json["workers"], "the worker is seen")
@@ -384,7 +384,7 @@ def test_a_dry_run_says_what_would_run_where(farro: Program, agx: Agx) -> None:
     assert agx("jobs").json == {"jobs": []}
 
 
-def test_a_dry_run_says_what_agents_may_cost_at_most(farro: Program, agx: Agx) -> None:
+def test_dry_run_shows_the_highest_cost_of_agents(farro: Program, agx: Agx) -> None:
     config = json.loads((farro.path / "agents-config.json").read_text())
     prices = {"m": {"input_usd": 1.0, "output_usd": 2.0}}
     config["providers"] = {"openai": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "prices": prices}}
@@ -402,7 +402,7 @@ def test_a_dry_run_says_what_agents_may_cost_at_most(farro: Program, agx: Agx) -
 # --- places ------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_root_the_persons_own_is_made_when_something_is_handed_in(empty: Program) -> None:
+def test_submit_creates_the_personal_root_when_no_root_exists(empty: Program) -> None:
     empty.run("agx", "add", "--", "echo", "hi", code=0)
     assert not (empty.path / ".state" / "farro" / "jobs").exists()
     done = empty.run("agx", "submit", code=0)
@@ -411,17 +411,17 @@ def test_without_a_root_the_persons_own_is_made_when_something_is_handed_in(empt
     assert empty.run("agx", "job", "stdout", done.json["job_id"], code=0).out == "hi\n"
 
 
-def test_a_root_that_is_none_is_told(empty: Program) -> None:
+def test_folder_that_is_not_a_root_is_reported(empty: Program) -> None:
     assert "farro init" in empty.run("agx", "preview", "--root", "nowhere", code=2).err
     assert "--store" in empty.run("agx", "preview", "--store", "mysql://x", code=2).err
 
 
 @pytest.mark.parametrize("name", ["a b", "../x", "", "con"])
-def test_a_name_that_cannot_be_one_is_refused(agx: Agx, name: str, farro: Program) -> None:
+def test_invalid_name_is_refused(agx: Agx, name: str, farro: Program) -> None:
     before = listing(Path(farro.path))
     assert "name" in agx("new", name, code=2).err
     assert {k for k in listing(Path(farro.path)) if ".state" not in k} == {k for k in before if ".state" not in k}
 
 
-def test_alone_in_a_pipe_it_says_what_it_is_for(agx: Agx) -> None:
+def test_agx_without_arguments_in_a_pipe_prints_its_purpose(agx: Agx) -> None:
     assert "terminal" in agx(code=2).err

@@ -21,7 +21,7 @@ def drafts(tmp_path: Path) -> Drafts:
     return Drafts(f"{tmp_path}/state/agx", "somewhere")
 
 
-def test_a_draft_is_kept_and_is_its_owners_alone(drafts: Drafts, tmp_path: Path) -> None:
+def test_draft_is_stored_readable_by_its_owner_only(drafts: Drafts, tmp_path: Path) -> None:
     drafting.add(drafts, ["sort"])
     assert [step["command"] for step in drafts.read().steps] == ["sort"]
     (file,) = (tmp_path / "state" / "agx").glob("draft-*.json")
@@ -29,12 +29,12 @@ def test_a_draft_is_kept_and_is_its_owners_alone(drafts: Drafts, tmp_path: Path)
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
-def test_each_place_has_a_draft_of_its_own(drafts: Drafts, tmp_path: Path) -> None:
+def test_each_store_has_its_own_draft(drafts: Drafts, tmp_path: Path) -> None:
     drafting.add(drafts, ["sort"])
     assert Drafts(f"{tmp_path}/state/agx", "elsewhere").read() == Draft()
 
 
-def test_what_was_read_before_does_not_overwrite_what_came_since(drafts: Drafts) -> None:
+def test_outdated_draft_does_not_overwrite_a_newer_one(drafts: Drafts) -> None:
     read = drafts.read()
     drafting.add(drafts, ["sort"])
     with pytest.raises(Refused, match="changed elsewhere"):
@@ -42,7 +42,7 @@ def test_what_was_read_before_does_not_overwrite_what_came_since(drafts: Drafts)
     assert len(drafts.read().steps) == 1
 
 
-def test_two_who_add_at_once_both_have_their_steps(drafts: Drafts) -> None:
+def test_concurrent_threads_all_add_their_steps(drafts: Drafts) -> None:
     def many(name: str) -> None:
         for number in range(10):
             drafting.add(drafts, [name, str(number)])
@@ -57,7 +57,7 @@ def test_two_who_add_at_once_both_have_their_steps(drafts: Drafts) -> None:
     assert sorted(step["command"] for step in steps) == ["a"] * 10 + ["b"] * 10 + ["c"] * 10
 
 
-def test_processes_too(drafts: Drafts, tmp_path: Path) -> None:
+def test_concurrent_processes_all_add_their_steps(drafts: Drafts, tmp_path: Path) -> None:
     script = (
         "import sys\nfrom farro.agx import drafting\n"
         "from farro.agx.draft_files import Drafts\n"
@@ -70,7 +70,7 @@ def test_processes_too(drafts: Drafts, tmp_path: Path) -> None:
     assert len(drafts.read().steps) == 15
 
 
-def test_changes_are_undone_one_after_the_other(drafts: Drafts) -> None:
+def test_changes_are_undone_one_by_one(drafts: Drafts) -> None:
     for name in ("a", "b", "c"):
         drafting.add(drafts, [name])
     drafting.begin(drafts, "next")
@@ -89,7 +89,7 @@ def test_undoing_the_first_step_of_a_draft_leaves_that_draft(drafts: Drafts) -> 
     assert drafts.undo().name == "earlier"
 
 
-def test_what_was_undone_comes_back_until_something_is_changed(drafts: Drafts) -> None:
+def test_redo_works_until_the_next_change(drafts: Drafts) -> None:
     for name in ("a", "b", "c"):
         drafting.add(drafts, [name])
     for _ in range(3):
@@ -130,7 +130,7 @@ def test_a_plan_has_at_most_a_hundred_steps(drafts: Drafts) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"{", b"[]", b'{"plan": 1}', b'{"plan": {}, "version": "x", "before": []}', b"[" * 9999]
 )
-def test_a_damaged_draft_is_told_and_a_new_one_begins(drafts: Drafts, tmp_path: Path, text: bytes) -> None:
+def test_damaged_draft_is_reported_and_replaced(drafts: Drafts, tmp_path: Path, text: bytes) -> None:
     drafting.add(drafts, ["a"])
     (file,) = (tmp_path / "state" / "agx").glob("draft-*.json")
     file.write_bytes(text)
@@ -140,12 +140,12 @@ def test_a_damaged_draft_is_told_and_a_new_one_begins(drafts: Drafts, tmp_path: 
     assert drafts.read().steps == []
 
 
-def test_a_removal_takes_several_by_the_numbers_that_are_shown(drafts: Drafts) -> None:
+def test_remove_takes_several_shown_numbers(drafts: Drafts) -> None:
     drafting.add(drafts, ["a | b | c | d"])
     assert [step["command"] for step in drafting.remove(drafts, ["1", "3"]).steps] == ["b", "d"]
 
 
-def test_a_plan_that_is_handed_in_has_a_plan_id() -> None:
+def test_submitted_plan_has_a_plan_id() -> None:
     plan = {"steps": [{"step_number": 1, "command": "a"}]}
     assert drafting.finished(plan)["plan_id"] == drafting.finished(plan)["plan_id"]
     assert drafting.finished({**plan, "plan_id": "mine"})["plan_id"] == "mine"

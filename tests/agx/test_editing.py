@@ -26,7 +26,7 @@ def test_commands_of_a_pipe_read_each_other() -> None:
     assert shown(added([], "a | b | c")) == [(1, "a", None), (2, "b", 1), (3, "c", 2)]
 
 
-def test_a_command_alone_reads_nothing() -> None:
+def test_command_without_a_pipe_reads_no_input() -> None:
     assert shown(added(added([], "a"), "b")) == [(1, "a", None), (2, "b", None)]
 
 
@@ -48,7 +48,7 @@ def test_removing_the_middle_of_a_pipe_joins_its_ends() -> None:
     assert shown(editing.without(added([], "a | b"), "1")) == [(1, "b", None)]
 
 
-def test_needs_follow_what_was_removed() -> None:
+def test_removing_a_step_updates_needs() -> None:
     steps = [
         *added([], "a"),
         {"step_number": 2, "command": "b", "needs": [1]},
@@ -57,7 +57,7 @@ def test_needs_follow_what_was_removed() -> None:
     assert [step.get("needs") for step in editing.without(steps, "2")] == [None, [1]]
 
 
-def test_steps_with_names_keep_them() -> None:
+def test_named_steps_keep_their_names() -> None:
     steps = [{"id": "fetch", "command": "a"}, {"id": "build", "command": "b", "input_from_step": "fetch"}]
     longer = added(steps, "| c")
     assert longer[-1]["id"] == "step-3"
@@ -65,7 +65,7 @@ def test_steps_with_names_keep_them() -> None:
     assert editing.without(longer, "build")[-1]["input_from_step"] == "fetch"
 
 
-def test_what_a_model_adds_is_named_as_the_draft_names_its_steps() -> None:
+def test_steps_from_a_model_follow_the_naming_of_the_draft() -> None:
     steps = [{"id": "fetch", "command": "a"}]
     more = [{"step_number": 2, "command": "b", "input_from_step": 1}, {"step_number": 3, "command": "c", "needs": [2]}]
     joined = editing.joined(steps, more)
@@ -76,7 +76,7 @@ def test_what_a_model_adds_is_named_as_the_draft_names_its_steps() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "a | b", "| c", "a | b | c"]), min_size=1, max_size=8), st.data())
-def test_whatever_is_added_and_removed_stays_a_plan(lines: list[str], data: st.DataObject) -> None:
+def test_any_additions_and_removals_leave_a_valid_plan(lines: list[str], data: st.DataObject) -> None:
     steps: list[dict[str, Any]] = []
     for line in lines:
         steps = added(steps, line.removeprefix("| ") if not steps else line)
@@ -87,6 +87,6 @@ def test_whatever_is_added_and_removed_stays_a_plan(lines: list[str], data: st.D
     load(Document({"steps": steps}, "draft"))
 
 
-def test_an_agent_prompt_is_no_draft() -> None:
+def test_agent_prompt_is_refused_as_a_draft() -> None:
     with pytest.raises(InputError, match="agent prompt"):
         editing.steps_of({"role": "Architect", "rubric": "think", "success": "s", "routing": {}})

@@ -42,9 +42,7 @@ def test_a_plan_and_its_input_go_through_redis(farro: Program, far: Agx, redis_s
     assert not list((farro.path / "agents" / "Runner").glob("**/prompt.json"))
 
 
-def test_a_drafts_commands_are_not_bound_to_this_machines_folder(
-    farro: Program, far: Agx, redis_server: RedisServer
-) -> None:
+def test_commands_of_a_draft_on_redis_have_no_local_folder(farro: Program, far: Agx, redis_server: RedisServer) -> None:
     inner = farro.path / "inner"
     inner.mkdir()
     farro.run("agx", "--root", str(farro.path), "--store", redis_server.url, "add", "--", "pwd", cwd=inner, code=0)
@@ -60,6 +58,6 @@ def test_a_drafts_commands_are_not_bound_to_this_machines_folder(
     assert far("job", "cancel", job, code=0).json["status"] == "killed"
 
 
-def test_a_server_that_is_not_there_is_told(agx: Agx) -> None:
+def test_missing_server_is_reported(agx: Agx) -> None:
     done = agx("--store", "redis://127.0.0.1:1", "jobs", code=1)
     assert "127.0.0.1:1" in done.err

@@ -40,7 +40,7 @@ def test_nothing_is_run_and_nothing_is_queued_by_planning(
     assert agx("jobs", code=0).json == {"jobs": []}
 
 
-def test_the_model_is_told_the_draft_the_tools_and_the_words(farro: Program, agx: Agx) -> None:
+def test_model_receives_the_draft_the_tools_and_the_request(farro: Program, agx: Agx) -> None:
     agx("add", "--", "cat names.txt", code=0)
     with serving(
         "openai", says(json.dumps({"steps": [step(2, "sort", input_from_step=1)]})), says('{"ok": true}')
@@ -55,7 +55,7 @@ def test_the_model_is_told_the_draft_the_tools_and_the_words(farro: Program, agx
     assert "You review" in second
 
 
-def test_no_secret_leaves_and_none_comes_back(farro: Program, agx: Agx, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_redacted_in_both_directions(farro: Program, agx: Agx, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-0123456789")
     agx("add", "--", "curl", "-H", "sk-very-secret-0123456789", code=0)
     with serving("openai", says(json.dumps({"steps": [step(2, "echo", "sk-very-secret-0123456789")]}))) as fake:
@@ -68,7 +68,7 @@ def test_no_secret_leaves_and_none_comes_back(farro: Program, agx: Agx, monkeypa
     assert "very-secret" not in json.dumps(told.json["plan"]["steps"][1])
 
 
-def test_a_wrong_answer_is_sent_back_with_its_places_and_repaired(agx: Agx, provider: Callable[..., None]) -> None:
+def test_wrong_answer_is_sent_back_with_positions_and_repaired(agx: Agx, provider: Callable[..., None]) -> None:
     provider(
         "I think you want this:",
         {"steps": [step(1, "sort", input_from_step=7)]},
@@ -111,7 +111,7 @@ def test_an_answer_that_stays_wrong_leaves_the_draft_as_it_was(
     assert agx("preview", code=0).json["plan"] == before
 
 
-def test_a_shell_string_is_a_program_of_that_name_and_warned_of(agx: Agx, provider: Callable[..., None]) -> None:
+def test_shell_string_is_taken_as_a_program_name_with_a_warning(agx: Agx, provider: Callable[..., None]) -> None:
     """It is handed over as it stands: nothing reads the signs in it."""
     provider({"steps": [step(1, "rm -rf / && reboot")]}, OK)
     told = agx("add", "clean up", code=0).json
@@ -126,9 +126,7 @@ def test_a_review_may_correct_the_steps(agx: Agx, provider: Callable[..., None])
     assert (told["review"], told["objections"]) == ("corrected", ["they want words"])
 
 
-def test_a_correction_that_cannot_be_used_is_not_and_its_words_are_told(
-    agx: Agx, provider: Callable[..., None]
-) -> None:
+def test_invalid_correction_is_ignored_and_its_objections_are_shown(agx: Agx, provider: Callable[..., None]) -> None:
     provider(COUNT, {"ok": False, "problems": ["hm\x1b[2J"], "steps": [step(9, "wc")]})
     done = agx("add", "count", "--text", code=0)
     assert "wc -l names.txt" in done.out
@@ -142,21 +140,21 @@ def test_the_review_can_be_left_out(agx: Agx, provider: Callable[..., None]) -> 
     assert (told["review"], told["calls"]) == ("skipped", 1)
 
 
-def test_what_the_draft_had_is_not_a_models_to_change(agx: Agx, provider: Callable[..., None]) -> None:
+def test_model_cannot_change_the_existing_steps(agx: Agx, provider: Callable[..., None]) -> None:
     agx("add", "--", "cat a", code=0)
     provider({"steps": [step(1, "rm", "a"), step(2, "sort")]})
     agx("add", "sort", code=1)
     assert commands(agx("preview")) == ["cat"]
 
 
-def test_without_a_provider_it_says_what_to_configure_and_that_commands_work(agx: Agx) -> None:
+def test_missing_provider_is_reported_with_the_config_and_an_alternative(agx: Agx) -> None:
     done = agx("add", "count the names", code=2)
     assert "providers" in done.err
     assert "agx add -- sort" in done.err
     assert "if that is a command: agx add -- ls it" in agx("add", "ls it", code=2).err
 
 
-def test_a_provider_that_fails_is_told_and_the_draft_stays(farro: Program, agx: Agx) -> None:
+def test_failing_provider_is_reported_and_the_draft_stays(farro: Program, agx: Agx) -> None:
     with serving("openai", answers(401, "bad key")) as fake:
         configured(farro, {"openai": {"base_url": fake.base_url, "model": "m"}})
         done = agx("add", "count", code=1)
@@ -179,7 +177,7 @@ def test_a_fallback_of_the_architect_answers_when_the_first_does_not(
     assert told["provider"] == "scripted"
 
 
-def test_the_config_chooses_who_plans(farro: Program, agx: Agx, provider: Callable[..., None]) -> None:
+def test_config_chooses_the_planning_provider(farro: Program, agx: Agx, provider: Callable[..., None]) -> None:
     provider(COUNT, OK)
     with serving("openai", hangs_up) as fake:
         made = {"openai": {"base_url": fake.base_url, "model": "m"}, "scripted": {"file": "answers.json"}}
@@ -202,7 +200,7 @@ def test_calls_are_in_the_ledger_and_a_budget_refuses_before_the_call(farro: Pro
     assert len(fake.asked) == 1
 
 
-def test_a_draft_that_was_changed_while_the_model_thought_is_not_overwritten(
+def test_draft_changed_during_the_model_call_is_not_overwritten(
     farro: Program, agx: Agx, provider: Callable[..., None]
 ) -> None:
     provider({"answer": COUNT, "delay_s": 1.5, "times": 1}, OK)

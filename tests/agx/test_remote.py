@@ -55,13 +55,13 @@ def far(agx: Agx, queue: str, monkeypatch: pytest.MonkeyPatch) -> Agx:
     return run
 
 
-def test_who_has_no_worker_is_told_how_one_reaches_that_queue(far: Agx, queue: str) -> None:
+def test_submit_without_a_worker_prints_how_to_start_one_for_that_queue(far: Agx, queue: str) -> None:
     far("add", "--", "true", code=0)
     told = far("--text", "submit", "--role", "CodeReviewer", code=0).err
     assert told == f"no worker is alive that could take it; start one with: agw --store {queue} --role CodeReviewer\n"
 
 
-def test_a_plan_is_handed_in_over_resp_and_its_end_is_told(far: Agx) -> None:
+def test_plan_is_submitted_over_resp_and_its_end_is_reported(far: Agx) -> None:
     far("new", "loud", code=0)
     far("add", "--", "echo hello | tr a-z A-Z", code=0)
     rehearsed = far("submit", "--dry-run", code=0).json
@@ -78,12 +78,12 @@ def test_a_plan_is_handed_in_over_resp_and_its_end_is_told(far: Agx) -> None:
     assert far("workers").json["workers"][0]["alive"] is True
 
 
-def test_a_failure_comes_back_with_its_exit_code(far: Agx) -> None:
+def test_failure_is_reported_with_its_exit_code(far: Agx) -> None:
     far("add", "--", "sh", "-c", "exit 5", code=0)
     assert far("submit", "--wait", code=5).json["category"] == "step_failed"
 
 
-def test_plans_and_actions_are_kept_there(far: Agx) -> None:
+def test_plans_and_actions_are_stored_in_the_remote_queue(far: Agx) -> None:
     far("add", "--", "echo", "{{input.n}}", code=0)
     far("save", "say", code=0)
     assert [(one["plan_id"], one["wants"]) for one in far("list").json["plans"]] == [("say", ["n"])]
@@ -97,7 +97,7 @@ def test_plans_and_actions_are_kept_there(far: Agx) -> None:
     assert "wants an input" in far("submit", "say", code=2).err
 
 
-def test_what_the_queue_refuses_is_told_in_its_words(farro: Program, far: Agx, queue: str) -> None:
+def test_refusals_of_the_remote_queue_are_reported(farro: Program, far: Agx, queue: str) -> None:
     far("add", "--", "true", code=0)
     assert "queue:Nobody" in far("submit", "--role", "Nobody", code=2).err
     assert "whole id" in far("job", "status", "nobody", code=2).err
@@ -108,15 +108,13 @@ def test_what_the_queue_refuses_is_told_in_its_words(farro: Program, far: Agx, q
     assert "takes no input" in piped.err
 
 
-def test_a_job_there_is_cancelled(far: Agx) -> None:
+def test_remote_job_is_cancelled(far: Agx) -> None:
     far("add", "--", "true", code=0)
     job = far("submit", "--tag", "nobody-has-this", code=0).json["job_id"]
     assert far("job", "cancel", job, code=0).json["status"] == "killed"
 
 
-def test_a_wrong_key_and_no_queue_are_told_and_no_key_is_shown(
-    agx: Agx, queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_key_is_reported_and_no_key_is_printed(agx: Agx, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "AGQ_KEY" in agx("--store", queue, "jobs", code=3).err
     monkeypatch.setenv("AGQ_KEY", "wrong-key")
     done = agx("--store", queue, "jobs", code=3)
@@ -125,7 +123,7 @@ def test_a_wrong_key_and_no_queue_are_told_and_no_key_is_shown(
     assert "no key" in agx("--store", "agq://:secret@127.0.0.1:1", "jobs", code=2).err
 
 
-def test_a_queue_that_is_not_there_is_told_with_its_address(agx: Agx) -> None:
+def test_unreachable_queue_is_reported_with_its_address(agx: Agx) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     done = agx("--store", f"agq://127.0.0.1:{port}", "jobs", code=1)
@@ -135,7 +133,7 @@ def test_a_queue_that_is_not_there_is_told_with_its_address(agx: Agx) -> None:
     assert "Port" in agx("--store", "agq://x:99999999", "jobs", code=2).err
 
 
-def test_the_alias_bears_its_own_name(farro: Program) -> None:
+def test_agx_alias_shows_its_own_name(farro: Program) -> None:
     def alias(*args: str) -> subprocess.CompletedProcess[str]:
         program = os.path.join(os.path.dirname(sys.executable), "agx")
         return subprocess.run(
@@ -148,7 +146,7 @@ def test_the_alias_bears_its_own_name(farro: Program) -> None:
     assert alias("get", "nope").stderr.startswith("agx: no plan nope")
 
 
-def test_words_that_are_no_utf_8_are_told_in_a_line(far: Agx) -> None:
+def test_arguments_that_are_not_utf8_are_reported_in_one_line(far: Agx) -> None:
     strange = os.fsdecode(b"\xff")
     far("add", "--", "true", code=0)
     for words in (("get", strange), ("submit", "--role", strange, "--no-input"), ("job", "status", strange)):

@@ -101,11 +101,11 @@ def _take_terminal() -> None:
         ("add -- echo a | b", ["add", "--", "echo a | b"]),
     ],
 )
-def test_a_line_is_taken_apart(line: str, words: list[str]) -> None:
+def test_line_is_split_into_words(line: str, words: list[str]) -> None:
     assert parsed(line) == words
 
 
-def test_a_quote_that_is_open_is_told() -> None:
+def test_open_quote_is_reported() -> None:
     with pytest.raises(InputError, match="a quote is not closed"):
         parsed("add --literal -- echo 'a")
 
@@ -146,7 +146,7 @@ def test_a_session_from_the_first_line_to_ctrl_d(farro: Program, terminals: list
     assert at.end() == 0
 
 
-def test_exit_ends_it_too(farro: Program, terminals: list[Terminal]) -> None:
+def test_exit_ends_the_session(farro: Program, terminals: list[Terminal]) -> None:
     at = opened(farro, terminals)
     at.type("exit\n")
     assert at.end() == 0
@@ -160,7 +160,7 @@ def test_ctrl_c_drops_the_line_and_the_next_can_be_typed(farro: Program, termina
     assert "agx draft (1)>" in at.line("add -- true")
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_program(farro: Program, terminals: list[Terminal]) -> None:
+def test_ctrl_c_ends_the_wait_and_not_the_program(farro: Program, terminals: list[Terminal]) -> None:
     at = opened(farro, terminals)
     at.line("add -- true")
     at.type("submit --wait\n")
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_program(farro: Program, terminals: 
     assert "queued" in at.line("jobs")
 
 
-def test_lines_go_on_after_a_backslash_and_inside_quotes(farro: Program, terminals: list[Terminal]) -> None:
+def test_lines_continue_after_a_backslash_and_inside_quotes(farro: Program, terminals: list[Terminal]) -> None:
     at = opened(farro, terminals)
     at.type("add -- sort \\\n")
     at.until("…> $")
@@ -181,7 +181,7 @@ def test_lines_go_on_after_a_backslash_and_inside_quotes(farro: Program, termina
     assert [one["args"] for one in plan["steps"]] == [["-u"], ["a\nb"]]
 
 
-def test_lines_are_remembered_for_the_next_time_by_their_owner_alone(farro: Program, terminals: list[Terminal]) -> None:
+def test_history_is_saved_readable_by_its_owner_only(farro: Program, terminals: list[Terminal]) -> None:
     at = opened(farro, terminals)
     at.line("add -- true")
     at.line(" add -- echo secret")
@@ -197,7 +197,7 @@ def test_lines_are_remembered_for_the_next_time_by_their_owner_alone(farro: Prog
     assert "agx draft (3)>" in again.until(PROMPT)
 
 
-def test_two_terminals_see_one_draft_and_keep_both_histories(farro: Program, terminals: list[Terminal]) -> None:
+def test_two_terminals_share_one_draft_and_keep_both_histories(farro: Program, terminals: list[Terminal]) -> None:
     one, two = opened(farro, terminals), opened(farro, terminals)
     one.line("add -- true")
     assert "agx draft (2)>" in two.line("add -- false")
@@ -242,7 +242,7 @@ def test_the_draft_is_edited_in_an_editor(farro: Program, terminals: list[Termin
     assert not list(Path(farro.env["XDG_STATE_HOME"], "farro", "agx").glob("edit-*"))
 
 
-def test_a_text_that_is_no_plan_can_be_edited_again_or_is_kept(farro: Program, terminals: list[Terminal]) -> None:
+def test_invalid_edit_can_be_edited_again_or_is_kept(farro: Program, terminals: list[Terminal]) -> None:
     editor = farro.path / "editor"
     editor.write_text("#!/bin/sh\necho '{' > \"$1\"\n")
     editor.chmod(0o755)
@@ -267,7 +267,7 @@ def test_an_edit_does_not_overwrite_what_another_terminal_added(farro: Program, 
     assert "date" in at.line("preview")
 
 
-def test_what_jobs_say_does_not_steer_the_terminal(farro: Program, terminals: list[Terminal]) -> None:
+def test_output_of_jobs_is_escaped_at_the_terminal(farro: Program, terminals: list[Terminal]) -> None:
     made = farro.call("enqueue", "--", "printf", "\x1b]0;owned\x07", code=0).out.strip()
     farro.worked()
     at = opened(farro, terminals)

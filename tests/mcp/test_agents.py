@@ -39,7 +39,7 @@ def test_an_agent_queues_a_command_waits_and_reads_its_result(farro: Program, ag
     assert (first["event"], first["actor"][:4]) == ("enqueued", "mcp-")
 
 
-def test_an_agent_queues_a_plan_and_is_told_why_it_failed(farro: Program, agent: Agent) -> None:
+def test_agent_queues_a_plan_and_reads_why_it_failed(farro: Program, agent: Agent) -> None:
     plan = steps(("echo", "one"), ("sh", "-c", "echo broken >&2; exit 3"))
 
     async def talk(client: Client) -> None:
@@ -63,7 +63,7 @@ def test_an_agent_queues_a_plan_and_is_told_why_it_failed(farro: Program, agent:
     agent.talk_here(talk, "write")
 
 
-def test_without_permission_it_only_looks(farro: Program, agent: Agent) -> None:
+def test_server_without_permission_offers_read_tools_only(farro: Program, agent: Agent) -> None:
     job = farro.enqueue(shell("true"))
 
     async def talk(client: Client) -> None:
@@ -79,7 +79,7 @@ def test_without_permission_it_only_looks(farro: Program, agent: Agent) -> None:
     assert farro.status(job) == "queued"
 
 
-def test_the_config_allows_and_the_option_narrows(farro: Program, agent: Agent) -> None:
+def test_config_grants_permissions_and_the_option_narrows_them(farro: Program, agent: Agent) -> None:
     config = farro.path / "agents-config.json"
     settings = json.loads(config.read_text()) if config.exists() else {}
     config.write_text(json.dumps({**settings, "mcp": {"allow": ["write"]}}))
@@ -97,7 +97,7 @@ def test_the_config_allows_and_the_option_narrows(farro: Program, agent: Agent) 
     agent.talk(narrowed, "--read-only")
 
 
-def test_caps_and_policies_hold_for_agents_too(farro: Program, agent: Agent) -> None:
+def test_caps_and_policies_apply_to_agents(farro: Program, agent: Agent) -> None:
     config = farro.path / "agents-config.json"
     settings = json.loads(config.read_text()) if config.exists() else {}
     config.write_text(json.dumps({**settings, "capacity": {"roles": {"Runner": 1}}}))
@@ -111,7 +111,7 @@ def test_caps_and_policies_hold_for_agents_too(farro: Program, agent: Agent) -> 
     agent.talk_here(talk, "write")
 
 
-def test_wrong_arguments_are_told_all_at_once(farro: Program, agent: Agent) -> None:
+def test_all_wrong_arguments_are_reported_at_once(farro: Program, agent: Agent) -> None:
     async def talk(client: Client) -> None:
         said = await refused(client, "enqueue_command", command=[], priority="P9", colour="red")
         assert "command" in said
@@ -145,9 +145,7 @@ def test_long_output_is_cut_and_the_rest_can_be_read(farro: Program, agent: Agen
     agent.talk_here(talk)
 
 
-def test_an_answer_is_bounded_though_it_is_made_of_many_texts(
-    farro: Program, agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_total_size_of_an_answer_is_limited(farro: Program, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     job = farro.enqueue(steps(*(("seq", "2000") for _ in range(4))))
     farro.worked()
     monkeypatch.setattr("farro.mcp.server.MOST_CHARACTERS", 10_000)
@@ -162,7 +160,7 @@ def test_an_answer_is_bounded_though_it_is_made_of_many_texts(
     agent.talk_here(talk)
 
 
-def test_a_file_that_leads_out_of_the_job_is_not_read(farro: Program, agent: Agent) -> None:
+def test_file_outside_of_the_job_is_not_read(farro: Program, agent: Agent) -> None:
     job = farro.enqueue(shell("echo fine"))
     farro.worked()
     folder = farro.folder(job)
@@ -176,7 +174,7 @@ def test_a_file_that_leads_out_of_the_job_is_not_read(farro: Program, agent: Age
     agent.talk_here(talk)
 
 
-def test_a_wait_tells_its_progress_and_ends_in_time(farro: Program, agent: Agent) -> None:
+def test_wait_reports_progress_and_ends_after_its_timeout(farro: Program, agent: Agent) -> None:
     first, second = farro.enqueue(shell("true")), farro.enqueue(shell("true"))
 
     async def talk(client: Client) -> None:
@@ -214,7 +212,7 @@ def test_jobs_are_resources(farro: Program, agent: Agent) -> None:
     agent.talk_here(talk)
 
 
-def test_every_looking_tool_answers_on_a_fresh_root(farro: Program, agent: Agent) -> None:
+def test_every_read_tool_works_on_a_fresh_root(farro: Program, agent: Agent) -> None:
     async def talk(client: Client) -> None:
         for tool in ("list_jobs", "stats", "alerts", "list_workers", "inbox", "list_plans", "list_swarms"):
             await ask(client, tool)
@@ -226,7 +224,7 @@ def test_every_looking_tool_answers_on_a_fresh_root(farro: Program, agent: Agent
     agent.talk_here(talk)
 
 
-def test_what_tools_show_of_hostile_jobs_is_plain_json(farro: Program, agent: Agent) -> None:
+def test_hostile_jobs_are_returned_as_plain_json(farro: Program, agent: Agent) -> None:
     job = farro.enqueue(shell(r"printf '\033[31mred\377\0'", name="\u202e<script>"))
     farro.worked()
 
@@ -253,7 +251,7 @@ def test_an_agent_works_with_a_redis_store(farro: Program, agent: Agent, redis_s
     agent.talk(talk, "--allow", "write")
 
 
-def test_a_signal_ends_it_while_its_input_stays_open(farro: Program) -> None:
+def test_signal_stops_the_server_while_its_input_stays_open(farro: Program) -> None:
     with subprocess.Popen(
         [FARRO, "mcp"], cwd=farro.path, env=farro.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -268,7 +266,7 @@ def test_a_signal_ends_it_while_its_input_stays_open(farro: Program) -> None:
         assert process.returncode == 0
 
 
-def test_it_lists_its_tools_for_a_person(farro: Program) -> None:
+def test_mcp_list_prints_the_tools(farro: Program) -> None:
     assert "enqueue_plan" not in farro.call("mcp", "--list", code=0).out
     listed = farro.call("mcp", "--list", "--json", "--allow", "write", code=0).json["tools"]
     assert {"name", "needs", "input"} == set(listed[0])

@@ -20,7 +20,7 @@ EVERY = list(tools.BY_NAME)
 LOOKING = [tool.name for tool in tools.allowed(())]
 
 
-def test_every_tool_that_is_named_exists_and_has_the_argument() -> None:
+def test_every_named_tool_exists_with_its_argument() -> None:
     for tool, argument in wording.TOOLS.values():
         fields = {field.name for field in dataclasses.fields(tools.BY_NAME[tool].shape)}
         assert argument is None or argument in fields, tool
@@ -28,7 +28,7 @@ def test_every_tool_that_is_named_exists_and_has_the_argument() -> None:
     assert "from_start" in {field.name for field in dataclasses.fields(tools.BY_NAME["retry_job"].shape)}
 
 
-def test_every_command_that_texts_name_exists() -> None:
+def test_every_command_named_in_a_message_exists() -> None:
     """Else an agent would be sent to a shell for something that is not there either."""
     named = set(wording.TOOLS)
     for room in ("queue", "store", "jobs", "plans", "roles", "log"):
@@ -51,7 +51,7 @@ def test_every_command_that_texts_name_exists() -> None:
         ("nothing of ours: `rm x`", "nothing of ours: `rm x`"),
     ],
 )
-def test_a_command_is_told_as_the_tool_that_does_the_same(told: str, heard: str) -> None:
+def test_command_is_translated_to_the_equivalent_tool(told: str, heard: str) -> None:
     assert wording.for_agents(told, EVERY) == heard
 
 
@@ -59,7 +59,7 @@ def test_a_tool_that_is_not_offered_is_not_named() -> None:
     assert wording.for_agents("`farro kill a` ends it", LOOKING) == "`farro kill a` in a shell ends it"
 
 
-def test_an_advice_that_is_a_command_is_told_alike() -> None:
+def test_advice_with_a_command_is_translated_too() -> None:
     assert wording.fix_for_agents("farro logs a --follow", EVERY) == '`read_log(job="a")`'
     both = "farro watchdog --once && farro manager --once"
     assert wording.fix_for_agents(both, EVERY) == f"`{both}` in a shell"
@@ -77,7 +77,7 @@ def test_errors_and_advice_of_a_server_name_tools(farro: Program, agent: Agent) 
     agent.talk_here(talk, "write")
 
 
-def test_what_is_told_in_the_names_of_tools_keeps_no_secret(farro: Program, agent: Agent) -> None:
+def test_translated_messages_contain_no_secret(farro: Program, agent: Agent) -> None:
     farro.env["OPENAI_API_KEY"] = "hunter-424242"
     providers = {"own": {"kind": "openai", "model": "m", "api_key": "${OPENAI_API_KEY}"}}
     (farro.path / "agents-config.json").write_text(json.dumps({"providers": providers}))

@@ -32,7 +32,7 @@ def queue(farro: Program, plan: dict[str, Any]) -> str:
 HOSTILE = "[red]stop[/red] \x1b[2Jgone \u202etfel \x07<b>"
 
 
-def test_an_empty_root_says_what_to_do(top: Top) -> None:
+def test_empty_root_shows_the_next_command(top: Top) -> None:
     async def look(screen: Screen) -> None:
         await screen.until("farro enqueue -- make test")
         await screen.press("3")
@@ -47,7 +47,7 @@ def test_an_empty_root_says_what_to_do(top: Top) -> None:
     top.look(look)
 
 
-def test_queues_are_counted_and_change_without_a_key(farro: Program, top: Top) -> None:
+def test_queue_counts_update_without_a_key_press(farro: Program, top: Top) -> None:
     farro.enqueue(shell("true"))
 
     async def look(screen: Screen) -> None:
@@ -62,7 +62,7 @@ def test_queues_are_counted_and_change_without_a_key(farro: Program, top: Top) -
     top.look(look)
 
 
-def test_a_paused_queue_is_told_though_nothing_lies_in_it(farro: Program, top: Top) -> None:
+def test_empty_paused_queue_is_shown(farro: Program, top: Top) -> None:
     async def look(screen: Screen) -> None:
         await screen.until("no jobs, no workers")
         await asyncio.to_thread(farro.run, "pause", "Runner", code=0)
@@ -74,7 +74,7 @@ def test_a_paused_queue_is_told_though_nothing_lies_in_it(farro: Program, top: T
     top.look(look)
 
 
-def test_what_ended_last_is_told_however_much_is_queued(farro: Program, top: Top) -> None:
+def test_recently_ended_jobs_are_shown_beside_a_long_queue(farro: Program, top: Top) -> None:
     farro.enqueue(shell("true", name="long done"))
     farro.worked()
     plans = "\n".join(json.dumps(shell("true", name=f"queued {number}")) for number in range(40))
@@ -115,7 +115,7 @@ def test_jobs_are_listed_filtered_and_ordered(farro: Program, top: Top) -> None:
     top.look(look)
 
 
-def test_an_old_job_is_found_by_its_name_though_it_is_not_in_the_list(farro: Program, top: Top) -> None:
+def test_old_job_outside_of_the_list_is_found_by_name(farro: Program, top: Top) -> None:
     farro.enqueue(shell("true"), "--id", "the-old-one")
 
     async def look(screen: Screen) -> None:
@@ -130,7 +130,7 @@ def test_an_old_job_is_found_by_its_name_though_it_is_not_in_the_list(farro: Pro
     top.look(look)
 
 
-def test_a_jobs_screen_tells_its_story_logs_result_and_prompt(farro: Program, top: Top) -> None:
+def test_job_screen_shows_history_logs_result_and_prompt(farro: Program, top: Top) -> None:
     plan = steps(("echo", "first words"), ("sh", "-c", "echo last words >&2; exit 4"), name="tell a story")
     job = farro.enqueue(plan)
     farro.worked()
@@ -199,7 +199,7 @@ def test_workers_are_shown_with_lease_and_job(farro: Program, top: Top) -> None:
     top.look(look, (120, 30))
 
 
-def test_a_job_is_killed_only_after_a_yes(farro: Program, top: Top) -> None:
+def test_job_is_killed_only_after_confirmation(farro: Program, top: Top) -> None:
     job = farro.enqueue(shell("true", name="doomed"))
 
     async def look(screen: Screen) -> None:
@@ -221,7 +221,7 @@ def test_a_job_is_killed_only_after_a_yes(farro: Program, top: Top) -> None:
     assert farro.job(job)["hops"][-1]["by"].startswith("top-tester")
 
 
-def test_a_failed_job_is_retried_with_what_it_keeps(farro: Program, top: Top) -> None:
+def test_failed_job_is_retried_from_the_list(farro: Program, top: Top) -> None:
     job = farro.enqueue(steps(("true",), ("false",)))
     farro.worked()
 
@@ -239,7 +239,7 @@ def test_a_failed_job_is_retried_with_what_it_keeps(farro: Program, top: Top) ->
     assert [view["retry_of"] for view in again] == [job]
 
 
-def test_what_is_refused_is_told_and_changes_nothing(farro: Program, top: Top) -> None:
+def test_refused_action_is_reported_and_changes_nothing(farro: Program, top: Top) -> None:
     job = farro.enqueue(shell("true"))
 
     async def look(screen: Screen) -> None:
@@ -264,7 +264,7 @@ def test_a_job_is_explained(farro: Program, top: Top) -> None:
     top.look(look)
 
 
-def test_a_hostile_job_is_text_and_nothing_else(farro: Program, top: Top) -> None:
+def test_hostile_job_is_shown_as_plain_text(farro: Program, top: Top) -> None:
     script = r"printf '\033[31m[red]red\033[0m \342\200\256 [/nothing] \a\n'; exit 3"
     farro.enqueue(shell(script, name=HOSTILE))
     farro.worked()
@@ -287,7 +287,7 @@ def test_a_hostile_job_is_text_and_nothing_else(farro: Program, top: Top) -> Non
     top.look(look, (120, 40))
 
 
-def test_every_view_fits_eighty_by_twenty_four(farro: Program, top: Top) -> None:
+def test_every_view_fits_80_by_24(farro: Program, top: Top) -> None:
     for number in range(30):
         farro.enqueue(shell("true", name=f"job number {number} with a name that is much longer than a line has room"))
 
@@ -309,7 +309,7 @@ def test_every_view_fits_eighty_by_twenty_four(farro: Program, top: Top) -> None
     top.look(look)
 
 
-def test_light_and_dark_pause_and_help(farro: Program, top: Top) -> None:
+def test_theme_and_pause_keys_work(farro: Program, top: Top) -> None:
     async def look(screen: Screen) -> None:
         await screen.until("no jobs, no workers")
         await screen.press("d")
@@ -345,7 +345,7 @@ class Failing:
         return called
 
 
-def test_a_store_that_fails_is_told_and_asked_again(farro: Program, top: Top) -> None:
+def test_failing_store_is_reported_and_tried_again(farro: Program, top: Top) -> None:
     farro.enqueue(shell("true"))
     made: list[Failing] = []
 
@@ -365,7 +365,7 @@ def test_a_store_that_fails_is_told_and_asked_again(farro: Program, top: Top) ->
     asyncio.run(run())
 
 
-def test_a_person_is_asked_and_answers(farro: Program, top: Top) -> None:
+def test_person_approves_a_waiting_job(farro: Program, top: Top) -> None:
     job = ask_a_person(farro)
 
     async def look(screen: Screen) -> None:
@@ -402,7 +402,7 @@ def ask_a_person(farro: Program) -> str:
     return "greeting"
 
 
-def test_swarms_are_shown_and_stopped_after_a_yes(farro: Program, top: Top) -> None:
+def test_swarms_are_shown_and_stopped_after_confirmation(farro: Program, top: Top) -> None:
     place = SwarmFiles(str(farro.path / "swarms"))
     place.make()
     place.make_swarm("mill")
@@ -431,9 +431,7 @@ def test_swarms_are_shown_and_stopped_after_a_yes(farro: Program, top: Top) -> N
     assert (wish.signal, wish.swarm_id, wish.origin) == ("swarm-stop", "mill", "top-tester")
 
 
-def test_long_names_are_whole_where_there_is_room_and_keep_their_ends_where_there_is_none(
-    farro: Program, top: Top
-) -> None:
+def test_long_names_are_shown_whole_or_keep_their_ends(farro: Program, top: Top) -> None:
     place = SwarmFiles(str(farro.path / "swarms"))
     place.make()
     place.make_swarm("quality-department")
@@ -460,7 +458,7 @@ def test_long_names_are_whole_where_there_is_room_and_keep_their_ends_where_ther
     top.look(wide, (200, 24))
 
 
-def test_only_what_makes_sense_of_a_job_is_offered(farro: Program, top: Top) -> None:
+def test_only_applicable_actions_are_offered(farro: Program, top: Top) -> None:
     done = farro.enqueue(shell("true", name="all done"))
     farro.worked()
     queued = farro.enqueue(shell("true", name="to come"))
@@ -489,7 +487,7 @@ def test_only_what_makes_sense_of_a_job_is_offered(farro: Program, top: Top) -> 
     top.look(look, (100, 30))
 
 
-def test_jobs_of_a_redis_store_are_watched_and_steered(farro: Program, top: Top, redis_server: RedisServer) -> None:
+def test_jobs_of_a_redis_store_are_shown_and_controlled(farro: Program, top: Top, redis_server: RedisServer) -> None:
     config = farro.path / "agents-config.json"
     settings = json.loads(config.read_text()) if config.exists() else {}
     config.write_text(json.dumps({**settings, "store": redis_server.url, "redis": {"name": "top-screen"}}))
@@ -519,11 +517,11 @@ def test_jobs_of_a_redis_store_are_watched_and_steered(farro: Program, top: Top,
         ("role:Runner status:stale", Filter("", ("Runner",), (Status.STALE,))),
     ],
 )
-def test_a_filter_is_words_statuses_and_roles(text: str, wanted: Filter) -> None:
+def test_filter_consists_of_words_statuses_and_roles(text: str, wanted: Filter) -> None:
     assert Filter.parse(text, ["Runner", "Manager"]) == wanted
 
 
-def test_outside_a_terminal_it_says_where_to_look(farro: Program) -> None:
+def test_top_outside_of_a_terminal_names_other_commands(farro: Program) -> None:
     farro.enqueue(shell("true"))
     assert "farro watch" in farro.call("top", code=2).err
     told = farro.call("top", "--json", code=0).json
