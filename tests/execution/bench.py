@@ -1,4 +1,4 @@
-"""What the tests of this room share: a folder for one attempt, short ways to write steps, and processes that get away.
+"""Share between these tests a folder for one attempt, short ways to write steps, and processes that escape.
 
 The fixture is in conftest.py.
 """
@@ -17,11 +17,11 @@ from farro.host.clock import SystemClock
 from farro.plans.loading import load_data
 
 STUBBORN = 'trap "" TERM; echo $$ > "$FIFO"; exec sleep 1000'
-ESCAPE = "setsid sh -c 'sh -c \"$STUBBORN\" & exit' & "  # forked twice, in its own session, deaf to SIGTERM
+ESCAPE = "setsid sh -c 'sh -c \"$STUBBORN\" & exit' & "  # forked twice, in its own session, ignores SIGTERM
 
 
 class Bench:
-    """A folder for one attempt, and everything `run_plan` wants."""
+    """A folder for one attempt, and all arguments of `run_plan`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Bench:
         return (self.attempt / "steps" / str(step) / stream).read_bytes()
 
     def told_pid(self) -> int:
-        """Blocks until somebody wrote a PID into the FIFO."""
+        """Block until a process has written its PID into the FIFO."""
         return int(self.fifo.read_text())
 
     def in_background(self, action: Callable[[], None]) -> threading.Thread:

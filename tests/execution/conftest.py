@@ -1,4 +1,4 @@
-"""The bench of this room, and what holds after every test on it."""
+"""The bench fixture, which checks after every test that no process is left."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ from execution.bench import Bench
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
-    assert bench.living() == []  # whatever happened: nothing of the attempt lives
+    assert bench.living() == []  # in every case, no process of the attempt is left
     bench.stop.close()

@@ -1,4 +1,4 @@
-"""Steps that running steps add: taken, run, named in the result; refused when the plan is over; never lost between."""
+"""Steps added by running steps are run and named in the result, or refused once the plan is over; none is lost."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def ran(result: PlanResult) -> list[str]:
 
 
 def around(bench: Bench, step_id: str = "1") -> dict[str, str]:
-    """What a process of that step has in its environment."""
+    """Return the environment of a process of that step."""
     return {"FARRO_TASKS": str(bench.attempt / "tasks"), "FARRO_STEP": step_id}
 
 
 def adding(*what: Callable[[Call], object]) -> Tools:
-    """A tool `add` whose n-th call does the n-th of these, and a tool `noop`."""
+    """Return a tool `add`, whose n-th call runs the n-th of these functions, and a tool `noop`."""
     rest = list(what)
 
     def add(call: Call) -> None:
@@ -85,7 +85,7 @@ def test_an_added_step_waits_for_what_it_needs_and_reads_what_it_names(bench: Be
     assert bench.bytes_of("third") == b"from the first\n"
 
 
-def test_an_added_step_runs_as_it_was_asked_to(bench: Bench) -> None:
+def test_an_added_step_runs_with_its_options(bench: Bench) -> None:
     (bench.work / "sub").mkdir()
     odd = 'a "b" \\ \n é \x01'
 
@@ -124,7 +124,7 @@ def test_a_plan_that_adds_nothing_leaves_no_folder(bench: Bench) -> None:
 
 
 def test_a_process_left_behind_adds_until_the_plan_is_over(bench: Bench) -> None:
-    """It is ended before the last look: what it has added is run, and what it had not is not."""
+    """The process is ended before the task folder is read for the last time: all tasks that it added until then run."""
     script = f"(cat {bench.fifo} >/dev/null; {ADD} --id late -- true; echo > {bench.fifo}; exec sleep 1000) & true"
     result = bench.run(shell(1, script), shell(2, f"echo > {bench.fifo}; cat {bench.fifo}"), shell(3, "true"))
     assert result.success
@@ -180,14 +180,14 @@ def test_a_bad_task_fails_the_plan_and_is_named(bench: Bench, add: Callable[[Cal
     assert all((bench.attempt / name).is_file() for name in result.files)
 
 
-def test_what_a_failed_try_added_is_not_run(bench: Bench) -> None:
+def test_tasks_added_by_a_failed_try_are_not_run(bench: Bench) -> None:
     script = f"{ADD} --id same -- true; test -e again || {{ touch again; exit 1; }}"
     result = bench.run(shell(1, script, retries=1))
     assert result.success
     assert ran(result) == ["1", "same"]
 
 
-def test_what_a_failed_step_added_is_not_run(bench: Bench) -> None:
+def test_tasks_added_by_a_failed_step_are_not_run(bench: Bench) -> None:
     result = bench.run(shell(1, f"{ADD} -- touch ran; exit 1"))
     assert not result.success
     assert result.steps_total == 1
@@ -195,7 +195,7 @@ def test_what_a_failed_step_added_is_not_run(bench: Bench) -> None:
 
 
 def test_a_step_that_is_ended_while_it_adds_leaves_nothing_to_run(bench: Bench) -> None:
-    """Killed between writing a task and handing it over: the half is debris, and the plan fails with its step."""
+    """The step is killed after writing a task and before publishing it: the task is dropped, and the plan fails."""
     half = f": > $FARRO_TASKS/.tmp-half; {ADD} --id whole -- true; exec sleep 1000"
     result = bench.run(shell(1, half, timeout=2))
     assert result.error is not None
@@ -204,7 +204,7 @@ def test_a_step_that_is_ended_while_it_adds_leaves_nothing_to_run(bench: Bench) 
     assert (bench.attempt / "tasks.sealed" / ".tmp-half").exists()
 
 
-def test_half_a_task_of_a_killed_process_is_no_task(bench: Bench) -> None:
+def test_an_incomplete_task_of_a_killed_process_is_ignored(bench: Bench) -> None:
     result = bench.run(shell(1, f"echo '{{' > $FARRO_TASKS/.tmp-half; {ADD} --id whole -- true"))
     assert result.success
     assert ran(result) == ["1", "whole"]
@@ -221,7 +221,7 @@ def test_a_result_names_no_task_file_that_a_later_step_removed(bench: Bench) -> 
     assert result.task_files == ()
 
 
-def test_a_retry_begins_without_what_the_attempt_before_it_added(bench: Bench) -> None:
+def test_a_retry_starts_without_tasks_of_the_attempt_before(bench: Bench) -> None:
     def add(call: Call) -> None:
         call.add_task("true", id="old")
         raise RuntimeError
@@ -254,8 +254,8 @@ def test_a_function_that_cannot_be_ended_opens_no_folder_after_the_seal(bench: B
     assert os.listdir(bench.attempt) == []
 
 
-def test_what_comes_just_before_the_seal_is_run_and_may_add_more(bench: Bench) -> None:
-    """Somebody outside of the tree (another machine's shell, say) adds while the plan is being ended."""
+def test_a_task_added_just_before_the_seal_is_run_and_may_add_more(bench: Bench) -> None:
+    """A process outside of the tree (a shell on another machine, say) adds a task while the plan ends."""
 
     def late() -> None:
         add_task("x", id="late", tool="add", environ=around(bench))
@@ -268,7 +268,7 @@ def test_what_comes_just_before_the_seal_is_run_and_may_add_more(bench: Bench) -
     assert ran(result) == ["1", "late", "later"]
 
 
-def test_what_comes_between_the_last_two_looks_is_run_in_a_folder_of_its_own(bench: Bench) -> None:
+def test_a_task_added_between_the_last_two_reads_runs_in_a_new_folder(bench: Bench) -> None:
     def late() -> None:
         add_task("x", id="late", tool="add", environ=around(bench))
 
@@ -276,18 +276,18 @@ def test_what_comes_between_the_last_two_looks_is_run_in_a_folder_of_its_own(ben
         lambda call: call.add_task("x", id="first", tool="noop"),
         lambda call: call.add_task("x", id="last", tool="noop"),
     )
-    seam = Before("move", late, n=2)  # the first takes `first`, the second is the seal
+    seam = Before("move", late, n=2)  # the first move takes `first`, the second seals the folder
     with placed(seam):
         result = bench.run(tool(1, "add"), tools=tools)
     assert seam.happened
     assert ran(result) == ["1", "first", "late", "last"]
     assert [name.rsplit("/", 1)[0] for name in result.task_files] == ["tasks.sealed"] * 2 + ["tasks-2.sealed"]
-    with pytest.raises(Refused):  # whoever has the folder of the ended tree stays shut out
+    with pytest.raises(Refused):  # a process with the folder of the ended tree is still refused
         add_task("true", environ=around(bench))
 
 
-def test_a_task_that_arrived_in_the_sealed_folder_is_taken_back_or_was_taken(bench: Bench) -> None:
-    """A rename that had looked its path up before the seal ends after it."""
+def test_a_task_that_reaches_the_sealed_folder_is_withdrawn_or_was_taken(bench: Bench) -> None:
+    """A rename resolved its path before the folder was sealed and completes afterwards."""
     folder, sealed = bench.attempt / "tasks", bench.attempt / "tasks.sealed"
     sealed.mkdir()
     (sealed / "late.new").write_text("{}")
@@ -323,8 +323,8 @@ with open(sys.argv[2], "w") as answers:
 
 
 @pytest.mark.parametrize("round_number", range(5))
-def test_every_add_that_was_answered_yes_is_in_the_result(bench: Bench, round_number: int) -> None:
-    """Real processes outside of the tree add in a loop against the end of the plan."""
+def test_every_accepted_task_is_in_the_result(bench: Bench, round_number: int) -> None:
+    """Real processes outside of the tree add tasks in a loop while the plan ends."""
     names = [f"adder{round_number}-{n}" for n in range(3)]
     adders = [
         subprocess.Popen(
@@ -338,7 +338,7 @@ def test_every_add_that_was_answered_yes_is_in_the_result(bench: Bench, round_nu
     ]
 
     def begin(call: Call) -> None:
-        dict(call.env)  # the folder is there
+        dict(call.env)  # the folder exists
         for adder in adders:
             assert adder.stdin is not None
             adder.stdin.write("go\n")
@@ -387,7 +387,7 @@ def test_every_add_that_was_answered_yes_is_in_the_result(bench: Bench, round_nu
         ({"environ": {"FARRO_TASKS": "x", "FARRO_STEP": "../up"}}, "FARRO_STEP: '../up' is not an id"),
     ],
 )
-def test_a_mistake_is_told_where_it_is_made(bench: Bench, options: dict[str, Any], said: str) -> None:
+def test_a_mistake_is_reported_to_the_caller_of_add_task(bench: Bench, options: dict[str, Any], said: str) -> None:
     (bench.attempt / "tasks").mkdir()
     with pytest.raises(InputError) as told:
         add_task(**{"command": "true", "environ": around(bench), **options})
@@ -395,7 +395,7 @@ def test_a_mistake_is_told_where_it_is_made(bench: Bench, options: dict[str, Any
     assert os.listdir(bench.attempt / "tasks") == []
 
 
-def test_a_folder_that_takes_no_files_is_said(bench: Bench) -> None:
+def test_an_unwritable_task_folder_is_reported(bench: Bench) -> None:
     (bench.attempt / "tasks").symlink_to("tasks")
     with pytest.raises(StorageTrouble, match="the task was not added"):
         add_task("true", environ=around(bench))

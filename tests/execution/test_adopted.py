@@ -1,4 +1,4 @@
-"""What a plan left behind without a trace of whose it is: ended with the last plan, and nobody else's with it."""
+"""Stray processes without a marker end with the last plan; processes of other plans are left alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support import ROOT
 
 pytestmark = pytest.mark.linux
 
-# In a process of its own, which adopts orphans as a worker does. The other plan begins while the stray is being ended.
+# Run in a child process that adopts orphans like a worker. The other plan begins while the stray is being ended.
 WORKER = """
 import sys, threading, time
 from pathlib import Path
@@ -50,7 +50,7 @@ print(results[0].success, process_tree.reap_adopted())
 """
 
 
-def test_a_plan_that_begins_while_strays_are_ended_keeps_what_it_left_running(tmp_path: Path) -> None:
+def test_ending_strays_spares_the_processes_of_a_plan_that_just_began(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "tests")}
     done = subprocess.run(
         [sys.executable, "-c", WORKER, str(tmp_path)], env=env, capture_output=True, text=True, check=False, timeout=120

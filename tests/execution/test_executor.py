@@ -1,4 +1,4 @@
-"""A plan, run with real processes in a real folder."""
+"""Run plans with real processes in a real folder."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_result_has_exactly_the_keys_of_the_memo_and_the_extras(bench: Bench
     assert result.files == ("steps/1/stdout", "steps/1/stderr")
 
 
-def test_bytes_that_are_no_text_are_kept_in_the_file_and_replaced_in_the_result(bench: Bench) -> None:
+def test_invalid_utf8_is_kept_in_the_file_and_replaced_in_the_result(bench: Bench) -> None:
     result = bench.run(shell(1, "printf '\\377\\000ok\\n'"), step(2, "cat", input_from_step=1))
     assert bench.bytes_of(2) == b"\xff\x00ok\n"
     assert result.step_results[1].stdout == "\ufffd\x00ok\n"
@@ -74,7 +74,7 @@ def test_long_output_is_cut_between_characters_and_whole_in_the_file(bench: Benc
     [one] = result.step_results
     assert one.stdout_truncated
     assert not one.stderr_truncated
-    assert one.stdout == "x" + "ä" * 32_767  # 65 536 would end inside a character
+    assert one.stdout == "x" + "ä" * 32_767  # byte 65,536 is inside a character
     assert len(bench.bytes_of(1)) == 80_001
 
 
@@ -144,7 +144,7 @@ def test_other_exit_codes_can_be_success(bench: Bench) -> None:
     assert result.step_results[0].exit_code == 1
 
 
-def test_a_signal_is_told(bench: Bench) -> None:
+def test_a_step_killed_by_a_signal_reports_it(bench: Bench) -> None:
     result = bench.run(shell(1, "kill -SEGV $$"))
     assert (result.step_results[0].exit_code, result.step_results[0].error) == (139, "signal 11")
 
@@ -165,7 +165,7 @@ def test_tries_are_bounded(bench: Bench) -> None:
 # --- what is missing ---------------------------------------------------------------------------------------------
 
 
-def test_everything_missing_is_told_before_the_first_step_runs(bench: Bench) -> None:
+def test_all_missing_programs_are_reported_before_the_first_step_runs(bench: Bench) -> None:
     result = bench.run(
         shell(1, "touch ran"),
         step(2, "no-such-command"),
@@ -181,7 +181,7 @@ def test_everything_missing_is_told_before_the_first_step_runs(bench: Bench) -> 
     assert not (bench.work / "ran").exists()
 
 
-def test_what_an_earlier_step_makes_is_not_missing(bench: Bench) -> None:
+def test_a_program_made_by_an_earlier_step_is_not_missing(bench: Bench) -> None:
     result = bench.run(
         shell(1, "mkdir bin; printf '#!/bin/sh\\necho made $0' > bin/tool; chmod +x bin/tool"),
         step(2, "./bin/tool"),
@@ -192,7 +192,7 @@ def test_what_an_earlier_step_makes_is_not_missing(bench: Bench) -> None:
     assert made == [f"made {bench.work}/./bin/tool\n", f"made {bench.work}/bin/tool\n"]
 
 
-def test_what_no_step_made_fails_in_its_turn(bench: Bench) -> None:
+def test_a_program_that_no_step_made_fails_its_own_step(bench: Bench) -> None:
     result = bench.run(step(1, "true"), step(2, "./not-made", retries=3))
     assert result.error is not None
     assert result.error.category == "step_failed"
@@ -214,7 +214,7 @@ def test_another_tool_is_a_program_on_the_path_with_the_command_as_its_first_arg
 # --- timeouts ----------------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_ends_the_whole_tree_also_what_tried_to_get_away(bench: Bench) -> None:
+def test_a_timeout_ends_the_whole_tree_with_escaped_processes(bench: Bench) -> None:
     escaped: list[int] = []
     reader = bench.in_background(lambda: escaped.append(bench.told_pid()))
     result = bench.run(shell(1, ESCAPE + "echo begun; sleep 1000", timeout=0.5), step(2, "true"))
@@ -244,7 +244,7 @@ def test_the_plans_own_timeout_ends_the_running_step(bench: Bench) -> None:
     assert "plan's timeout of 0.5 s" in str(result.step_results[1].error)
 
 
-def test_the_caller_ticks_on_while_a_tree_has_its_grace(bench: Bench) -> None:
+def test_the_caller_is_ticked_during_the_grace_of_a_tree(bench: Bench) -> None:
     during_grace = threading.Event()
 
     def tick() -> None:
@@ -260,7 +260,7 @@ def test_the_caller_ticks_on_while_a_tree_has_its_grace(bench: Bench) -> None:
 # --- ticks, claims and stops -------------------------------------------------------------------------------------
 
 
-def test_the_caller_has_its_turn_while_a_step_runs(bench: Bench) -> None:
+def test_the_caller_is_ticked_while_a_step_runs(bench: Bench) -> None:
     released = threading.Event()
 
     def release() -> None:

@@ -1,4 +1,4 @@
-"""Functions in a row: what comes of each is what would have come of it alone."""
+"""Functions run in a batch have the same outcomes as functions run alone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def row(works: list[Work], tools: Tools) -> list[Outcome | BegunCall]:
 
 
 def without_times(outcome: Outcome) -> Any:
-    """Everything but what differs from run to run."""
+    """Return the outcome without the values that differ from run to run."""
     assert isinstance(outcome, Succeeded | Failed)
     result = dict(outcome.report.result)
     for told in (result, *result["step_results"]):
@@ -90,7 +90,7 @@ def without_times(outcome: Outcome) -> Any:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_function_in_a_row_is_told_as_any_other(shm: Path, tool: str) -> None:
+def test_a_function_in_a_batch_is_reported_like_any_other(shm: Path, tool: str) -> None:
     tools = Tools(TOOLS)
     expected = alone(work(shm / "alone", "job", tool), tools)
     mine = work(shm / "row", "job", tool)
@@ -100,7 +100,7 @@ def test_a_function_in_a_row_is_told_as_any_other(shm: Path, tool: str) -> None:
     assert isinstance(came, BegunCall) is (tool != "nothing")
 
 
-def test_what_a_function_in_a_row_adds_is_run(shm: Path) -> None:
+def test_a_task_added_by_a_function_in_a_batch_is_run(shm: Path) -> None:
     tools = Tools({"adds": adds})
     mine = work(shm, "job", "adds")
     (came,) = row([mine], tools)
@@ -110,7 +110,7 @@ def test_what_a_function_in_a_row_adds_is_run(shm: Path) -> None:
     assert told.report.result["steps_total"] == 2
 
 
-def test_a_row_goes_on_behind_a_function_that_failed(shm: Path) -> None:
+def test_a_batch_continues_after_a_function_that_failed(shm: Path) -> None:
     tools = Tools(TOOLS)
     works = [work(shm, f"j{n}", tool) for n, tool in enumerate(("nothing", "breaks", "nothing"))]
     first, second, third = row(works, tools)
@@ -122,7 +122,7 @@ def test_a_row_goes_on_behind_a_function_that_failed(shm: Path) -> None:
     assert (told.error.category, told.retryable) == ("no_luck", True)
 
 
-def test_a_failed_try_in_a_row_is_tried_again(shm: Path) -> None:
+def test_a_function_that_failed_in_a_batch_is_retried(shm: Path) -> None:
     tries: list[int] = []
 
     def second_time(call: Call) -> int:
@@ -137,7 +137,7 @@ def test_a_failed_try_in_a_row_is_tried_again(shm: Path) -> None:
     assert len(tries) == 2
 
 
-def test_behind_a_function_that_takes_long_none_is_begun(shm: Path) -> None:
+def test_no_function_of_a_batch_begins_behind_a_slow_one(shm: Path) -> None:
     go, called = threading.Event(), []
 
     def long(call: Call) -> None:
@@ -158,7 +158,7 @@ def test_behind_a_function_that_takes_long_none_is_begun(shm: Path) -> None:
     assert isinstance(row(works[2:], tools)[0], Succeeded)
 
 
-def test_what_is_no_lone_function_ends_a_row(shm: Path) -> None:
+def test_a_plan_that_is_not_a_single_function_ends_a_batch(shm: Path) -> None:
     tools = Tools(TOOLS)
     two = work(shm, "two", "nothing")
     steps = [{"step_number": n, "tool": "nothing", "command": "x"} for n in (1, 2)]
@@ -168,7 +168,7 @@ def test_what_is_no_lone_function_ends_a_row(shm: Path) -> None:
         assert row([other], tools) == []
 
 
-def test_one_that_was_begun_in_a_row_can_be_ended(shm: Path) -> None:
+def test_a_function_begun_in_a_batch_can_be_ended(shm: Path) -> None:
     def for_ever(call: Call) -> None:
         while True:
             threading.Event().wait(0.01)

@@ -39,7 +39,7 @@ def test_a_reader_of_input_may_stop_early(job: Bench) -> None:
     assert job.bytes_of(1) == DATA[:3]
 
 
-def test_a_function_reads_it_too(job: Bench) -> None:
+def test_a_function_reads_the_input_too(job: Bench) -> None:
     def count(call: Call) -> None:
         call.stdout.write(b"%d" % len(call.stdin.read()))
 
@@ -47,7 +47,7 @@ def test_a_function_reads_it_too(job: Bench) -> None:
     assert job.bytes_of(1) == b"%d" % len(DATA)
 
 
-def test_a_missing_file_is_told_before_anything_runs(job: Bench) -> None:
+def test_a_missing_input_is_reported_before_the_first_step_runs(job: Bench) -> None:
     result = job.run(step(1, "touch", "made"), input="other")
     assert not result.success
     assert result.error is not None

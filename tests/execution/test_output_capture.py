@@ -1,4 +1,4 @@
-"""What functions print inside the worker: each to its own step, and everybody else to where they printed before."""
+"""Capture the output of functions inside the worker: each prints to its own step, other threads to the terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_thread_prints_to_its_own_step(terminal: io.StringIO) -> None:
 
 
 @with_terminal
-def test_what_asyncio_runs_for_a_function_prints_to_its_step_and_a_plain_thread_does_not(terminal: io.StringIO) -> None:
+def test_asyncio_tasks_print_to_their_step_and_plain_threads_do_not(terminal: io.StringIO) -> None:
     step = io.BytesIO()
 
     async def work() -> None:
@@ -72,7 +72,7 @@ def test_what_asyncio_runs_for_a_function_prints_to_its_step_and_a_plain_thread_
 
 
 @with_terminal
-def test_a_handler_that_was_made_inside_works_outside_too(terminal: io.StringIO) -> None:
+def test_a_log_handler_created_in_a_step_works_outside_too(terminal: io.StringIO) -> None:
     step, other = io.BytesIO(), io.BytesIO()
     with redirected(step):
         handler = logging.StreamHandler()
@@ -87,7 +87,7 @@ def test_a_handler_that_was_made_inside_works_outside_too(terminal: io.StringIO)
 
 
 @with_terminal
-def test_the_stream_is_one_that_programs_can_use(terminal: io.StringIO) -> None:
+def test_the_captured_stream_behaves_like_a_text_stream(terminal: io.StringIO) -> None:
     step = io.BytesIO()
     with redirected(step):
         print("lone \ud800", end="")
@@ -104,7 +104,7 @@ def test_the_stream_is_one_that_programs_can_use(terminal: io.StringIO) -> None:
 
 
 @with_terminal
-def test_who_outlives_the_step_prints_to_the_workers_own(terminal: io.StringIO) -> None:
+def test_output_after_the_end_of_a_step_goes_to_the_worker(terminal: io.StringIO) -> None:
     step = io.BytesIO()
     with redirected(step):
         step.close()
@@ -113,7 +113,7 @@ def test_who_outlives_the_step_prints_to_the_workers_own(terminal: io.StringIO) 
     assert terminal.getvalue() == "late\n"
 
 
-def test_a_worker_without_a_stdout_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_a_stdout_captures_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     step = io.BytesIO()
     with redirected(step):
@@ -125,7 +125,7 @@ def test_a_worker_without_a_stdout_is_no_trouble(monkeypatch: pytest.MonkeyPatch
     assert step.getvalue() == b"said\n"
 
 
-def test_each_thread_reads_its_own_step_and_everybody_else_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_thread_reads_its_own_step_and_other_threads_the_workers_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = io.StringIO("the worker's\n")
     monkeypatch.setattr(sys, "stdin", workers)
     read: dict[str, list[str]] = {}

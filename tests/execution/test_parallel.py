@@ -1,4 +1,4 @@
-"""Several steps at once: what starts when, and what the end of one means to the others."""
+"""Parallel steps: when each starts, and how the end of one affects the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def named(name: str, script: str, **fields: object) -> dict[str, object]:
 
 
 def meet(bench: Bench, count: int) -> str:
-    """A script that ends only when `count` of it run at once."""
+    """Return a script that ends only when `count` copies of it run at once."""
     return MEET.format(count).replace("$FARRO_ROOM", str(bench.work))
 
 
@@ -46,8 +46,8 @@ def test_no_more_run_at_once_than_the_plan_says(bench: Bench) -> None:
     assert max(int(one.stdout) for one in result.step_results) <= 2
 
 
-def test_a_step_starts_when_what_it_needs_is_over_and_not_later(bench: Bench) -> None:
-    """`slow` runs as long as `last` has not: only so can both end."""
+def test_a_step_starts_as_soon_as_its_needs_have_ended(bench: Bench) -> None:
+    """`slow` waits for `last`, so both end only if `last` starts while `slow` runs."""
     slow = f"while [ ! -e {bench.work}/done ]; do sleep 0.01; done"
     result = bench.run(
         named("slow", slow),
@@ -56,11 +56,11 @@ def test_a_step_starts_when_what_it_needs_is_over_and_not_later(bench: Bench) ->
         parallel=2,
     )
     assert result.success
-    assert result.step_results[0].id == "first"  # the other two may be seen over at one look
+    assert result.step_results[0].id == "first"  # the other two may be seen to end together
 
 
-def test_a_failure_starts_nothing_more_and_what_runs_goes_on_to_its_end(bench: Bench) -> None:
-    # A process that nobody has waited for can still be signalled: it is gone when its failure is known.
+def test_after_a_failure_running_steps_finish_and_no_step_starts(bench: Bench) -> None:
+    # A process can be signalled until the executor has waited for it: once `kill -0` fails, its failure is known.
     gone = f"while kill -0 $(cat {bench.work}/failed) 2>/dev/null; do sleep 0.01; done"
     wait = f"while [ ! -s {bench.work}/failed ]; do sleep 0.01; done; {gone}; echo kept"
     result = bench.run(
@@ -77,7 +77,7 @@ def test_a_failure_starts_nothing_more_and_what_runs_goes_on_to_its_end(bench: B
 
 
 def test_a_timeout_ends_its_own_tree_and_no_other_step(bench: Bench) -> None:
-    """What got away from the step that timed out is found by its try's mark, and the other step's is not."""
+    """A process that escaped from the step is found by the marker of its try; the other step's processes are spared."""
     done: list[int] = []
     other = bench.in_background(lambda: done.append(bench.told_pid()))
     result = bench.run(
@@ -102,7 +102,7 @@ def test_a_step_that_timed_out_is_tried_again_while_another_runs(bench: Bench) -
 
 
 def test_other_steps_end_while_one_is_being_ended(bench: Bench) -> None:
-    """The grace of a stubborn step is two seconds; the chain beside it is over long before."""
+    """The stubborn step has a grace of two seconds; the parallel chain ends long before."""
     chain = [named(f"c{place}", "true", needs=[f"c{place - 1}"] if place else []) for place in range(5)]
     stubborn = named(
         "deaf", f'trap "" TERM; while [ ! -e {bench.work}/go ]; do sleep 0.01; done; sleep 1000', timeout=0.2
@@ -114,7 +114,7 @@ def test_other_steps_end_while_one_is_being_ended(bench: Bench) -> None:
     assert "c0" in ids
 
 
-def test_the_plans_timeout_ends_all_that_run(bench: Bench) -> None:
+def test_the_plans_timeout_ends_all_running_steps(bench: Bench) -> None:
     result = bench.run(*(named(name, "sleep 1000") for name in "ab"), parallel=2, timeout=0.3)
     assert [one.timed_out for one in result.step_results] == [True, True]
     assert result.error is not None
@@ -122,14 +122,14 @@ def test_the_plans_timeout_ends_all_that_run(bench: Bench) -> None:
     assert bench.living() == []
 
 
-def test_a_stop_ends_all_that_run_after_its_grace(bench: Bench) -> None:
+def test_a_stop_ends_all_running_steps_after_its_grace(bench: Bench) -> None:
     threading.Timer(0.3, lambda: bench.stop.request(0.2)).start()
     with pytest.raises(Interrupted):
         bench.run(*(named(name, 'trap "" TERM; sleep 1000') for name in "ab"), parallel=2)
     assert bench.living() == []
 
 
-def test_what_ends_within_the_grace_of_a_stop_counts(bench: Bench) -> None:
+def test_a_step_that_ends_within_the_grace_of_a_stop_counts(bench: Bench) -> None:
     script = f"while [ ! -e {bench.work}/stopped ]; do sleep 0.01; done"
 
     def ask() -> None:
@@ -143,7 +143,7 @@ def test_what_ends_within_the_grace_of_a_stop_counts(bench: Bench) -> None:
     assert result.success
 
 
-def test_a_lost_claim_kills_all_that_run_at_once(bench: Bench) -> None:
+def test_a_lost_claim_kills_all_running_steps_at_once(bench: Bench) -> None:
     class Lost(Exception):
         pass
 
@@ -158,8 +158,8 @@ def test_a_lost_claim_kills_all_that_run_at_once(bench: Bench) -> None:
     assert bench.living() == []
 
 
-def test_tasks_of_a_step_that_still_runs_wait_for_it(bench: Bench) -> None:
-    """`adds` hands a task over at once and then fails; `other` succeeds in between and must not take it along."""
+def test_tasks_added_by_a_running_step_wait_for_its_end(bench: Bench) -> None:
+    """`adds` adds a task and fails later; `other` succeeds in between and must not start that task."""
     import sys
 
     add = "import farro; farro.add_task('true', id='child')"
@@ -172,7 +172,7 @@ def test_tasks_of_a_step_that_still_runs_wait_for_it(bench: Bench) -> None:
     assert result.steps_total == 3
 
 
-def test_piped_steps_run_in_their_order_whatever_is_free(bench: Bench) -> None:
+def test_piped_steps_run_in_order_although_slots_are_free(bench: Bench) -> None:
     result = bench.run(
         step(1, "seq", "1000"),
         step(2, "tail", "-n", "1", input_from_step=1),
@@ -184,7 +184,7 @@ def test_piped_steps_run_in_their_order_whatever_is_free(bench: Bench) -> None:
 
 @pytest.fixture
 def adopting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a worker: at the end of a plan only orphans are looked for, not all that was ever started."""
+    """Behave like a worker: look only for orphans at the end of a plan, not for all processes ever started."""
     monkeypatch.setattr(process_tree, "_adopting", True)
 
 
@@ -193,8 +193,8 @@ def holds(bench: Bench) -> str:
 
 
 @pytest.mark.usefixtures("adopting")
-def test_a_claim_that_is_lost_between_two_steps_kills_what_runs_beside_them(bench: Bench) -> None:
-    """The tick of a plan that is about to start its next step is not the one of its wait."""
+def test_a_claim_lost_between_two_steps_kills_the_parallel_steps(bench: Bench) -> None:
+    """The tick before the next step starts is a different call than the tick during a wait."""
 
     class Lost(Exception):
         pass
@@ -213,7 +213,7 @@ def test_a_claim_that_is_lost_between_two_steps_kills_what_runs_beside_them(benc
 
 
 @pytest.mark.usefixtures("adopting")
-def test_a_folder_that_takes_no_records_leaves_no_step_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_attempt_folder_leaves_no_step_running(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
@@ -225,8 +225,8 @@ def test_a_folder_that_takes_no_records_leaves_no_step_behind(bench: Bench, monk
 
 
 @pytest.mark.usefixtures("adopting")
-def test_a_try_that_is_not_repeated_because_of_a_stop_lets_the_others_have_its_grace(bench: Bench) -> None:
-    """`fails` would be tried again; the plan is stopped meanwhile, and `goes-on` ends within the grace: it counts."""
+def test_a_failed_try_during_a_stop_leaves_the_grace_to_the_other_steps(bench: Bench) -> None:
+    """`fails` has retries left when the plan is stopped; `goes-on` ends within the grace and counts as a success."""
     fails = f"while [ ! -e {bench.work}/stopped ]; do sleep 0.01; done; exit 1"
     goes_on = f"while [ ! -e {bench.work}/stopped ]; do sleep 0.01; done; sleep 0.3"
 
@@ -243,8 +243,8 @@ def test_a_try_that_is_not_repeated_because_of_a_stop_lets_the_others_have_its_g
     assert bench.living() == []
 
 
-def test_a_step_that_ended_in_its_time_did_not_time_out_however_late_that_is_noticed(bench: Bench) -> None:
-    """The worker was busy (a slow disk, a slow tick) when the step ended, and its time was over before it looked."""
+def test_a_step_that_ended_in_time_is_not_timed_out_by_a_late_check(bench: Bench) -> None:
+    """The worker was busy (a slow disk, a slow tick) when the step ended and checked only after the step's timeout."""
 
     def busy() -> None:
         if (bench.work / "begun").exists():
@@ -257,8 +257,8 @@ def test_a_step_that_ended_in_its_time_did_not_time_out_however_late_that_is_not
     assert {one.id: one.timed_out for one in result.step_results} == {"quick": False, "other": False}
 
 
-def test_functions_that_are_ended_leave_neither_threads_nor_descriptors(bench: Bench) -> None:
-    """Each runs until it is ended: by a stop, or because the job was taken away."""
+def test_ended_functions_leave_neither_threads_nor_descriptors(bench: Bench) -> None:
+    """Each function runs until it is ended, by a stop or because the claim was lost."""
 
     class Lost(Exception):
         pass
@@ -339,10 +339,8 @@ def test_functions_that_cannot_be_ended_share_one_grace_of_a_stop(
     assert sum(graces) < 2 * REST_GRACE_S
 
 
-def test_a_failed_try_after_which_the_plans_time_is_over_keeps_its_output(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its output is put aside for the next try only when there is one."""
+def test_a_failed_try_at_the_plans_timeout_keeps_its_output(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output of a failed try is moved aside only if there is a next try."""
 
     class Jumping(SystemClock):
         ahead_s = 0.0

@@ -1,4 +1,4 @@
-"""Who says without end is read along by one who has enough: `yes | head` as two steps."""
+"""Stream the output of an endless step into a reader that stops early: `yes | head` as two steps."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_yes_and_head_as_two_steps_succeed(bench: Bench) -> None:
     first, second = result.step_results
     assert second.stdout == "y\ny\n"
     assert (first.id, first.success) == ("1", True)
-    assert len(bench.bytes_of(1)) <= AHEAD  # what nobody asked for is not kept
+    assert len(bench.bytes_of(1)) <= AHEAD  # output that the reader did not read is not kept
     assert bench.living() == []
 
 
-def test_three_of_them_succeed(bench: Bench) -> None:
+def test_three_streaming_steps_succeed(bench: Bench) -> None:
     result = bench.run(
         step(1, "yes"),
         step(2, "cat", input_from_step=1),
@@ -36,8 +36,8 @@ def test_three_of_them_succeed(bench: Bench) -> None:
     assert result.step_results[-1].stdout == "y\n"
 
 
-def test_one_that_ends_is_read_to_its_end(bench: Bench) -> None:
-    """It goes on until its reader has begun, and then a little: the reader gets every byte, in order."""
+def test_a_reader_gets_all_output_of_a_writer_that_ends(bench: Bench) -> None:
+    """The writer continues after its reader has begun: the reader gets every byte, in order."""
     begun = bench.work / "begun"
     says = f"seq 300000; while [ ! -e {begun} ]; do sleep 0.01; done; seq 300001 400000"
     reads = f"touch {begun}; cat"
@@ -48,7 +48,7 @@ def test_one_that_ends_is_read_to_its_end(bench: Bench) -> None:
     assert bench.bytes_of(2) == whole
 
 
-def test_when_it_fails_its_reader_is_ended_and_the_plan_failed_because_of_it(bench: Bench) -> None:
+def test_a_failed_writer_ends_its_reader_and_fails_the_plan(bench: Bench) -> None:
     begun = bench.work / "begun"
     says = f"seq 300000; while [ ! -e {begun} ]; do sleep 0.01; done; exit 7"
     result = bench.run(
@@ -63,7 +63,7 @@ def test_when_it_fails_its_reader_is_ended_and_the_plan_failed_because_of_it(ben
     assert bench.living() == []
 
 
-def test_when_its_reader_fails_it_is_ended_and_the_reader_is_to_blame(bench: Bench) -> None:
+def test_a_failed_reader_ends_its_writer_and_fails_the_plan(bench: Bench) -> None:
     result = bench.run(step(1, "yes"), shell(2, "head -n 1; exit 3", input_from_step=1), ahead_bytes=AHEAD)
     assert result.error is not None
     assert result.error.message == "step 2: exit code 3"
@@ -72,7 +72,7 @@ def test_when_its_reader_fails_it_is_ended_and_the_reader_is_to_blame(bench: Ben
 
 
 @pytest.mark.parametrize("reader", ["./no-such-command", "./plain"])
-def test_when_its_reader_cannot_be_started_it_is_ended_and_nothing_stays_open(bench: Bench, reader: str) -> None:
+def test_a_reader_that_cannot_start_ends_its_writer_and_leaks_no_descriptor(bench: Bench, reader: str) -> None:
     (bench.work / "plain").touch(mode=0o755)
     before = len(os.listdir("/proc/self/fd"))
     result = bench.run(step(1, "yes", timeout=5), step(2, reader, input_from_step=1), ahead_bytes=AHEAD)
@@ -92,7 +92,7 @@ def test_a_reader_that_failed_is_tried_again_from_the_beginning(bench: Bench) ->
     assert (result.step_results[1].stdout, result.step_results[1].attempts) == ("y\n", 2)
 
 
-def test_a_function_reads_along(bench: Bench) -> None:
+def test_a_function_reads_a_running_step(bench: Bench) -> None:
     def first(call: Call) -> None:
         call.stdout.write(call.stdin.readline())
 
@@ -102,21 +102,21 @@ def test_a_function_reads_along(bench: Bench) -> None:
     assert result.step_results[1].stdout == "y\n"
 
 
-def test_a_step_that_says_less_is_over_before_it_is_read(bench: Bench) -> None:
+def test_a_step_with_little_output_ends_before_its_reader_starts(bench: Bench) -> None:
     over = bench.work / "over"
     says = f"seq 1000; sleep 0.6; touch {over}"
     result = bench.run(shell(1, says), shell(2, f"test -e {over}", input_from_step=1), ahead_bytes=AHEAD)
     assert result.success, result.error
 
 
-def test_a_timeout_is_no_end_of_reading(bench: Bench) -> None:
+def test_a_writer_that_times_out_fails_the_plan(bench: Bench) -> None:
     result = bench.run(step(1, "yes", timeout=1.0), shell(2, "cat > /dev/null", input_from_step=1), ahead_bytes=AHEAD)
     assert result.error is not None
     assert result.error.category == "timeout"
     assert bench.living() == []
 
 
-def test_two_readers_wait_until_it_is_over(bench: Bench) -> None:
+def test_two_readers_wait_for_the_end_of_their_writer(bench: Bench) -> None:
     began_s = time.monotonic()
     result = bench.run(
         step(1, "yes", timeout=0.6),
@@ -129,8 +129,8 @@ def test_two_readers_wait_until_it_is_over(bench: Bench) -> None:
     assert [one.id for one in result.step_results] == ["1"]
 
 
-def test_a_failure_in_the_moment_in_which_the_reader_has_enough_is_a_failure(bench: Bench) -> None:
-    """The reader ends only when the other has failed: its success is none, for its input was none."""
+def test_a_writer_that_fails_as_its_reader_stops_has_failed(bench: Bench) -> None:
+    """The reader ends only after the writer failed: it does not count as a success, because its input failed."""
     failed = bench.work / "failed"
     says = f"seq 300000; while [ ! -e {failed}.begun ]; do sleep 0.01; done; touch {failed}; exit 7"
     reads = f"touch {failed}.begun; while [ ! -e {failed} ]; do sleep 0.001; done; sleep 0.05"

@@ -1,4 +1,4 @@
-"""A retried attempt starts after the steps that succeeded: what it takes over, and what it does not trust."""
+"""A retried attempt starts after the steps that succeeded and verifies what it takes over from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from farro.execution.tools import Call, Tools
 
 
 class Attempts:
-    """Attempt after attempt of one plan, each in its own folder."""
+    """Run successive attempts of one plan, each in its own folder."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -37,7 +37,7 @@ class Attempts:
         return [json.loads(line) for line in Path(self.folders[-1], records.NAME).read_text().splitlines()]
 
     def ran(self) -> list[str]:
-        """What the steps of `chain` wrote down, in all attempts."""
+        """Return the lines that the steps of `chain` logged in all attempts."""
         return (self.bench.work / "log").read_text().split()
 
 
@@ -47,7 +47,7 @@ def attempts(bench: Bench) -> Attempts:
 
 
 def chain(*, ok: str) -> list[dict[str, Any]]:
-    """Three piped steps; the last succeeds once the file is there."""
+    """Return three piped steps; the last succeeds once the file exists."""
     return [
         shell(1, "echo one; echo 1 >> log"),
         shell(2, "cat; echo two; echo 2 >> log", input_from_step=1),
@@ -68,7 +68,7 @@ def test_steps_that_succeeded_are_not_run_again(attempts: Attempts) -> None:
     ]
 
 
-def test_each_attempt_is_whole_and_the_next_needs_only_the_last(attempts: Attempts) -> None:
+def test_each_attempt_needs_only_the_folder_of_the_last_one(attempts: Attempts) -> None:
     attempts.run(*chain(ok="ok"))
     attempts.run(*chain(ok="ok"))
     assert attempts.bench.bytes_of(2) == b"one\ntwo\n"
@@ -78,7 +78,7 @@ def test_each_attempt_is_whole_and_the_next_needs_only_the_last(attempts: Attemp
     assert attempts.ran() == ["1", "2", "3", "3", "3"]
 
 
-def test_an_attempt_that_died_before_it_took_anything_over_hides_nothing(attempts: Attempts) -> None:
+def test_an_attempt_that_died_before_taking_over_steps_loses_none(attempts: Attempts) -> None:
     attempts.run(*chain(ok="ok"))
     empty = attempts.bench.folder / "empty"
     empty.mkdir()
@@ -99,14 +99,14 @@ def test_a_torn_last_line_is_a_step_that_did_not_end(attempts: Attempts) -> None
     assert attempts.ran() == ["1", "2", "3", "2", "3"]
 
 
-def test_output_that_is_not_as_it_was_is_made_again(attempts: Attempts) -> None:
+def test_a_step_whose_output_changed_is_run_again(attempts: Attempts) -> None:
     attempts.run(*chain(ok="ok"))
     Path(attempts.folders[-1], "steps", "1", "stdout").write_bytes(b"o")
     attempts.run(*chain(ok="ok"))
     assert attempts.ran() == ["1", "2", "3", "1", "2", "3"]
 
 
-def test_what_a_success_added_is_taken_over_with_it(attempts: Attempts) -> None:
+def test_tasks_added_by_a_successful_step_are_taken_over(attempts: Attempts) -> None:
     add = "import farro; farro.add_task('sh', ['-c', 'echo child >> log'], id='child')"
     plan = [shell(1, f'{sys.executable} -c "{add}"; echo 1 >> log'), shell(2, "echo 2 >> log; test -e ok")]
     assert not attempts.run(*plan).success
@@ -137,7 +137,7 @@ def test_an_added_step_that_succeeded_is_not_run_again(attempts: Attempts) -> No
     assert [one.step_number for one in result.step_results] == [1, 2, 3]
 
 
-def test_after_another_boot_only_what_was_synced_counts(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_reboot_only_synced_steps_count(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts.run(*chain(ok="ok"))
     monkeypatch.setattr(records, "boot_id", lambda: "another")
     attempts.run(*chain(ok="ok"))
@@ -188,8 +188,8 @@ def test_files_are_linked_not_copied(attempts: Attempts) -> None:
     assert first.st_ino == second.st_ino
 
 
-def test_what_a_result_carries_is_bounded_however_many_steps_talk(attempts: Attempts) -> None:
-    """NULs are six bytes each in JSON. The files have all of it, and the result says that it does not."""
+def test_the_output_in_a_result_is_bounded_for_any_number_of_steps(attempts: Attempts) -> None:
+    """A NUL takes six bytes in JSON. The files hold the whole output; the result is marked as truncated."""
     told = 3 * results.INLINE_LIMIT
 
     def talk(call: Call) -> None:
@@ -205,7 +205,7 @@ def test_what_a_result_carries_is_bounded_however_many_steps_talk(attempts: Atte
 
     plan = [*grow, {"id": "adds", "tool": "add", "command": "x"}]
     tools = Tools({"talk": talk, "add": add})
-    for _ in range(2):  # the second takes it all over
+    for _ in range(2):  # the second attempt takes over all steps
         result = attempts.run(*plan, tools=tools)
         assert result.success
         said = [one for one in result.step_results if one.id != "adds"]
@@ -219,7 +219,7 @@ def test_what_a_result_carries_is_bounded_however_many_steps_talk(attempts: Atte
 
 
 def adder(attempts: Attempts) -> Tools:
-    """`adds` succeeds, and its leftovers add tasks later: a thread stands for the process that it left running."""
+    """`adds` succeeds, and a process that it left running adds tasks later; here a thread stands for that process."""
 
     def work(call: Call) -> None:
         with (attempts.bench.work / "log").open("a") as log:
@@ -237,8 +237,8 @@ def worker_step(name: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["new", "taken"])
-def test_what_a_success_left_running_added_is_taken_over_too(attempts: Attempts, taken: bool) -> None:
-    """The worker is dead before it looked, or before it wrote down what it saw."""
+def test_tasks_added_by_processes_left_running_are_taken_over(attempts: Attempts, taken: bool) -> None:
+    """The worker died before it read the new task, or before it recorded that it took it."""
     tools = adder(attempts)
 
     class Killed(BaseException):
@@ -260,7 +260,7 @@ def test_what_a_success_left_running_added_is_taken_over_too(attempts: Attempts,
         task.rename(task.with_suffix(".json"))
     attempts.bench.on_tick = lambda: None
     (attempts.bench.work / "ok").touch()
-    for again in ("waits", "child"), ():  # the second has nothing left to do
+    for again in ("waits", "child"), ():  # the second attempt has nothing left to do
         before = len(attempts.ran())
         result = attempts.run(*plan, tools=tools)
         assert result.success
@@ -271,7 +271,7 @@ def test_what_a_success_left_running_added_is_taken_over_too(attempts: Attempts,
 def test_a_single_step_whose_leftovers_add_a_task_is_not_run_again(attempts: Attempts) -> None:
     add = "import farro; farro.add_task('sh', ['-c', 'echo child >> log; test -e ok'], id='c')"
     (attempts.bench.work / "add.py").write_text(add)
-    # The plan's end is told to what is left running by SIGTERM: that is when it adds.
+    # At the end of the plan the process left running gets SIGTERM: then it adds its task.
     waits = f"trap '{sys.executable} add.py; exit' TERM; touch ready; while :; do sleep 0.01; done"
     (attempts.bench.work / "left.sh").write_text(waits)
     plan = [shell(1, "echo 1 >> log; setsid sh left.sh & while [ ! -e ready ]; do sleep 0.01; done")]
@@ -282,7 +282,7 @@ def test_a_single_step_whose_leftovers_add_a_task_is_not_run_again(attempts: Att
     assert attempts.ran() == ["1", "child", "child"]
 
 
-def test_a_success_whose_tasks_were_wrong_is_not_gone_on_from(attempts: Attempts) -> None:
+def test_a_step_that_added_bad_tasks_is_run_again(attempts: Attempts) -> None:
     add = "import farro, os; farro.add_task('true', id='child', needs=[] if os.path.exists('ok') else ['nobody'])"
     plan = [shell(1, "echo 1 >> log"), shell(2, f'echo 2 >> log; {sys.executable} -c "{add}"')]
     result = attempts.run(*plan)
@@ -308,9 +308,7 @@ def test_a_success_whose_tasks_were_wrong_is_not_gone_on_from(attempts: Attempts
     ],
     ids=lambda damage: next(iter(damage)),
 )
-def test_a_line_that_farro_did_not_write_so_is_forgotten_and_fails_no_job(
-    attempts: Attempts, damage: dict[str, Any]
-) -> None:
+def test_a_foreign_line_in_the_records_is_ignored(attempts: Attempts, damage: dict[str, Any]) -> None:
     attempts.run(*chain(ok="ok"))
     lines = attempts.lines()
     lines[2] |= damage
@@ -320,16 +318,16 @@ def test_a_line_that_farro_did_not_write_so_is_forgotten_and_fails_no_job(
     assert attempts.ran() == ["1", "2", "3", "2", "3"]
 
 
-def test_an_output_that_became_a_link_is_made_again(attempts: Attempts) -> None:
+def test_a_step_whose_output_became_a_link_is_run_again(attempts: Attempts) -> None:
     attempts.run(*chain(ok="ok"))
     output = Path(attempts.folders[-1], "steps", "1", "stdout")
     output.unlink()
-    output.symlink_to("four")  # as long as the output was
+    output.symlink_to("four")  # of the same length as the output
     attempts.run(*chain(ok="ok"))
     assert attempts.ran() == ["1", "2", "3", "1", "2", "3"]
 
 
-def test_what_ends_beside_a_step_whose_tasks_are_wrong_is_gone_on_from(attempts: Attempts) -> None:
+def test_a_success_parallel_to_a_step_with_bad_tasks_is_taken_over(attempts: Attempts) -> None:
     add = "import farro; farro.add_task('true', id='child', needs=['nobody'])"
     told = f"while ! grep -q -s bad_is_over {attempts.bench.work}/bad; do sleep 0.01; done; sleep 0.3"
     plan = [

@@ -1,4 +1,4 @@
-"""Steps that rest between two tries."""
+"""Delay the retries of a failed step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def named(step_id: str, script: str, **fields: Any) -> dict[str, Any]:
     return {"id": step_id, "command": "sh", "args": ["-c", script], **fields}
 
 
-def test_it_rests_before_each_try_and_longer_each_time(bench: Bench) -> None:
+def test_each_retry_waits_longer_than_the_last(bench: Bench) -> None:
     result = bench.run(shell(1, fails_until(3), retries=5, retry_delay=0.1, retry_backoff=3))
     assert (result.success, result.step_results[0].attempts) == (True, 3)
     first, second, third = (int(line) for line in (bench.work / "tries").read_text().split())
@@ -32,7 +32,7 @@ def test_it_rests_before_each_try_and_longer_each_time(bench: Bench) -> None:
     assert third - second >= 0.3e9
 
 
-def test_the_rest_grows_to_an_hour_and_is_none_unless_asked_for() -> None:
+def test_the_retry_delay_grows_to_an_hour_and_defaults_to_none() -> None:
     plan = load_data(
         {"steps": [shell(1, "true", retries=9, retry_delay=10, retry_backoff=2), shell(2, "true")]}, "test"
     )
@@ -40,20 +40,20 @@ def test_the_rest_grows_to_an_hour_and_is_none_unless_asked_for() -> None:
     assert plan.steps[1].pause_s(7) == 0
 
 
-def test_it_keeps_its_place_meanwhile(bench: Bench) -> None:
+def test_a_delayed_step_keeps_its_place_in_the_order(bench: Bench) -> None:
     first = named("first", "echo first >> order; " + fails_until(2), retries=1, retry_delay=0.1)
     assert bench.run(first, named("next", "echo next >> order")).success
     assert (bench.work / "order").read_text().split() == ["first", "first", "next"]
 
 
-def test_others_run_beside_it(bench: Bench) -> None:
+def test_other_steps_run_during_a_retry_delay(bench: Bench) -> None:
     rests = named("rests", fails_until(2), retries=1, retry_delay=0.2)
     others = [named(f"other-{number}", "date +%s%N >> others") for number in range(3)]
     assert bench.run(rests, *others, parallel=2).success
     assert len((bench.work / "others").read_text().split()) == 3
 
 
-def test_a_stop_does_not_wait_for_its_rest(bench: Bench) -> None:
+def test_a_stop_ends_a_retry_delay(bench: Bench) -> None:
     def ask() -> None:
         eventually((bench.work / "tries").exists)
         bench.stop.request(LONG)
@@ -65,7 +65,7 @@ def test_a_stop_does_not_wait_for_its_rest(bench: Bench) -> None:
     assert interrupted.value.partial.step_results == ()
 
 
-def test_another_that_fails_ends_its_rest(bench: Bench) -> None:
+def test_the_failure_of_another_step_ends_a_retry_delay(bench: Bench) -> None:
     rests = named("rests", "echo said; touch tried; exit 1", retries=9, retry_delay=LONG)
     fails = named("fails", "until [ -e tried ]; do sleep 0.02; done; sleep 0.1; exit 3")
     result = bench.run(rests, fails, parallel=2)
@@ -75,7 +75,7 @@ def test_another_that_fails_ends_its_rest(bench: Bench) -> None:
     assert (told["rests"].success, told["rests"].attempts, told["rests"].stdout) == (False, 1, "said\n")
 
 
-def test_what_it_read_along_ends_with_it_when_nothing_is_tried_any_more(bench: Bench) -> None:
+def test_the_input_of_a_delayed_step_ends_when_its_retries_are_cancelled(bench: Bench) -> None:
     source = {"id": "source", "command": "yes"}
     reads = named("reads", "head -c 9; touch tried; exit 1", input_from_step="source", retries=9, retry_delay=LONG)
     fails = named("fails", "until [ -e tried ]; do sleep 0.02; done; sleep 0.1; exit 3")
@@ -85,14 +85,14 @@ def test_what_it_read_along_ends_with_it_when_nothing_is_tried_any_more(bench: B
     assert {one.id for one in result.step_results} == {"source", "reads", "fails"}
 
 
-def test_a_rest_that_outlasts_the_plan_is_not_begun(bench: Bench) -> None:
+def test_a_retry_delay_longer_than_the_plans_timeout_is_not_begun(bench: Bench) -> None:
     result = bench.run(shell(1, "exit 1", retries=9, retry_delay=LONG), timeout=500)
     assert result.step_results[0].attempts == 1
     assert result.error is not None
     assert result.error.category == "step_failed"
 
 
-def test_a_claim_that_is_lost_ends_its_rest(bench: Bench) -> None:
+def test_a_lost_claim_ends_a_retry_delay(bench: Bench) -> None:
     class Gone(Exception):
         pass
 
@@ -105,7 +105,7 @@ def test_a_claim_that_is_lost_ends_its_rest(bench: Bench) -> None:
         bench.run(shell(1, fails_until(9), retries=9, retry_delay=LONG), tick_every_s=0.05)
 
 
-def test_it_goes_to_other_workers_with_its_plan() -> None:
+def test_a_submitted_plan_keeps_its_retry_delays() -> None:
     first = named("first", "true", retries=2, retry_delay=5, retry_backoff=2)
     step = as_job({"plan_id": "p", "steps": [first]}, "job-1")["steps"][0]
     assert (step["retries"], step["retry_delay"], step["retry_backoff"]) == (2, 5, 2)

@@ -1,4 +1,4 @@
-"""Slots for runners: as many as there may be, freed by the kernel, waited for without polling; and their records."""
+"""Runner slots: limited in number, freed by the kernel, awaited without polling; and the records of their holders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def taken(root: str, stop: Stop, limit: int = 2) -> RunnerSlot:
     return place
 
 
-def test_there_are_as_many_places_as_the_limit_says(root: str, stop: Stop) -> None:
+def test_no_more_runner_slots_are_taken_than_the_limit(root: str, stop: Stop) -> None:
     held = [taken(root, stop), taken(root, stop)]
     assert len({place.path for place in held}) == 2
     stop.request(0.0)
@@ -68,21 +68,21 @@ def test_there_are_as_many_places_as_the_limit_says(root: str, stop: Stop) -> No
         place.free()
 
 
-def test_whoever_waits_is_told_of_a_free_place(root: str, stop: Stop) -> None:
+def test_a_freed_runner_slot_wakes_a_waiting_thread(root: str, stop: Stop) -> None:
     held = taken(root, stop, 1)
     came: list[RunnerSlot | None] = []
     patient = RunnerSlots(root, 1)
-    # A tick every ten minutes: only the bell can wake it in time.
+    # A tick every ten minutes: only the notification can wake it in time.
     thread = threading.Thread(target=lambda: came.append(patient.take(tick=lambda: None, every_s=600.0, stop=stop)))
     thread.start()
-    eventually(_watching, "nobody waits")
+    eventually(_watching, "no thread waits")
     held.free()
     thread.join(60)
     assert came[0] is not None
     came[0].free()
 
 
-def test_many_threads_that_wait_have_one_place_after_the_other(root: str, stop: Stop) -> None:
+def test_waiting_threads_take_a_runner_slot_in_turn(root: str, stop: Stop) -> None:
     shared = RunnerSlots(root, 1)
     held = taken(root, stop, 1)
     at_once: list[int] = []
@@ -98,7 +98,7 @@ def test_many_threads_that_wait_have_one_place_after_the_other(root: str, stop: 
     threads = [threading.Thread(target=use) for _ in range(8)]
     for thread in threads:
         thread.start()
-    eventually(_watching, "nobody waits")
+    eventually(_watching, "no thread waits")
     held.free()
     for thread in threads:
         thread.join(60)
@@ -106,7 +106,7 @@ def test_many_threads_that_wait_have_one_place_after_the_other(root: str, stop: 
 
 
 def _watching() -> bool:
-    """Whether the waiter has its watch: an inotify instance with a watch in it."""
+    """Check that a thread waits: the process has an inotify instance with a watch."""
     for name in os.listdir("/proc/self/fdinfo"):
         try:
             if "inotify wd:" in Path("/proc/self/fdinfo", name).read_text():
@@ -116,7 +116,7 @@ def _watching() -> bool:
     return False
 
 
-def test_a_place_is_freed_by_the_death_of_its_holder_and_its_record_is_swept(root: str, stop: Stop) -> None:
+def test_a_dead_holder_frees_its_runner_slot_and_its_record_is_swept(root: str, stop: Stop) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, root], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
@@ -130,7 +130,7 @@ def test_a_place_is_freed_by_the_death_of_its_holder_and_its_record_is_swept(roo
     taken(root, stop, 1).free()
 
 
-def test_a_torn_record_is_nobody_and_is_swept(root: str, stop: Stop) -> None:
+def test_a_torn_record_names_no_holder_and_is_swept(root: str, stop: Stop) -> None:
     taken(root, stop, 1).free()
     path = Path(root, runner_slots.FOLDER, "0")
     path.write_text('{"job_id": "ha')
@@ -139,7 +139,7 @@ def test_a_torn_record_is_nobody_and_is_swept(root: str, stop: Stop) -> None:
     assert path.read_text() == ""
 
 
-def test_a_stale_record_whose_number_is_anothers_now_harms_nobody(root: str, stop: Stop) -> None:
+def test_a_stale_record_with_a_reused_pid_kills_no_process(root: str, stop: Stop) -> None:
     taken(root, stop, 1).free()
     innocent = subprocess.Popen(["sleep", "1000"])
     try:
@@ -153,7 +153,7 @@ def test_a_stale_record_whose_number_is_anothers_now_harms_nobody(root: str, sto
         innocent.wait()
 
 
-def test_a_place_is_taken_over_a_stale_record(root: str, stop: Stop) -> None:
+def test_a_stale_record_does_not_block_its_runner_slot(root: str, stop: Stop) -> None:
     taken(root, stop, 1).free()
     Path(root, runner_slots.FOLDER, "0").write_text('{"job_id": "gone"}\n')
     place = taken(root, stop, 1)

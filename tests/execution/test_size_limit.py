@@ -1,4 +1,4 @@
-"""The artifact cap: what a job's folder may hold while it runs."""
+"""The artifact cap bounds the size of a job's folder while it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def in_many_small_ones(folder: Path) -> None:
 
 
 def far_down(folder: Path) -> None:
-    """Beyond what a path can name."""
+    """Deeper than the longest possible path."""
     os.chdir(folder / "attempts")
     for _ in range(40):
         os.mkdir("d" * 200)
@@ -40,26 +40,24 @@ def far_down(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("way", [sparse, in_a_folder_called_as_the_snapshot, in_many_small_ones, far_down])
-def test_whatever_a_job_keeps_is_counted(
+def test_every_file_of_a_job_counts_towards_the_artifact_cap(
     tmp_path: Path, way: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # and back
+    monkeypatch.chdir(tmp_path)  # restored after the test
     (tmp_path / "attempts").mkdir()
     assert not ArtifactCap(str(tmp_path), 1000).exceeded()
     way(tmp_path)
     assert ArtifactCap(str(tmp_path), 1000).exceeded()
 
 
-def test_the_snapshots_are_not_the_jobs(tmp_path: Path) -> None:
+def test_snapshots_do_not_count_towards_the_artifact_cap(tmp_path: Path) -> None:
     for folder in (tmp_path / ".snapshot", tmp_path / "attempts/0001/.snapshot"):
         folder.mkdir(parents=True)
         (folder / "agents-config.json").write_bytes(bytes(2000))
     assert not ArtifactCap(str(tmp_path), 1000).exceeded()
 
 
-def test_so_many_empty_files_that_counting_them_would_take_too_long_are_too_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_empty_files_exceed_the_artifact_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size_limit, "ENTRIES", 10)
     for number in range(11):
         (tmp_path / str(number)).touch()

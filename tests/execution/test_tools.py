@@ -43,7 +43,7 @@ def test_a_callable_reads_the_step_before_and_writes_for_the_step_after(bench: B
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3), (256 + 4, 4)])
-def test_what_a_callable_returns_is_its_exit_code(bench: Bench, returned: int | None, code: int) -> None:
+def test_the_return_value_of_a_callable_is_its_exit_code(bench: Bench, returned: int | None, code: int) -> None:
     result = bench.run(step(1, "x", tool="t"), tools=Tools({"t": lambda call: returned}))
     assert result.step_results[0].exit_code == code
     assert result.success == (code == 0)
@@ -96,7 +96,7 @@ def test_an_exception_in_a_callable_is_a_failed_step(bench: Bench, tool: Callabl
         assert tool.__name__ in result.step_results[0].stderr or tool is return_nonsense
 
 
-def test_the_caller_has_its_turn_while_a_callable_runs(bench: Bench) -> None:
+def test_the_caller_is_ticked_while_a_callable_runs(bench: Bench) -> None:
     enough = threading.Event()
     bench.on_tick = lambda: enough.set() if bench.ticks >= 3 else None
     tools = Tools({"t": lambda call: int(not enough.wait(60))})
@@ -129,7 +129,7 @@ def test_a_callable_that_cannot_be_ended_is_left_behind_and_does_not_hold_the_wo
 
     def stuck(call: Call) -> None:
         bench.stop.request(0)
-        blocked.acquire()  # in C: no exception comes through
+        blocked.acquire()  # in C, where no exception can interrupt it
         release.set()
 
     with pytest.raises(Interrupted):
@@ -206,7 +206,7 @@ def test_a_registered_command_line_comes_before_command_and_args(bench: Bench) -
         ([], "empty command line"),
     ],
 )
-def test_a_tool_that_cannot_be_had_says_why(bench: Bench, value: str | list[str], message: str) -> None:
+def test_an_unavailable_tool_says_why(bench: Bench, value: str | list[str], message: str) -> None:
     tools = Tools({"t": value})
     with pytest.raises(ToolTrouble, match=message):
         tools.find("t")
@@ -234,7 +234,7 @@ def test_installed_packages_offer_tools_and_are_asked_only_when_needed(monkeypat
 
 
 def test_a_callable_that_is_ended_before_it_began_leaves_nothing_open(tmp_path: Path) -> None:
-    """Its thread has not come to it yet, or just left it: the end is told all the same, and once."""
+    """The thread has not called the function yet, or has just returned from it: the end is reported exactly once."""
     began = len(os.listdir("/proc/self/fd"))
 
     (tmp_path / "in").write_bytes(b"x")
@@ -249,12 +249,12 @@ def test_a_callable_that_is_ended_before_it_began_leaves_nothing_open(tmp_path: 
         assert run.end(None, grace_s=10.0) == ()
         assert run.exit is not None
         run.close()
-    # The last threads close theirs themselves, in a moment; one that is idle keeps its own two.
-    eventually(lambda: len(os.listdir("/proc/self/fd")) <= began + 2, "something is left open")
+    # The last threads close their descriptors a moment later; an idle thread keeps two.
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= began + 2, "a descriptor is left open")
 
 
-def test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync(tmp_path: Path) -> None:
-    """Syncs of threads are merged: what ends one of them must not be told to the others, nor keep them waiting."""
+def test_ending_a_callable_that_syncs_leaves_other_syncs_alone(tmp_path: Path) -> None:
+    """Syncs of several threads are merged: ending one thread must neither fail the others nor block them."""
     first, own, other = (str(tmp_path / name) for name in ("first", "own", "other"))
     for path in (first, own, other):
         fs.create(path, b"x")
@@ -267,7 +267,7 @@ def test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync(tmp_path
                 let_go.wait(30)
             if op == "fsync" and args[-1] == own:
                 syncing.set()
-                while True:  # at a line of Python, where an exception for this thread is heard
+                while True:  # in Python code, where an exception can interrupt this thread
                     time.sleep(0.001)
             return call(*args)
 

@@ -1,3 +1,3 @@
-"""The worker's fixture: a store, a worker's parts and a clock, on every store."""
+"""The bench of the worker tests, on every store."""
 
 from worker.conftest import bench as bench

@@ -1,4 +1,4 @@
-"""The rule of admission, and who may pass it: pure, against every mix of loads, caps and wishes."""
+"""The admission rule and the users who may bypass it, for every mix of loads, caps and submissions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAPS = st.builds(
 
 
 @given(loads=COUNTS, caps=CAPS, wanted=COUNTS)
-def test_what_is_admitted_fits_and_what_fits_is_admitted(
+def test_a_submission_is_admitted_exactly_when_it_fits_the_caps(
     loads: dict[str, int], caps: Caps, wanted: dict[str, int]
 ) -> None:
     refusal = check_caps(loads, caps, wanted)
@@ -41,7 +41,9 @@ def test_what_is_admitted_fits_and_what_fits_is_admitted(
 
 
 @given(loads=COUNTS, caps=CAPS, wanted=COUNTS)
-def test_less_than_what_is_admitted_is_admitted(loads: dict[str, int], caps: Caps, wanted: dict[str, int]) -> None:
+def test_a_smaller_submission_than_an_admitted_one_is_admitted(
+    loads: dict[str, int], caps: Caps, wanted: dict[str, int]
+) -> None:
     if check_caps(loads, caps, wanted) is None:
         for role, count in wanted.items():
             if count:
@@ -101,7 +103,7 @@ def test_many_are_admitted_all_or_none(store: Store) -> None:
     assert len(enqueue_admitted(store, [submission()], Gate(caps=TWO))) == 1
 
 
-def test_the_same_id_again_is_no_new_job_though_the_queue_is_full(store: Store) -> None:
+def test_resubmitting_an_id_is_admitted_although_the_queue_is_full(store: Store) -> None:
     gate = Gate(caps=TWO)
     enqueue_admitted(store, [submission(job_id="a"), submission(job_id="b")], gate)
     assert enqueue_admitted(store, [submission(job_id="a"), submission(job_id="b")], gate) == ["a", "b"]
@@ -109,7 +111,7 @@ def test_the_same_id_again_is_no_new_job_though_the_queue_is_full(store: Store) 
         enqueue_admitted(store, [submission(job_id="a"), submission(job_id="c")], gate)
 
 
-def test_force_is_for_those_whom_the_config_names(store: Store) -> None:
+def test_only_users_named_in_the_config_may_force(store: Store) -> None:
     with pytest.raises(NotPermitted, match=r"capacity\.force"):
         enqueue_admitted(store, [submission()], Gate(caps=TWO, user="bob", force=True, may_force=("alice",)))
     for may_force in (("bob",), ("*",)):

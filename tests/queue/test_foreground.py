@@ -1,4 +1,4 @@
-"""One job in the foreground: whatever becomes of whoever reads its output, an outcome that is there is committed."""
+"""Run one job in the foreground: its outcome is committed although the reader of its output left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worker.bench import Bench, Scripted, fail, succeed
 
 
 class Reader:
-    """A Tail: raises what a test says, while the command runs or at its end."""
+    """A Tail that raises the given error while the command runs or at its end."""
 
     def __init__(self, *, running: BaseException | None = None, ended: BaseException | None = None) -> None:
         self._raises = {False: running, True: ended}
@@ -32,7 +32,7 @@ class Reader:
 
 
 class UntilStopped:
-    """A performer: goes on until it is asked to stop, and then answers as a test says."""
+    """A performer that runs until it is asked to stop and then returns a scripted outcome."""
 
     def __init__(self, outcome: Callable[[Claim], Outcome]) -> None:
         self._outcome = outcome
@@ -60,7 +60,7 @@ def test_a_reader_that_leaves_at_the_end_loses_no_outcome(bench: Bench, does: An
     assert bench.agents() == []
 
 
-def test_a_reader_that_leaves_meanwhile_ends_the_command_and_its_job_is_killed(bench: Bench) -> None:
+def test_a_reader_that_leaves_early_ends_the_command_and_kills_its_job(bench: Bench) -> None:
     with pytest.raises(Gone):
         run(bench, UntilStopped(lambda claim: Released()), Reader(running=Gone("nobody reads")))
     assert bench.view("one").status is Status.KILLED
@@ -74,7 +74,7 @@ def test_a_command_that_ended_as_its_reader_left_has_succeeded(bench: Bench) -> 
 
 
 def test_a_slow_reader_keeps_the_job_alive(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pager that nobody scrolls: the job is this run's until the last line is out."""
+    """While a pager blocks the output, the run holds its job until the last line is written."""
     monkeypatch.setattr(foreground, "BEAT_S", 0.001)
     beats = threading.Semaphore(0)
     beat = bench.store.heartbeat
@@ -93,7 +93,7 @@ def test_a_slow_reader_keeps_the_job_alive(bench: Bench, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("does", "how"), [(succeed, "succeeded"), (fail, r"failed \(no\)")])
-def test_what_cannot_be_recorded_is_told_with_what_comes_of_it(
+def test_an_outcome_that_cannot_be_committed_is_reported_with_its_consequence(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, does: Any, how: str
 ) -> None:
     def away(claim: Claim, outcome: Outcome) -> None:
@@ -104,7 +104,7 @@ def test_what_cannot_be_recorded_is_told_with_what_comes_of_it(
         run(bench, Scripted(does), Reader())
 
 
-def test_a_store_that_is_away_meanwhile_ends_no_command(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_ends_no_running_command(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(agent: Any, claim: Any = None) -> None:
         raise StorageTrouble("the server is away")
 

@@ -1,4 +1,4 @@
-"""Schedules: every due time runs once, whoever fires it, however often they crash, and whatever the clock does."""
+"""Schedules: every due time runs exactly once, in spite of several managers, crashes and clock changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def timetable(files: Files, gate: Gate | None = None) -> Timetable:
 
 
 def runs(files: Files) -> list[str]:
-    """The times of the jobs that there are, by their ids."""
+    """Return the due times of all jobs, read from their ids."""
     return sorted(view.job_id.split("-")[-1][9:15] for view in files.store.list())
 
 
@@ -112,7 +112,7 @@ def test_missed_runs_follow_the_policy(files: Files, missed: str, told: list[str
     events = [event for event in files.audited if event["event"] == "schedule_missed"]
     assert [event["missed"] for event in events] == ([] if missed == "run_all" else [8 - len(told)])
     files.clock.advance(12 * 60)
-    assert fired(timetable(files)) == ["11:40"], "and goes on in time"
+    assert fired(timetable(files)) == ["11:40"], "later runs are on time"
 
 
 def test_run_all_is_bounded(files: Files) -> None:
@@ -148,7 +148,7 @@ def test_firing_killed_at_any_call_runs_each_time_once(files: Files) -> None:
                 timetable(files).turn()
         except seams.Crash:
             pass
-        timetable(files).turn()  # whoever comes next
+        timetable(files).turn()  # the next manager
         if not seam.dead:
             break
     else:
@@ -171,7 +171,7 @@ def test_a_clock_that_is_set_back_repeats_nothing(files: Files) -> None:
         timetable(files).turn()
     told = runs(files)
     assert told == sorted(set(told))
-    assert told[:4] == ["085900", "090000", "090100", "090200"], "and goes on where it was"
+    assert told[:4] == ["085900", "090000", "090100", "090200"], "it continues where it was"
 
 
 def test_a_clock_that_was_years_ahead_does_not_stop_a_schedule(files: Files) -> None:
@@ -204,7 +204,7 @@ def test_a_new_a_changed_and_a_removed_file_are_noticed(files: Files) -> None:
     assert table.patience_s(7) == 7
 
 
-def test_a_bad_file_is_said_once_and_stops_no_other(files: Files) -> None:
+def test_a_bad_schedule_is_reported_once_and_stops_no_other(files: Files) -> None:
     put(files)
     put(files, "broken", cron="61 * * * *")
     table = timetable(files)
@@ -239,7 +239,7 @@ def test_a_plan_that_was_edited_between_two_managers_is_one_run(files: Files) ->
     assert runs(files) == ["085900"]
 
 
-def test_a_torn_memory_starts_from_now(files: Files) -> None:
+def test_a_schedule_with_a_torn_state_starts_from_now(files: Files) -> None:
     put(files, missed="run_all")
     timetable(files).turn()
     Path(files.root, schedules.STATES, "tidy.json").write_text('{"handled": "20')
@@ -249,7 +249,7 @@ def test_a_torn_memory_starts_from_now(files: Files) -> None:
     assert len(timetable(files).turn()) == 1
 
 
-def test_a_scheduler_is_a_keeper_of_its_own(files: Files) -> None:
+def test_a_scheduler_runs_as_a_separate_keeper(files: Files) -> None:
     put(files)
     keeper = Scheduler(store=files.store, log=lambda *_: None, timetable=timetable(files))
     assert keeper.run_once() == []
@@ -260,8 +260,8 @@ def test_a_scheduler_is_a_keeper_of_its_own(files: Files) -> None:
     keeper.run(5)
 
 
-def test_a_power_cut_leaves_the_memory_of_what_was_run(files: Files, shm: Path) -> None:
-    """Torn, it would be "never seen": what fell due while the power was away would not be made up for."""
+def test_a_power_cut_does_not_tear_the_state_of_a_schedule(files: Files, shm: Path) -> None:
+    """A torn state would count as a new schedule: runs that fell due during the power cut would be skipped."""
     root = str(shm / "disk")
     os.makedirs(f"{root}/jobs/.schedules")
     recorder = Recorder(root)

@@ -1,4 +1,4 @@
-"""The sums of `farro stats`: percentiles that were measured, counts that add up."""
+"""The numbers of `farro stats`: percentiles are measured values, and counts add up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_percentile_is_one_of_the_values(values: list[float], share: float) ->
 
 
 @given(VALUES, SHARES)
-def test_so_many_values_do_not_exceed_a_percentile_and_no_smaller_one_does(values: list[float], share: float) -> None:
+def test_a_percentile_is_the_smallest_value_that_covers_its_share(values: list[float], share: float) -> None:
     found = percentile(values, share)
     assert found is not None
     assert sum(value <= found for value in values) >= share * len(values)

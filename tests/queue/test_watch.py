@@ -1,4 +1,4 @@
-"""The overview of `farro watch`, on the file store: counted, not listed. On Redis: tests/store/redis/test_costs.py."""
+"""The overview of `farro watch` on the file store counts queued jobs without listing them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from farro.queue.watch import Viewer
 from farro.store.port import Submission
 
 
-def test_looking_on_counts_what_is_queued_and_lists_none_of_it(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_counts_queued_jobs_without_listing_them(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(shm / "root")
     store = stage.open_files(stage.make(root))
     first, *_ = store.enqueue_many([Submission(role="Runner", prompt=stage.plan(number)) for number in range(4)])
@@ -36,6 +36,6 @@ def test_looking_on_counts_what_is_queued_and_lists_none_of_it(shm: Path, monkey
     assert overview.counts == {"Runner": {Status.QUEUED: 3, Status.IN_PROGRESS: 1}, "-": {Status.QUEUED: 1}}
     assert (overview.running_total, overview.alive) == (1, {"Runner": 1})
     assert not [asked for asked in looked_for if asked is None or Status.QUEUED in asked]  # type: ignore[operator]
-    store.commit(claim, Succeeded(report=stage.report(claim)))  # and what waited for it is queued
+    store.commit(claim, Succeeded(report=stage.report(claim)))  # and its dependent is queued
     assert viewer.overview(SystemClock().now()).counts == {"Runner": {Status.QUEUED: 4, Status.SUCCEEDED: 1}}
     store.close()

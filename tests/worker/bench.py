@@ -1,4 +1,4 @@
-"""What the tests of this room share: slots on any store, performers that do what a test says, and a log to look at.
+"""Share between these tests slots on any store, scripted performers, and a log that records its lines.
 
 The stores under test are those of tests/contracts. Time is a ManualClock wherever it matters.
 """
@@ -20,12 +20,12 @@ from farro.worker.slot import Slot, Turn, Until
 from farro.worker.worker import Worker
 from stage import plan
 
-LONG_S = 3600.0  # nobody waits so long: what ends earlier was woken
+LONG_S = 3600.0  # no test waits so long: a wait that ends earlier was woken
 JOIN_S = 60.0
 
 
 class Log:
-    """A log that remembers."""
+    """A log that records its lines."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, Mapping[str, Any]]] = []
@@ -51,7 +51,7 @@ def fail(claim: Claim, *, retryable: bool = False) -> Outcome:
 
 @dataclass
 class Scripted:
-    """A performer: does what `does` says, and keeps what it was given."""
+    """A performer that calls `does` and records the claims that it was given."""
 
     does: Callable[[Claim], Outcome] = succeed
     seen: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Scripted:
 
 @dataclass
 class Turns:
-    """Until: so many turns, without waiting in between."""
+    """Run until so many turns are done, without waiting in between."""
 
     left: int
     patience_s: float = 0.0
@@ -123,7 +123,7 @@ class Bench:
 
 
 class Patient:
-    """Until: never, and an idle slot sleeps until it is woken."""
+    """Run for ever; an idle slot sleeps until it is woken."""
 
     patience_s = LONG_S
 
@@ -132,7 +132,7 @@ class Patient:
 
 
 class Running:
-    """A worker in the background, whose end is waited for."""
+    """Run a worker in the background and wait for its end."""
 
     def __init__(self, worker: Worker) -> None:
         self.failure: BaseException | None = None

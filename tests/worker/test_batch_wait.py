@@ -1,4 +1,4 @@
-"""When a slot waits for more jobs before it asks again. Its turns are played here; the slot itself: test_worker."""
+"""Decide when a slot waits for more jobs before it claims again. The turns of a slot are simulated here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRIPS = [pytest.param(True, id="server"), pytest.param(False, id="files")]
 
 
 class Turns:
-    """A slot's turns, on a clock of its own. `waits`: how long each of them waited for more; None: not at all."""
+    """Simulate the turns of a slot. `waits`: how long each turn waited for more jobs; None: not at all."""
 
     def __init__(self, *, trips: bool) -> None:
         self.gathering = BatchWait(trips=trips)
@@ -33,7 +33,7 @@ class Turns:
 
 
 @pytest.mark.parametrize("trips", TRIPS)
-def test_a_stream_is_gathered_and_a_few_jobs_are_not(trips: bool) -> None:
+def test_a_stream_is_batched_and_a_few_jobs_are_not(trips: bool) -> None:
     turns = Turns(trips=trips)
     for _ in range(STREAM):
         turns.turn(2)
@@ -44,7 +44,7 @@ def test_a_stream_is_gathered_and_a_few_jobs_are_not(trips: bool) -> None:
 
 
 @pytest.mark.parametrize("trips", TRIPS)
-def test_who_waits_for_each_result_is_not_kept_waiting(trips: bool) -> None:
+def test_a_client_that_waits_for_each_result_is_not_delayed(trips: bool) -> None:
     turns = Turns(trips=trips)
     for _ in range(500):
         turns.turn(1)
@@ -53,8 +53,8 @@ def test_who_waits_for_each_result_is_not_kept_waiting(trips: bool) -> None:
 
 
 @pytest.mark.parametrize("trips", TRIPS)
-def test_a_claim_after_the_wait_that_found_nothing_counts_as_in_vain(trips: bool) -> None:
-    """Where the claim rides with the commit, who waits for the result has not submitted the next job yet."""
+def test_a_wait_followed_by_an_empty_claim_counts_as_wasted(trips: bool) -> None:
+    """If the claim is sent with the commit, a client that waits for the result has not submitted its next job yet."""
     turns = Turns(trips=trips)
     for _ in range(500):
         turns.turn(1)
@@ -63,7 +63,7 @@ def test_a_claim_after_the_wait_that_found_nothing_counts_as_in_vain(trips: bool
 
 
 @pytest.mark.parametrize("trips", TRIPS)
-def test_other_workers_that_were_faster_now_and_then_do_not_end_a_stream(trips: bool) -> None:
+def test_claims_lost_to_faster_workers_do_not_end_a_stream(trips: bool) -> None:
     turns = Turns(trips=trips)
     for number in range(200):
         turns.turn(1 if number % 3 else 4)
@@ -71,17 +71,17 @@ def test_other_workers_that_were_faster_now_and_then_do_not_end_a_stream(trips: 
 
 
 @pytest.mark.parametrize("trips", TRIPS)
-def test_a_stream_after_a_conversation_is_gathered_again(trips: bool) -> None:
+def test_a_stream_after_single_requests_is_batched_again(trips: bool) -> None:
     turns = Turns(trips=trips)
     for _ in range(300):
         turns.turn(1)
     before = turns.waited
     for _ in range(200):
         turns.turn(4)
-    assert turns.waited - before >= 130  # once a wait has brought several, all of them
+    assert turns.waited - before >= 130  # after one wait found several jobs, every turn waits
 
 
-def test_jobs_that_come_now_and_then_are_no_stream() -> None:
+def test_occasional_jobs_are_not_a_stream() -> None:
     turns = Turns(trips=True)
     for _ in range(50):
         turns.turn(1, gap_s=2 * STREAM_S)

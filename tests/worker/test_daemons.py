@@ -1,4 +1,4 @@
-"""Watchdog and manager: a turn, what trouble does to it, and the loop that everyone else relies on."""
+"""The turns of the watchdog and the manager, errors in a turn, and the loop that repeats it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def left_by_a_dead_agent(bench: Bench, *names: str) -> None:
         bench.kit.die(victim)
 
 
-def test_a_pass_makes_stale_what_a_dead_agent_held_and_spares_the_living(bench: Bench) -> None:
+def test_a_watchdog_pass_marks_jobs_of_dead_agents_stale_and_spares_live_ones(bench: Bench) -> None:
     left_by_a_dead_agent(bench, "left")
     bench.enqueue("running")
     alive = bench.store.join("alive", role="Runner")
@@ -64,7 +64,7 @@ def test_a_stale_job_is_queued_again_while_attempts_remain_then_killed_with_the_
     assert boss.run_once() == []
 
 
-def test_one_job_that_cannot_be_decided_does_not_keep_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_undecidable_job_does_not_block_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     left_by_a_dead_agent(bench, "a", "b", "c")
     Watchdog(store=bench.store, log=bench.log).run_once()
     settle = bench.store.resolve_stale
@@ -95,7 +95,7 @@ def test_a_keeper_that_was_declared_dead_joins_again(bench: Bench, make: Any) ->
 
 
 class Counting(Daemon):
-    """A keeper that says when it turned, and does what it is told to."""
+    """A keeper that reports each turn and runs a scripted function in it."""
 
     def __init__(self, bench: Bench, *does: Exception | None) -> None:
         super().__init__(store=bench.store, name="counting", log=bench.log)
@@ -122,7 +122,7 @@ def test_a_stopped_keeper_ends_at_once_and_leaves(bench: Bench) -> None:
     assert bench.agents() == []
 
 
-def test_trouble_in_a_turn_is_told_and_the_loop_goes_on(bench: Bench) -> None:
+def test_an_error_in_a_turn_is_logged_and_the_loop_continues(bench: Bench) -> None:
     keeper = Counting(bench, StorageTrouble("full"), OSError(5, "Input/output error"), ZeroDivisionError("a bug"), None)
     thread = threading.Thread(target=keeper.run, args=(0.001,), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Of several idle slots one waits for the queue; the others are called when it has its hands full."""
+"""One of several idle slots watches the queue; it wakes another when it becomes busy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WAIT_S = 60.0
 
 
 class Watch:
-    """A look at the queue that ends when somebody says so."""
+    """A watch of the queue that ends when the test sets `end`."""
 
     def __init__(self) -> None:
         self.begun, self.end = threading.Event(), threading.Event()
@@ -35,7 +35,7 @@ def resting(idle_wait: IdleWait, count: int, answers: list[str | None], never: W
     return threads
 
 
-def test_one_looks_and_the_others_are_called_one_by_one() -> None:
+def test_one_slot_watches_and_each_call_wakes_one_other() -> None:
     idle_wait, first, never = IdleWait(), Watch(), Watch()
     seen: list[str | None] = []
     looking = threading.Thread(target=lambda: seen.append(idle_wait.wait(first.look, WAIT_S)))
@@ -46,7 +46,7 @@ def test_one_looks_and_the_others_are_called_one_by_one() -> None:
     idle_wait.relieve()
     while not answers:
         pass
-    assert idle_wait._resting == 1, "one call, one that wakes"
+    assert idle_wait._resting == 1, "one call wakes one slot"
     first.end.set()
     looking.join(WAIT_S)
     assert seen == ["seen"]
@@ -57,14 +57,14 @@ def test_one_looks_and_the_others_are_called_one_by_one() -> None:
     assert not never.begun.is_set()
 
 
-def test_whoever_comes_when_nobody_looks_looks() -> None:
+def test_a_slot_watches_the_queue_if_no_other_does() -> None:
     idle_wait = IdleWait()
-    idle_wait.relieve()  # nobody rests: nothing is left of it
+    idle_wait.relieve()  # no slot rests: the call has no effect later
     assert idle_wait.wait(lambda: "first", WAIT_S) == "first"
     assert idle_wait.wait(lambda: "second", WAIT_S) == "second"
 
 
-def test_one_that_nobody_calls_looks_by_itself_when_its_patience_is_over() -> None:
+def test_a_resting_slot_returns_after_its_timeout() -> None:
     idle_wait, watch = IdleWait(), Watch()
     looking = threading.Thread(target=lambda: idle_wait.wait(watch.look, WAIT_S))
     looking.start()
@@ -74,7 +74,7 @@ def test_one_that_nobody_calls_looks_by_itself_when_its_patience_is_over() -> No
     looking.join(WAIT_S)
 
 
-def test_a_look_that_fails_leaves_the_place_to_the_next() -> None:
+def test_after_a_failed_watch_the_next_slot_watches() -> None:
     idle_wait = IdleWait()
     with contextlib.suppress(ZeroDivisionError):
         idle_wait.wait(lambda: 1 // 0, WAIT_S)

@@ -1,4 +1,4 @@
-"""From a claim to an outcome: whatever a prompt, a tool or the machine does, it is an outcome of that job alone."""
+"""Perform a claim: an error of the prompt, a tool or the machine is an outcome of that job alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(bench: Bench, job_id: str) -> Path:
 
 
 def put(bench: Bench, job_id: str, prompt: dict[str, Any]) -> None:
-    """As a front or another version may have queued it: nothing is checked."""
+    """Enqueue a prompt without checks, as another version of farro may have done."""
     bench.store.enqueue(Submission(role="Runner", prompt=prompt, job_id=job_id))
 
 
@@ -53,7 +53,7 @@ def test_a_plan_is_run_and_its_result_is_kept(files: Bench) -> None:
     assert (folder(files, "one") / "result.md").read_text().startswith("# Succeeded")
 
 
-def test_a_step_that_names_no_timeout_has_the_performers(files: Bench) -> None:
+def test_a_step_without_a_timeout_gets_the_performers_default(files: Bench) -> None:
     put(files, "long", {"timeout": 1000, "steps": [{"id": "a", "command": "sleep", "args": ["100000"]}]})
     files.slot(replace(performer(files), step_timeout_s=0.05)).run_once()
     error = files.view("long").lifecycle.error
@@ -85,7 +85,7 @@ def test_a_plan_with_allowed_paths_is_not_run_unconfined_where_a_sandbox_is_requ
 
 
 @pytest.mark.parametrize("level", ["A", "B"])
-def test_a_level_that_is_named_and_does_not_work_is_not_replaced(
+def test_a_configured_sandbox_level_that_does_not_work_is_not_replaced(
     files: Bench, level: Literal["A", "B"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = Sandbox(level="none", probes=(Probe(level=level, works=False, why="it is switched off"),))
@@ -122,7 +122,7 @@ def test_a_bug_fails_one_job_and_not_the_worker(files: Bench, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("trouble", [StorageTrouble("the disk is full"), OSError(28, "No space left on device")])
-def test_trouble_of_the_machine_is_tried_again_later(
+def test_a_job_that_hit_a_storage_error_is_retried_later(
     files: Bench, monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     def full(*args: Any, **more: Any) -> Any:
@@ -136,7 +136,7 @@ def test_trouble_of_the_machine_is_tried_again_later(
     assert (life.error or {})["category"] == "storage"
 
 
-def test_a_failed_sync_is_not_made_an_outcome(files: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_is_raised_and_not_turned_into_an_outcome(files: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def torn(*args: Any, **more: Any) -> Any:
         raise SyncFailed("sync failed")
 
@@ -191,7 +191,7 @@ def test_a_python_tool_that_raises_fails_its_step_with_its_traceback(files: Benc
     assert "RuntimeError: no such thing" in (folder(files, "broken") / "attempts/0001/steps/a/stderr").read_text()
 
 
-def test_what_a_step_sees_of_its_job(files: Bench) -> None:
+def test_a_step_sees_its_job_in_its_environment(files: Bench) -> None:
     put(files, "look", {"steps": [{"id": "a", "command": "env"}]})
     slot(files).run_once()
     said = dict(

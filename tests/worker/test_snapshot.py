@@ -1,4 +1,4 @@
-"""What a claim's agents work under is kept with the job, however many jobs there were before it."""
+"""Keep the config of a claim's agents with the job, for any number of earlier jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from farro.worker.snapshot import KEPT, Snapshots
 
 
 class NoMoreNames(Open):
-    """What is kept has as many names as the filesystem grants (ext4: 65,000)."""
+    """A filesystem on which the kept file has reached the limit of hard links (ext4: 65,000)."""
 
     def __init__(self) -> None:
         self.synced: list[str] = []
@@ -31,7 +31,7 @@ class NoMoreNames(Open):
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["new", "in the place of an earlier one"])
-def test_a_snapshot_that_has_all_the_names_that_it_may_have_is_copied(shm: Path, before: bool) -> None:
+def test_a_snapshot_at_the_hard_link_limit_is_copied(shm: Path, before: bool) -> None:
     (shm / KEPT).mkdir(parents=True)
     (shm / "tasks").mkdir()
     (shm / "tasks/t.md").write_text("# A task\n")
@@ -51,5 +51,5 @@ def test_a_snapshot_that_has_all_the_names_that_it_may_have_is_copied(shm: Path,
     for home in homes:
         assert (home / "agents-config.json").read_text() == "{}"
         assert not [name for name in os.listdir(home) if name.startswith(fs.TEMPORARY)]
-        assert str(home / "agents-config.json") in seam.synced, "a copy is not on the disk by itself"
+        assert str(home / "agents-config.json") in seam.synced, "a copy must be synced"
     assert sorted(os.listdir(homes[1])) == ["agents-config.json", "task.md"]

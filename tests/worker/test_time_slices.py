@@ -1,4 +1,4 @@
-"""A worker's slots ask for long time slices, what they start does not have them, and nobody's choice is overruled."""
+"""The slots of a worker take long time slices; their child processes do not, and a chosen policy is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from farro.store.port import Claim
 from support import eventually
 from worker.bench import Bench, Scripted, Turns, succeed
 
-# Older kernels take the wish and forget it: nothing must go wrong there, and nothing is won.
+# Older kernels accept the request and ignore it: there it must have no effect and raise no error.
 KEPT = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 12)
 
 
@@ -25,7 +25,7 @@ def in_a_thread(call: Callable[[], int]) -> int:
 
 
 def started_ns() -> int:
-    """The slices of a program that this thread starts."""
+    """Return the time slice of a program that this thread starts."""
     waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(waits, stdin=subprocess.PIPE) as process:
         return time_slices.length_ns(process.pid)
@@ -41,7 +41,7 @@ def test_a_thread_takes_long_slices_and_no_other_has_them() -> None:
     assert time_slices.length_ns() == before < time_slices.LONG_NS
 
 
-def test_a_policy_that_somebody_chose_is_left() -> None:
+def test_a_chosen_scheduling_policy_is_kept() -> None:
     def batch() -> int:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         time_slices.take_long()
@@ -51,9 +51,9 @@ def test_a_policy_that_somebody_chose_is_left() -> None:
     assert in_a_thread(batch) < time_slices.LONG_NS
 
 
-def test_a_thread_that_is_gone_has_none() -> None:
+def test_an_ended_thread_has_no_time_slice() -> None:
     gone = in_a_thread(threading.get_native_id)
-    # It is joined when Python is done with it, a moment before the kernel is.
+    # Python joins the thread a moment before the kernel removes it.
     eventually(lambda: time_slices.length_ns(gone) == 0)
 
 

@@ -1,4 +1,4 @@
-"""A slot's turn, what trouble does to it, and the worker that keeps slots: on the memory store and on files."""
+"""The turns of a slot, errors in a turn, and the worker that runs the slots, on the memory store and the file store."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_a_turn_claims_performs_and_commits(bench: Bench) -> None:
     assert bench.log.events() == ["state_transition", "state_transition"]
 
 
-def test_what_is_over_in_a_moment_is_told_at_once_and_what_is_not_before_it_begins(bench: Bench) -> None:
-    """A line for the claim and one for the end, in this order, each with its own time; for whoever waits for a job that
-    takes longer the first of them is there while it runs."""
+def test_short_jobs_are_logged_at_their_end_and_long_jobs_while_they_run(bench: Bench) -> None:
+    """The log has a line for the claim and one for the end, in this order, each with its own time. The first line of
+    a long job is written while the job runs."""
     heard: list[list[str]] = []
 
     class AtOnce(Scripted):
@@ -68,7 +68,7 @@ def test_jobs_are_worked_in_the_order_of_their_entry(bench: Bench) -> None:
     assert performer.seen == ["c", "a", "b"]
 
 
-def test_a_failure_is_the_jobs_alone(bench: Bench) -> None:
+def test_a_failure_affects_only_its_job(bench: Bench) -> None:
     bench.enqueue("bad")
     bench.enqueue("good")
     slot = bench.slot(Scripted(lambda claim: fail(claim) if claim.job_id == "bad" else succeed(claim)))
@@ -94,7 +94,7 @@ def test_a_retry_waits_for_its_time_and_counts(bench: Bench) -> None:
     assert performer.seen == ["one"] * 3
 
 
-def test_a_job_that_was_taken_away_is_let_go_and_the_slot_goes_on(bench: Bench) -> None:
+def test_a_job_that_was_taken_away_is_dropped_and_the_slot_continues(bench: Bench) -> None:
     bench.enqueue("taken")
     bench.enqueue("next")
     performer = Scripted()
@@ -148,9 +148,7 @@ def test_a_slot_that_was_declared_dead_joins_again_under_a_new_name(bench: Bench
     assert bench.view("one").status is Status.SUCCEEDED
 
 
-def test_trouble_of_the_store_makes_the_slot_leave_and_join_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_error_makes_the_slot_leave_and_join_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.enqueue("one")
     commit, calls = bench.store.commit, []
 
@@ -244,7 +242,7 @@ def test_an_idle_worker_is_woken_by_a_new_job(bench: Bench) -> None:
     assert bench.view("one").status is Status.SUCCEEDED
 
 
-def test_a_stop_releases_what_is_unfinished_and_starts_nothing_more(bench: Bench) -> None:
+def test_a_stop_releases_unfinished_jobs_and_starts_no_more(bench: Bench) -> None:
     for name in ("first", "second"):
         bench.enqueue(name)
     workers: list[Any] = []
@@ -274,7 +272,7 @@ def test_a_slot_claims_only_jobs_whose_tags_it_offers(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error"), [({"role": "Nobody"}, UnknownRole), ({"name": "x y"}, BadName), ({"tags": ("a b",)}, BadName)]
 )
-def test_a_worker_that_cannot_be_is_refused_and_leaves_nobody(bench: Bench, wrong: dict[str, Any], error: type) -> None:
+def test_an_invalid_worker_is_refused_and_leaves_no_agent(bench: Bench, wrong: dict[str, Any], error: type) -> None:
     worker = bench.worker(slots=3, **wrong)
     with pytest.raises(error):
         worker.run()
@@ -289,7 +287,7 @@ def drained(bench: Bench) -> Drained:
 
 
 def waits_on(bench: Bench, until: Drained) -> None:
-    """For longer than a drain keeps silent about it."""
+    """Wait longer than the time after which a drain logs what it waits for."""
     for _ in range(5):
         assert not until.over(Turn.IDLE)
         bench.clock.advance(2)
@@ -328,7 +326,7 @@ def test_a_drain_does_not_wait_for_another_queue(bench: Bench) -> None:
     assert drained(bench).over(Turn.IDLE)
 
 
-def test_a_drain_tells_once_what_nobody_alive_works_on(bench: Bench) -> None:
+def test_a_drain_logs_once_which_jobs_no_live_agent_works_on(bench: Bench) -> None:
     until = drained(bench)
     bench.enqueue("left")
     victim = bench.store.join("victim", role="Runner")
@@ -343,7 +341,7 @@ def test_a_drain_tells_once_what_nobody_alive_works_on(bench: Bench) -> None:
     )
 
 
-def test_a_drain_tells_a_delayed_job_from_one_that_is_tried_again(bench: Bench) -> None:
+def test_a_drain_distinguishes_delayed_from_retried_jobs(bench: Bench) -> None:
     until = drained(bench)
     bench.enqueue("failed")
     claim = bench.store.claim(bench.store.join("other", role="Runner"))
@@ -358,7 +356,7 @@ def test_a_drain_tells_a_delayed_job_from_one_that_is_tried_again(bench: Bench) 
     )
 
 
-def test_a_drain_says_nothing_of_what_runs(bench: Bench) -> None:
+def test_a_drain_logs_nothing_about_running_jobs(bench: Bench) -> None:
     until = drained(bench)
     bench.enqueue("one")
     other = bench.store.join("other", role="Runner")

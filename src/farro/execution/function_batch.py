@@ -3,7 +3,7 @@
 A no-op function takes a microsecond. Supervising it as a plan (step frontier, deadlines, leftover processes) takes a
 hundred times as long, and handing it to another thread as long again. So it is called first, and supervised only when
 it takes longer than a moment: `run_plan` then continues with the call that was begun. The function, and a caller
-that ends it, see no difference. [test_a_function_in_a_row_is_told_as_any_other]
+that ends it, see no difference. [test_a_function_in_a_batch_is_reported_like_any_other]
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def _over(step: Step, run: FunctionRun) -> bool:
 
 def _quick_outcome(work: Work, plan: Plan, run: FunctionRun) -> Outcome | None:
     """Return the outcome of a function that succeeded without output, as `run_plan` would
-    [test_a_function_in_a_row_is_told_as_any_other]; built by hand, because most functions are like that. None: it
-    ended otherwise."""
+    [test_a_function_in_a_batch_is_reported_like_any_other]; built by hand, because most functions are like that.
+    None: it ended otherwise."""
     (step,), ended = plan.steps, run.exit
     if ended is None or ended.code not in step.ok_exit_codes or run.failure is not None or not run.files.silent:
         return None

@@ -13,7 +13,7 @@ At the end of the plan the runner seals the folder: it removes it if it is empty
 and looks once more. A kernel that has resolved a path finishes its call even if a folder on it was renamed meanwhile,
 so a file may still arrive in the sealed folder. So the adder checks afterwards: the file is where it was put, or was
 taken, and both are before the last look; else it is withdrawn by an unlink, and only one of this and the runner's
-rename can win. [test_every_add_that_was_answered_yes_is_in_the_result]
+rename can win. [test_every_accepted_task_is_in_the_result]
 """
 
 from __future__ import annotations

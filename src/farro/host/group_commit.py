@@ -28,7 +28,7 @@ class GroupCommit:
 
     A thread in which an exception may be raised at any line (`stay_apart`) neither leads nor joins: its exception would
     fail the others, or the place of the leader would stay taken.
-    [test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync]
+    [test_ending_a_callable_that_syncs_leaves_other_syncs_alone]
     """
 
     def __init__(self, sync_one: Callable[[str], None]) -> None:

@@ -3,7 +3,7 @@ expensive.
 
 The wait is never longer than twice what the last turn took, so a fast store is asked at once. A wait that did not bring
 two jobs is not soon repeated: a submitter may send one job after the other, each when the last is done.
-[test_who_waits_for_each_result_is_not_kept_waiting]
+[test_a_client_that_waits_for_each_result_is_not_delayed]
 """
 
 from __future__ import annotations

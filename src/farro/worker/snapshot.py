@@ -102,7 +102,7 @@ class Snapshots:
         for name, text in snapshot.files.items():
             copy = self._kept(text)
             # Copy the file if it has the maximum number of hard links: else no further job could run an agent.
-            # [test_a_snapshot_that_has_all_the_names_that_it_may_have_is_copied]
+            # [test_a_snapshot_at_the_hard_link_limit_is_copied]
             copies += [f"{home}/{name}" for home in homes if links.stand(copy, f"{home}/{name}")]
         for name in fs.listdir(homes[1]):
             if name not in snapshot.files and name not in TASK_FILES:
