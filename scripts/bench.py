@@ -1,15 +1,15 @@
-"""`make bench`: farro beside its floor and its peers, in interleaved rounds; exit 1 on a missed bar.
+"""`make bench`: compare farro with its floor and its peers in interleaved rounds; exit 1 on a missed bar.
 
-What is measured lives in bench/; this only runs it in order. Standard library only.
+The measurements are in the package bench; this script runs them in order. Standard library only.
 
     make bench                   five rounds; writes docs/benchmarks.md and its chart. Half an hour on two cores
     make bench QUICK=1           few jobs, one round, nothing written, exit 0
     make bench ARGS="--only floor,farro --jobs 500 --rounds 2"
-    make bench ARGS="--only swarms,web --add"   these parts anew, beside what the last full run measured of the rest
-    make bench ARGS=--render     the documents again, from what the last run measured
+    make bench ARGS="--only swarms,web --add"   measure these parts again; the rest comes from the last full run
+    make bench ARGS=--render     write the documents again from the results of the last run
 
-QUICK, BENCH_JOBS, BENCH_ROUNDS and BENCH_ONLY say the same through the environment. A peer that cannot be installed is
-told loudly; with CI=true that is a failure. Everything measured is kept in .build/bench/results.json.
+The environment variables QUICK, BENCH_JOBS, BENCH_ROUNDS and BENCH_ONLY set the same options. A peer that cannot be
+installed is reported loudly; with CI=true that is a failure. All results are kept in .build/bench/results.json.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
 KEPT = os.path.join(places.BUILD, "results.json")
-FULL_JOBS, FULL_ROUNDS = 2000, 5  # a second or so of each: in less the start of a round is most of it
-PARTS = ("swarms", "web")  # measured by themselves, with what they are compared with
-ASIDE_ROUNDS = 2  # for who is shown beside the table only: farro with other numbers of slots
-UNEVEN = 4.0  # between the cheapest and the dearest sync of a run that is worth comparing
+FULL_JOBS, FULL_ROUNDS = 2000, 5  # about a second each: in a shorter round, the start would dominate
+PARTS = ("swarms", "web")  # measured separately, together with what they are compared with
+ASIDE_ROUNDS = 2  # for contestants outside the main table: farro with other numbers of slots
+UNEVEN = 4.0  # the largest ratio of the slowest to the fastest sync in a run that can be compared
 SPACE_BYTES = 25 << 30  # a job's folder takes about 50 KiB in blocks, and nothing is removed before the end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """How much is measured."""
+    """The size of a run."""
 
     jobs: int
     rounds: int
@@ -82,8 +82,8 @@ def main() -> int:
 
 
 def compile_all() -> None:
-    """farro's modules, as peers have theirs from their installation: else every process compiles them again where this
-    environment says that nothing compiled is to be kept."""
+    """Compile farro's modules, as an installation does for the peers: else every process would compile them again if
+    PYTHONDONTWRITEBYTECODE is set."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     compileall.compile_dir(os.path.join(places.ROOT, "src"), quiet=1)
     compileall.compile_dir(places.SCRIPTS, quiet=1)
@@ -106,7 +106,7 @@ def arguments() -> argparse.Namespace:
 
 
 def added(parts: results.Results) -> results.Results:
-    """The last full run, with these parts instead of its own. Each of them has what it is compared with in itself."""
+    """Return the last full run with these parts replaced. Each part includes what it is compared with."""
     with open(KEPT, encoding="utf-8") as file:
         whole = results.Results.from_json(json.load(file))
     whole.own |= parts.own
@@ -198,11 +198,11 @@ def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch
     return found
 
 
-noise: list[float] = []  # what one sync took before each turn, ms
+noise: list[float] = []  # duration of one sync before each turn, ms
 
 
 def quietness() -> dict[str, str]:
-    """How even the machine was. A neighbour's syncs can make ours twenty times dearer from one second to the next."""
+    """Report how steady the machine was: syncs of other processes can make ours twenty times slower within a second."""
     told = {"load at the end": f"{os.getloadavg()[0]:.1f}"}
     if noise:
         low, high = min(noise), max(noise)
@@ -220,7 +220,7 @@ def chosen(name: str, only: Sequence[str]) -> bool:
 
 
 def make_ready(wanted: Sequence[Contestant]) -> dict[str, str]:
-    """Every peer's environment; the missing ones and why."""
+    """Make every peer's environment; return the missing ones with the reason."""
     missing = {}
     for package in dict.fromkeys(c.package for c in wanted if c.package):
         try:
@@ -244,7 +244,7 @@ def versions(ready: Sequence[Contestant], redis: str | None) -> dict[str, str]:
 def go_round(
     ready: Sequence[Contestant], size: Size, scratch: places.Scratch, redis: str | None
 ) -> list[results.Entry]:
-    """Every contestant in every round, each round beginning with another one. Who fails once is out, and told."""
+    """Run every contestant in every round, each beginning with another one. A failed one is reported and left out."""
     samples: dict[str, list[rounds.Sample]] = {c.name: [] for c in ready}
     noise.clear()
     trouble: dict[str, str] = {}
@@ -290,7 +290,7 @@ def measure_own(size: Size, scratch: places.Scratch) -> dict[str, object]:
 
 
 def backlogs(size: Size, scratch: places.Scratch) -> dict[str, dict[str, float]]:
-    """Medians by backlog. The short ones stand around the long one, so that the disk's mood meets all of them."""
+    """Return medians by backlog. Short backlogs run before and after the long one, so that a slow disk affects both."""
     told: dict[int, list[dict[str, float]]] = {jobs: [] for jobs in size.backlogs}
     for turn in range(max(size.backlogs.values())):
         for jobs, times in size.backlogs.items():
@@ -307,11 +307,11 @@ def vars_of(figure: results.Figure) -> dict[str, float]:
     return {"median": figure.median, "low": figure.low, "high": figure.high}
 
 
-# --- telling -------------------------------------------------------------------------------------------------------
+# --- reporting -----------------------------------------------------------------------------------------------------
 
 
 def write(found: results.Results, bars: Sequence[results.Bar]) -> None:
-    """Everything measured under .build; the documents only after a full run."""
+    """Write all results below .build, and the documents only after a full run."""
     put(KEPT, json.dumps(found.to_json(), indent=2) + "\n")
     if not found.full:
         return
@@ -326,7 +326,7 @@ def put(path: str, text: str) -> None:
 
 
 def judge(found: results.Results, bars: Sequence[results.Bar], *, strict: bool, partial: bool) -> int:
-    """The exit code. A bar that was not measured is a missed one, unless only a part was asked for."""
+    """Return the exit code. A bar that was not measured counts as missed, unless only a part was requested."""
     missed = [bar for bar in bars if bar.held is False or (bar.held is None and not partial)]
     broken = [entry.name for entry in found.entries if entry.trouble]
     print()

@@ -1,7 +1,6 @@
-"""The branches of src that the test processes took, of all that there are.
+"""Compute which branches of src the test processes took.
 
-How they are found and what a process writes down lives in tests/measured.py; which suites are measured, and the share
-that they must reach, in suites.py.
+tests/measured.py records them in each process; suites.py says which suites are measured and what share they must reach.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ class File:
 
 
 def share(files: Sequence[File]) -> float:
-    """Of the branches of these files, how many were taken: 0.0 to 1.0."""
+    """Return the share of these files' branches that was taken, 0.0 to 1.0."""
     taken = sum(len(file.taken) for file in files)
     there = taken + sum(len(file.missed) for file in files)
     return taken / there if there else 1.0
 
 
 def measured(folder: Path = FOLDER) -> list[File]:
-    """Every file of src that has branches, with those that the processes that wrote into this folder took."""
+    """Return every file of src that has branches, with those taken by the processes that wrote into this folder."""
     seen: dict[str, set[Branch]] = {}
     for path in folder.glob("*/*.txt"):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -64,13 +63,13 @@ def measured(folder: Path = FOLDER) -> list[File]:
 
 
 def least(files: Sequence[File]) -> str:
-    """The files with the smallest share, in one line."""
+    """Return the files with the smallest share, in one line."""
     worst = sorted(files, key=lambda file: (file.share, file.name))[:LEAST]
     return ", ".join(f"{os.path.relpath(ROOT / file.name, SOURCE)} {file.share:.0%}" for file in worst)
 
 
 def missed(files: Sequence[File]) -> Iterator[str]:
-    """A line for each file: the branches that no test took, from the line that decides to the line where it goes on."""
+    """Return a line for each file with the branches that no test took: from the deciding line to the next one."""
     for file in sorted(files, key=lambda file: (file.share, file.name)):
         if file.missed:
             lines = ", ".join(f"{source}→{target or 'past'}" for source, target in sorted(file.missed))

@@ -1,8 +1,8 @@
-"""The load test of SPEC-1 E: N synthetic jobs over the six roles, two workers a role, and whether the promises hold.
+"""Run the load test of SPEC-1 E: N synthetic jobs over the six roles, with two workers per role.
 
-How fast farro is beside others is measured by bench.py; here it is whether a root keeps its service levels under load:
-P95 of a job at most 5 minutes in every role, at most 2 % failures, at least 100 jobs a day, and caps that refuse
-(exit 3) instead of filling up. Roles are answered from a file; one job in twenty meets a provider that is busy first.
+It checks that a root keeps its service levels under load: P95 of a job at most 5 minutes in every role, at most 2 %
+failures, at least 100 jobs a day, and caps that refuse jobs (exit 3). Answers come from a file; for one job in twenty
+the provider is busy at first. Speed is compared by bench.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ P95_S = 300.0
 FAILURES = 0.02
 PER_DAY = 100.0
 REFUSED = 3  # farro's exit code
-MANAGER, CLERK = "Manager", "Clerk"  # the manager's jobs are tasks of one step, for a role that is nobody else's
+MANAGER, CLERK = "Manager", "Clerk"  # the manager's jobs are tasks of one step, for a role that has no other jobs
 ANSWERS: dict[str, Any] = {
     "Architect": {"analysis": "It is small.", "prompts": []},
     "SeniorEngineer": {"summary": "Done."},
@@ -42,7 +42,7 @@ ANSWERS: dict[str, Any] = {
 
 @dataclass(kw_only=True)
 class Load:
-    """What one run came to."""
+    """The result of one run."""
 
     jobs: int
     cap: int
@@ -53,7 +53,7 @@ class Load:
     unfinished: int = 0
 
     def misses(self) -> list[str]:
-        """Every bar that was missed, in words."""
+        """Return every bar that was missed, in words."""
         found = []
         for line in self.roles:
             p95 = line["latency_p95_s"]
@@ -102,13 +102,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(root: str, jobs: int, slots: int, patience_s: float) -> Load:
-    """Fill every role to its cap before anybody works, so that a cap is met; then work, and enqueue the rest."""
+    """Fill every role to its cap before any worker starts, so that caps refuse jobs; then start workers and enqueue the
+    rest."""
     each = jobs // len(AGENTS)
     load = Load(jobs=each * len(AGENTS), cap=max(1, each // 2))
     prepare(root, load.cap)
     waiting = [(role, number) for number in range(each) for role in AGENTS]
     start = time.monotonic()
-    waiting = enqueue(root, waiting, load)  # nobody works yet: of each role the cap is taken, the rest refused
+    waiting = enqueue(root, waiting, load)  # no worker runs: each role accepts its cap and refuses the rest
     with workers(root, slots):
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
@@ -156,7 +157,7 @@ def prepare(root: str, cap: int) -> None:
 def enqueue(
     root: str, wanted: list[tuple[str, int]], load: Load, *, one_refusal_a_role: bool = False
 ) -> list[tuple[str, int]]:
-    """Enqueue what there is room for; answers the rest. A client that was refused comes again later."""
+    """Enqueue as many as the caps allow; return the rest. A refused client tries again later."""
     rest, full = [], set()
     for role, number in wanted:
         if role in full:
@@ -176,7 +177,7 @@ def enqueue(
 
 
 def depths(root: str, load: Load) -> int:
-    """How many are queued or in progress, in all; the deepest role is noted."""
+    """Return the number of jobs queued or in progress, and record the deepest role."""
     from farro.app import App
     from farro.config.reader import load as read
 
@@ -186,14 +187,14 @@ def depths(root: str, load: Load) -> int:
         others = store.load(CLERK)
     finally:
         store.close()
-    # What comes back to the manager was admitted before: routing meets no cap.
+    # Jobs that return to the manager were admitted before: caps do not apply to routing.
     load.deepest = max([load.deepest, *(count for role, count in zip(AGENTS, found, strict=True) if role != MANAGER)])
     return sum(found) + others
 
 
 @contextlib.contextmanager
 def workers(root: str, slots: int) -> Iterator[None]:
-    """The manager, and a worker process for every other role, ended whatever happens."""
+    """Run the manager, and a worker process for every other role; end them in any case."""
     commands = {MANAGER: ["manager"]}
     commands |= {
         role: ["worker", "--role", role, "--slots", str(slots)] for role in (*AGENTS, CLERK) if role != MANAGER
@@ -225,7 +226,7 @@ def answer(root: str, *words: str) -> str:
 
 
 def call(root: str, *words: str) -> tuple[int, str]:
-    """The program, in this process: its exit code and what it said."""
+    """Run the program in this process; return its exit code and output."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         code = farro([*words, "--root", root])

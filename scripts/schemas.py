@@ -1,5 +1,5 @@
-"""Write schemas/*.json of this repository from the models: those that `farro init` writes into a root, and the AsyncAPI
-document of the wire and the OpenAPI document of the HTTP front, which are of no root."""
+"""Write schemas/*.json of this repository from the models: the schemas that `farro init` also writes into a root, the
+AsyncAPI document of the swarm messages, and the OpenAPI document of the HTTP API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "schemas"
 
 
 def files() -> dict[str, str]:
-    """The text of each file, by its name."""
+    """Return the text of each file by its name."""
     wire = json.dumps(asyncapi.document(), indent=2, ensure_ascii=False) + "\n"
     web = json.dumps(openapi.document(routes.ENDPOINTS, version=VERSION), indent=2, ensure_ascii=False) + "\n"
     return {**schemas(), asyncapi.FILE: wire, "openapi.json": web}

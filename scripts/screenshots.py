@@ -1,12 +1,10 @@
-"""Draws docs/images: every page of the dashboard, light and dark, over a root that is made for it.
-
-What the pages show lives in src/farro/web/page; what they promise is tested in tests/browser.
+"""Make docs/images: screenshots of every page of the dashboard, light and dark, with a root that is made for them.
 
     scripts/packages.sh chromium fonts-inter fonts-jetbrains-mono
     .venv/bin/python scripts/screenshots.py [NAME…]
 
-The past hour is written down (jobs that ended, and their lines of the audit log); what runs, waits and is asked is
-real: workers, a manager, agents that answer from a file, a swarm.
+The past hour is written as files (ended jobs and their lines of the audit log). Everything current is real: workers, a
+manager, agents that answer from a file, and a swarm.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ IMAGES = ROOT / "docs/images"
 SIZE = {"width": 1360, "height": 850}
 MOST_BYTES = 150_000
 MAGIC = b"\x89PNG\r\n\x1a\n"
-# Half of the palette: the most frequent colours; the other half: those that the palette so far is furthest from.
+# Half of the palette are the most frequent colours, the other half those furthest from the palette so far.
 QUANTISE = """async (data) => {
   const image = new Image(); image.src = `data:image/png;base64,${data}`; await image.decode();
   const canvas = new OffscreenCanvas(image.width, image.height); const paint = canvas.getContext("2d");
@@ -177,7 +175,7 @@ RELEASE = {
 
 
 def past(root: Path, count: int, chance: random.Random) -> None:
-    """The last hour, as the store would have left it."""
+    """Write the last hour as the store would have left it."""
     now = datetime.now(UTC)
     lines: list[tuple[datetime, dict[str, Any]]] = []
     for number in range(count):
@@ -242,7 +240,7 @@ def program(root: Path, *args: str) -> str:
 
 
 def settle(root: Path) -> None:
-    """Config, tasks, answers."""
+    """Write config, tasks and answers."""
     root.mkdir(parents=True)
     program(root, "init")
     config = json.loads((root / "agents-config.json").read_text())
@@ -272,7 +270,7 @@ def ask(root: Path, task: str, job: str) -> None:
 
 @contextlib.contextmanager
 def at_work(root: Path) -> Iterator[str]:
-    """Workers, a manager and the server; ended at the end. The link to sign in."""
+    """Run workers, a manager and the server, and end them afterwards; yield the link to sign in."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*args: str, **options: Any) -> subprocess.Popen[str]:
@@ -307,7 +305,7 @@ def at_work(root: Path) -> Iterator[str]:
 
 
 def play(root: Path) -> None:
-    """What is to be seen now: a release under way, tasks at several stages, a queue."""
+    """Make the current state: a release in progress, tasks at several stages, a queue."""
     ask(root, "checkout", "checkout-41")
     ask(root, "rate-limits", "rate-limits-7")
     with farro.open(root) as queue:
@@ -324,7 +322,7 @@ def play(root: Path) -> None:
 
 
 def swarm(root: Path) -> None:
-    """The sample of examples/, with the Python that runs this."""
+    """Return the sample of examples/, with the Python that runs this script."""
     shutil.copytree(ROOT / "examples", root / "examples")
     plan = (ROOT / "examples/swarm/plan.yaml").read_text().replace("[python,", f"[{sys.executable},")
     (root / "swarm.yaml").write_text(plan.replace("rate: 10", "rate: 40"))
@@ -351,7 +349,7 @@ def shoot(page: Page, url: str, name: str, scheme: str) -> None:
 
 
 def smaller(page: Page, png: bytes) -> bytes:
-    """The same picture in 256 colours: a third of the bytes, and nobody sees a difference. The browser counts them."""
+    """Return the picture in 256 colours: a third of the bytes, no visible difference. The browser chooses them."""
     told = page.evaluate(QUANTISE, base64.b64encode(png).decode())
     width, height, cells = told["width"], told["height"], base64.b64decode(told["cells"])
     body = b"".join(b"\0" + cells[row * width : (row + 1) * width] for row in range(height))
@@ -363,7 +361,7 @@ def smaller(page: Page, png: bytes) -> bytes:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all started processes are ended
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"some of: {' '.join(PAGES)}; all when none is named")
     names = parser.parse_args().names or list(PAGES)

@@ -1,11 +1,9 @@
-"""Runs the checks and the test suites, two at a time, and ends with what a reader and CI need to know.
-
-What a suite tests lives in tests/; how the environment is made ready lives in venv.sh and packages.sh.
+"""Run the checks and the test suites, two at a time, and print a summary for readers and CI.
 
 A failing suite does not stop the run: the failures are listed at its end, then a table of seconds per suite, the
 figures that the proofs wrote (FARRO_FIGURES), and as the last line `N passed, N failed, N skipped`. With CI=true a
-skipped test is a failed one: a proof that could not run proves nothing. A whole run also fails when its suites take too
-few of the branches of src; a run of some suites measures none.
+skipped test is a failed one: a proof that could not run proves nothing. A full run also fails if its suites take too
+few branches of src; a run of some suites does not measure branches.
 """
 
 from __future__ import annotations
@@ -40,21 +38,21 @@ SUITES = (
     *("execution", "worker", "queue", "agents", "air", "swarm", "agq", "web", "tui", "mcp", "agx"),
     *("contracts", "golden", "browser", "crash", "flows", "storm"),
 )
-# Two at a time: one works while the other waits, for processes or for its last test. The longest begins, beside those
-# that wait most; and these have one process more.
+# Two at a time: one works while the other waits for processes or for its last test. The longest suite starts first,
+# beside those that wait most; these get one process more.
 FIRST = ("crash", "swarm", "browser", "storm", "flows", "contracts", "sandbox", "plans", "house", "web", "agq")
 WAITING = ("swarm", "browser", "storm", "web", "mcp", "tui")
 LANES = 2
-UNMEASURED = ("house", "golden", "crash", "storm")  # they look at texts, or make the same calls many thousand times
-BRANCHES = 0.85  # of src that the other suites must take
+UNMEASURED = ("house", "golden", "crash", "storm")  # they check texts, or make the same calls many thousand times
+BRANCHES = 0.85  # the share of branches of src that the other suites must take
 
 NOTHING_COLLECTED = 5  # pytest's exit code
-HUNG_TEST_S = 300  # a test that takes longer is shown with its stacks and ended; without this CI waits for ever
+HUNG_TEST_S = 300  # a test that takes longer is ended, and its stacks are printed; without this, CI would wait for ever
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What one check or suite came to."""
+    """The result of one check or suite."""
 
     name: str
     seconds: float = 0.0
@@ -80,7 +78,7 @@ def main() -> int:
 
     start = time.monotonic()
     env = environment()
-    # A long form is no ordinary run; -k and the like leave tests out.
+    # A run in a long form is not an ordinary one, and options such as -k leave tests out.
     whole = not asked and not options.args and not env.get("FARRO_TORTURE")
     reports = list(run_all(asked, options.args, env, measured=whole or options.branches))
     if whole or options.branches:
@@ -97,8 +95,8 @@ def main() -> int:
 
 
 def environment() -> dict[str, str]:
-    """The suites' environment: make's own variables would reach every `make` that a test starts. And what is compiled
-    is kept: each suite has three processes, which else compile the same modules thirteen times."""
+    """Return the suites' environment, without make's own variables, which would affect every `make` that a test starts.
+    Compiled modules are kept: else the three processes of each suite would compile the same modules thirteen times."""
     of_make = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "SUITES", "ARGS", "PYTHON"}
     left_out = {*of_make, "PYTHONDONTWRITEBYTECODE"}
     env = {name: value for name, value in os.environ.items() if name not in left_out}
@@ -107,8 +105,8 @@ def environment() -> dict[str, str]:
 
 
 def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str], *, measured: bool) -> Iterator[Report]:
-    """Every check and suite, or those that were asked for. The checks go on beside the first suites: the longest of
-    them, the types, uses one core for a minute."""
+    """Run every check and suite, or the requested ones. The checks run beside the first suites: the longest of them,
+    the type check, uses one core for a minute."""
     checks = [name for name in CHECKS if not asked or name in asked]
     suites = [name for name in SUITES if name in asked or (not asked and has_tests(name))]
     shutil.rmtree(branches.FOLDER, ignore_errors=True)
@@ -142,7 +140,7 @@ def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
 
 
 def judge_branches(*, judged: bool, listed: bool) -> Report:
-    """The branches that the measured suites took, of all in src."""
+    """Report the share of branches of src that the measured suites took."""
     report = Report(name="branches")
     print(heading(report.name), flush=True)
     start = time.monotonic()
@@ -184,7 +182,7 @@ def run_suite(
     code = call(report, [*command, *args], {**env, "FARRO_FIGURES": figures}, live=alone)
     read_junit(xml, report)
     report.figures = read_figures(figures)
-    # Arguments may well leave nothing of one suite (-k name); without them an empty suite is a mistake.
+    # With arguments such as -k a suite may be empty; without them an empty suite is a mistake.
     empty_by_choice = code == NOTHING_COLLECTED and bool(args)
     if code != 0 and not report.failures and not empty_by_choice:
         report.failures.append(f"pytest tests/{name}: exit {code}, see its output above")
@@ -192,7 +190,7 @@ def run_suite(
 
 
 def workers() -> int:
-    """One process a core that we may use; none beside this one when that is a single core."""
+    """Return one process per available core; with a single core, none beside this one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores if cores > 1 else 0
 
@@ -210,7 +208,7 @@ def heading(name: str) -> str:
 
 
 def call(report: Report, command: Sequence[str], env: dict[str, str], *, live: bool) -> int:
-    """Its exit code. What it says is shown as it says it, or whole when it is over: others run beside it."""
+    """Run it and return its exit code. Its output is shown at once or, if others run beside it, when it has ended."""
     start = time.monotonic()
     if live:
         print(heading(report.name), flush=True)
@@ -256,7 +254,7 @@ def first_line(text: str) -> str:
 
 
 def read_figures(path: str) -> list[dict[str, object]]:
-    """The figures of one suite, by name; a name written twice keeps its last value. Parallel tests have no order."""
+    """Return the figures of one suite by name; the last value of a name counts. Parallel tests have no order."""
     figures: dict[str, dict[str, object]] = {}
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
         for line in lines:

@@ -1,7 +1,7 @@
-"""Who takes part: how each is started, and what it promises. How a round goes lives in rounds.
+"""Describe the contestants: how each is started, and what it promises.
 
-The two classes: `process` is what survives a killed process, `power` what survives a power cut. A peer stands in
-the class that its settings give; the bars say which of them farro must be ahead of.
+There are two classes: in `process` jobs survive a killed process, in `power` a power cut. A peer is in the class that
+its settings give; the bars say which of them farro must be ahead of.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from bench.places import PYTHON, environment_python
 
 WORKERS = 2
 
-# What pip is asked for, by environment. Compatible releases: the drivers beside this use these interfaces.
+# The packages that pip installs into each environment; the drivers use the interfaces of these releases.
 ENVIRONMENTS = {
     "huey": ["huey~=3.5", "redis"],
     "rq": ["rq~=2.12"],
     "celery": ["celery[redis]~=5.7"],
     "dramatiq": ["dramatiq[redis]~=2.2"],
     "taskiq": ["taskiq~=0.13", "taskiq-redis~=1.2"],
-    "arq": ["arq~=0.26"],  # of its own: it wants an older redis-py than everybody else
+    "arq": ["arq~=0.26"],  # a separate environment: it needs an older redis-py than the others
     "persist-queue": ["persist-queue~=1.1"],
 }
 
@@ -39,9 +39,9 @@ class Contestant:
     variant: str = ""
     redis: str = ""  # "", none or always
     together: bool = False  # producer and workers are threads of one process
-    done: str = ""  # where finished jobs lie, relative to home; "" when only the tally tells
+    done: str = ""  # the folder of finished jobs, relative to home; "" if only the tally shows them
     as_shipped: bool = True  # a peer tuned away from its defaults is shown, but no bar
-    slower: int = 1  # it gets the jobs of a round divided by this, so that a turn takes seconds, not minutes
+    slower: int = 1  # the jobs of a round are divided by this, so that a turn takes seconds, not minutes
 
     @property
     def python(self) -> str:
@@ -49,7 +49,7 @@ class Contestant:
 
     @property
     def main(self) -> bool:
-        """Not one of farro's other slot numbers, which are shown in a table of their own."""
+        """Return whether it is in the main table; farro with other numbers of slots has a separate table."""
         return self.kind != "farro" or not self.variant.endswith("slots")
 
 
@@ -69,7 +69,7 @@ def floor(durability: str) -> Contestant:
 
 
 def farro(durability: str, slots: int | None = None) -> Contestant:
-    """As it ships (`slots` None), or with another number of slots in each worker process."""
+    """Return farro as it ships (`slots` None), or with another number of slots in each worker process."""
     command = [os.path.join(os.path.dirname(PYTHON), "farro"), "worker"]
     more = [] if slots is None else ["--workers", str(slots)]
     survives = "a killed process" if durability == "process" else "a power cut"
@@ -268,7 +268,7 @@ def persist_queue(variant: str) -> Contestant:
 
 
 def all_of_them(default_slots: int) -> list[Contestant]:
-    """In the order of the tables; rounds go through them in turn."""
+    """Return all contestants in the order of the tables and of the rounds."""
     found = [floor("process"), farro("process"), farro_redis("none")]
     found += [farro_agq("process"), farro_agq("process", local=True)]
     found += [huey("file"), huey("sqlite-nosync"), persist_queue("file")]

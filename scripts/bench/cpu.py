@@ -1,9 +1,9 @@
-"""CPU time a job, by process: what can be compared where wall times lie, on a machine that others use too.
+"""Measure CPU time per job and process: it stays comparable on a shared machine, where wall times mislead.
 
 python -m bench.cpu NAME[+NAME…] [JOBS [ROUNDS]]    contestants whose names have one of these words, in turn
 
-For each: what the producer, the workers and the server took of the processor for a job, in microseconds, with all that
-they do to start taken off (a first round of few jobs); then jobs a second, end to end. No bar; `make bench` judges.
+For each: the CPU time of producer, workers and server per job, in microseconds, without their start-up (measured in a
+first round of few jobs); then jobs per second, end to end. There is no bar here; `make bench` has them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Microseconds of CPU a job, and jobs a second."""
+    """Microseconds of CPU per job, and jobs per second."""
 
     producer: float
     workers: float
@@ -32,7 +32,7 @@ class Spent:
 
 
 def used_s(pids: set[int]) -> float:
-    """User and system time of these processes and of the ended children that they waited for."""
+    """Return user and system time of these processes and of the ended children that they waited for."""
     total = 0
     for pid in pids:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
@@ -42,7 +42,7 @@ def used_s(pids: set[int]) -> float:
 
 
 def below(pid: int) -> set[int]:
-    """A process and all that it started."""
+    """Return a process and all that it started."""
     found, todo = set(), [pid]
     while todo:
         each = todo.pop()
@@ -54,7 +54,7 @@ def below(pid: int) -> set[int]:
 
 
 def produced_s(place: rounds.Stand, jobs: int) -> tuple[float, int]:
-    """What the producer used, and when it began."""
+    """Return the CPU time of the producer, and when it began."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     told = place.drive("enqueue", jobs)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

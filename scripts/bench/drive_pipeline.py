@@ -1,12 +1,12 @@
-"""A pipeline of three processes, source → transform → sink: by farro's SDK, or bare on aio-pika. Rounds live in swarms.
+"""Run a pipeline of three processes, source → transform → sink, with farro's SDK or directly on aio-pika.
 
     python -m bench.drive_pipeline farro ITEMS      on the bus BENCH_BUS; its answer: rate, CPU of the three processes
     python -m bench.drive_pipeline bare ITEMS       the same promises by hand, on the RabbitMQ of BENCH_BUS
     python -m bench.drive_pipeline member farro|bare source|transform|sink
 
-Both: durable queues, persistent messages, every publish confirmed by the broker, an item acknowledged when what came of
-it was confirmed, the same prefetch, the source a hundred items ahead of its confirms, JSON in and out, functions that
-do nothing else. The sink notes when each item came.
+Both use durable queues, persistent messages, publisher confirms, the same prefetch, and JSON in and out. An item is
+acknowledged when its result was confirmed; the source is up to a hundred items ahead of its confirms; the functions do
+nothing else. The sink records when each item arrived.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def member_of_farro(role: str) -> None:
 
 
 async def enabled(address: str) -> dict[str, subprocess.Popen[bytes]]:
-    """The three components, up and enabled: readers first, so that nothing waits for them."""
+    """Start and enable the three components, readers first, so that no item waits for them."""
     from farro.swarm.bus import open_bus
     from farro.swarm.bus.port import Binding, BusMessage
     from farro.swarm.component.environment import ComponentEnvironment
@@ -167,7 +167,7 @@ def start(kind: str, role: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def measure(kind: str, items: int) -> dict[str, float]:
-    """Between the tenth and the last of so many items at the sink; what was on its way before is not counted."""
+    """Return the rate at the sink between the first tenth and the last item; items sent before do not count."""
     tally = os.environ["BENCH_TALLY"]
     running = asyncio.run(enabled(os.environ["BENCH_BUS"]) if kind == "farro" else declared())
     try:

@@ -1,6 +1,7 @@
-"""What plans cost: piped steps beside plain subprocess calls, one that grows to a thousand, adding a step, the sandbox.
+"""Measure the cost of plans: piped steps against subprocess calls, a plan that grows to a thousand steps, adding a
+step, and the sandbox.
 
-Runs in farro's own environment; own.py calls it. The steps are real programs, the disk is the one that is measured.
+own.py runs it in farro's own environment. The steps are real programs, on the disk that is measured.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def main() -> None:
 
 
 def piped(home: str) -> dict[str, float]:
-    """Twenty steps, each the next one's input, and the same twenty with subprocess.run, in turn."""
+    """Run twenty piped steps as a plan and with subprocess.run, in turn."""
     adopt_orphans()  # as a worker does
     steps = [{"step_number": 1, "command": "seq", "args": ["200"]}]
     steps += [{"step_number": n, "command": "cat", "input_from_step": n - 1} for n in range(2, PIPED + 1)]
@@ -70,7 +71,7 @@ def piped(home: str) -> dict[str, float]:
 
 
 def grown(home: str) -> dict[str, Any]:
-    """A hundred steps of 50 ms that become a thousand; how much of the wall time was spent in steps."""
+    """Run a hundred steps of 50 ms that grow to a thousand; return the share of wall time spent in steps."""
     root = os.path.join(home, "root")
     program = os.path.join(os.path.dirname(sys.executable), "farro")
     subprocess.run([program, "init", "--root", root], check=True, capture_output=True)
@@ -106,7 +107,7 @@ def add(home: str) -> dict[str, float]:
 
 
 def sandbox(home: str) -> dict[str, float]:
-    """Start `true` and wait for it: as a step without allowed_paths is started, and on each level, in turn."""
+    """Start `true` and wait for it: without a sandbox and on each level, in turn."""
     adopt_orphans()
     os.mkdir(os.path.join(home, "allowed"))
     os.mkdir(os.path.join(home, "tmp"))

@@ -1,13 +1,12 @@
-"""The control plane of swarms: what a component costs beyond its process, and what 500 components' status costs.
+"""Measure the control plane of swarms: the cost of a component beyond its process, and of the status of 500 components.
 
     python -m bench.drive_swarm start bare|swarm N   N components: started bare, or by a controller; seconds and CPU
-    python -m bench.drive_swarm fan-in N SECONDS     N processes, whose status is told once a second each by this one
-    python -m bench.drive_swarm controller|component|bare  what those start
+    python -m bench.drive_swarm fan-in N SECONDS     N idle processes; this one sends the status of each once a second
+    python -m bench.drive_swarm controller|component|bare  the processes that the other two start
 
-The bus is BENCH_BUS, the folder BENCH_HOME. `bare` is the same program as `component`, up to the moment when it has
-read its surroundings and opened its bus: what follows (its queue, its status, its signals) is the control plane. Of its
-CPU each component says itself what it had used when everything was imported: the difference of two starts of fifty
-processes is mostly the difference of two moods of the machine.
+The bus is BENCH_BUS, the folder BENCH_HOME. `bare` is the same program as `component` until it has read its environment
+and opened its bus; everything after that (queue, status, signals) is the control plane. Each component reports the CPU
+that it had used after its imports, because the difference between two starts of fifty processes is mostly noise.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def runtime() -> ProcessRuntime:
 
 
 class Swarm:
-    """Its controller runs in a process of its own; this asks, and hears the answers."""
+    """A swarm whose controller runs in another process; this object sends signals and receives the answers."""
 
     def __init__(self, bus: Bus, process: subprocess.Popen[bytes]) -> None:
         self.bus = bus
@@ -209,7 +208,8 @@ def _begun_ns(pid: int) -> int:
 
 
 async def fan_in(count: int, seconds: float) -> dict[str, float]:
-    """The processes only sleep: what a controller sees of them is the runtime's word, and what is told here."""
+    """Measure a controller whose components only sleep: it sees them in the runtime, and this process sends their
+    status."""
     wanted = {"id": SWARM, "bees": [{"role": ROLE, "command": ["sleep", "86400"], "instances": count}]}
     loaded = plan.load(plan.Document(wanted, "bench"))
     members = [one.instance for one in loaded.members()]
@@ -219,7 +219,7 @@ async def fan_in(count: int, seconds: float) -> dict[str, float]:
         queue = names.control_queue(names.CONTROLLER, CONTROLLER)
         try:
             await made.ask(Signal.TEMPLATE, {"plan": wanted})
-            await asyncio.sleep(2)  # the last turn of the command, and its words, are over
+            await asyncio.sleep(2)  # the command and its last messages are over
             waited, told_before = await made.bus.depth(queue), told[0]
             before_ns, began_s = cpu_ns(made.process.pid), time.monotonic()
             await asyncio.sleep(seconds)
@@ -229,7 +229,7 @@ async def fan_in(count: int, seconds: float) -> dict[str, float]:
             telling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await telling
-        # Of a core that it needs for `count` a second: on a machine that others use too, fewer may have been told.
+        # The share of a core for `count` messages a second: on a shared machine fewer may have been sent.
         assert waited is not None
         assert waiting is not None
         heard = told_after - told_before - (waiting.ready - waited.ready)
@@ -237,7 +237,7 @@ async def fan_in(count: int, seconds: float) -> dict[str, float]:
 
 
 async def tell(members: list[str], told: list[int]) -> None:
-    """Each once a second, one after the other; `told` counts."""
+    """Send the status of each component once a second, in turn; `told` counts the messages."""
     bus = await open_bus(os.environ["BENCH_BUS"], durable=False)
     due_s, number = time.monotonic(), 0
     while True:

@@ -41,7 +41,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def move(source: str, path: str) -> None:
-    """A rename that never replaces (R1)."""
+    """Rename without ever replacing a file (R1)."""
     if libc.renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(path), NOREPLACE) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), source, None, path)
@@ -115,7 +115,7 @@ def enqueue(root: str, durable: bool) -> None:
 
 
 def claim(root: str, agent: str, name: str) -> dict[str, Any] | None:
-    """The job, or None: another worker has it."""
+    """Claim a job and return it; None if another worker has it."""
     queued, mine = f"{root}/incoming/{name}", f"{root}/in-progress/{agent}/{name}"
     try:
         os.symlink(agent, f"{queued}/lock")
@@ -164,7 +164,7 @@ def commit(root: str, agent: str, name: str, job: dict[str, Any], durable: bool)
 
 
 def turn(root: str, agent: str, durable: bool) -> tuple[bool, bool]:
-    """List the queue once and walk it; whether anything was there, and whether we took any of it."""
+    """List the queue once and work through it; return whether it had jobs, and whether this worker took any."""
     took = False
     names = sorted(os.listdir(f"{root}/incoming"))
     for name in names:
@@ -191,7 +191,7 @@ def worker(root: str, durable: bool) -> None:
 
 
 def count(root: str, jobs: int, durable: bool) -> dict[str, Any]:
-    """Calls and syncs per job, counted at the calls themselves."""
+    """Count calls and syncs per job, at the calls themselves."""
     counted: Counter[str] = Counter()
 
     def counting(op: str, call: Callable[..., Any]) -> Callable[..., Any]:

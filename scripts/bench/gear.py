@@ -1,6 +1,6 @@
-"""The measuring gear that every contestant carries: what a job does, and the loops of its producer.
+"""The code that every contestant shares: the job itself, and the loops of a producer.
 
-It runs in the environment of each peer, so it imports the standard library only. Nothing here knows a queue.
+It runs in the environment of each peer, so it imports the standard library only. It knows no queue.
 
 A job is "no-op plus a time stamp": it appends 16 bytes (its start on CLOCK_MONOTONIC, which all processes share, and
 the worker's pid) to the tally, a file in memory. That is one system call, the same for everyone; the coordinator reads
@@ -38,12 +38,12 @@ def tool(call: Any) -> None:
 
 
 def work_forked(number: int = 0) -> None:
-    """The job where each one runs in a child of its worker: the worker is who counts."""
+    """The job for workers that run each job in a child process: the worker's pid is recorded."""
     work(pid=os.getppid())
 
 
 def records(path: str, first: int = 0) -> list[tuple[int, int]]:
-    """(started_ns, pid) of every job from number `first` on, in the order in which they ran."""
+    """Return (started_ns, pid) of every job from number `first` on, in the order in which they ran."""
     try:
         with open(path, "rb") as file:
             file.seek(first * RECORD.size)
@@ -54,7 +54,7 @@ def records(path: str, first: int = 0) -> list[tuple[int, int]]:
 
 
 def ran(path: str) -> int:
-    """How many jobs have started."""
+    """Return how many jobs have started."""
     try:
         return os.stat(path).st_size // RECORD.size
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def ran(path: str) -> int:
 
 
 def enqueue(count: int, put: Callable[[int], Any]) -> dict[str, Any]:
-    """One by one, each acknowledged before the next."""
+    """Enqueue one by one, each acknowledged before the next."""
     start_ns = time.monotonic_ns()
     for number in range(count):
         put(number)
@@ -70,7 +70,7 @@ def enqueue(count: int, put: Callable[[int], Any]) -> dict[str, Any]:
 
 
 def pickups(count: int, put: Callable[[int], Any]) -> dict[str, Any]:
-    """One job at a time to idle workers: nanoseconds from the start of the call to the start of the job."""
+    """Send one job at a time to idle workers; return nanoseconds from the start of the call to the start of the job."""
     took_ns = []
     for number in range(count + WARM_UP):
         before, start_ns = pickup_start()
@@ -106,7 +106,7 @@ def answer(data: dict[str, Any]) -> None:
 
 
 def home() -> str:
-    """The contestant's own fresh folder, on the filesystem that is measured."""
+    """Return the contestant's own new folder, on the filesystem that is measured."""
     return os.environ["BENCH_HOME"]
 
 

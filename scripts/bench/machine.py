@@ -1,6 +1,6 @@
-"""What the benchmark needs of the machine: peers' environments, a Redis server, and the facts for the report.
+"""Prepare the machine: the peers' environments, a Redis server, and the facts for the report.
 
-Nothing is measured here but one sync, for the reader of the report.
+Nothing but the duration of one sync is measured here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bench.places import BUILD, FARRO, PYTHON, ROOT, environment_python
 
 
 class Missing(Exception):
-    """A peer or a tool is not here and cannot be made; the message says why."""
+    """Report that a peer or a tool is not installed and cannot be; the message says why."""
 
 
 def make_environment(package: str, requirements: Sequence[str]) -> None:
-    """The peer's own environment, reused when it is ready. Missing when it cannot be made."""
+    """Make the peer's own environment, or reuse it. Missing: it cannot be made."""
     folder = os.path.join(BUILD, package)
     python = environment_python(package)
     stamp = os.path.join(folder, "ready.json")
@@ -50,7 +50,7 @@ def make_environment(package: str, requirements: Sequence[str]) -> None:
 
 
 def versions(package: str, requirements: Sequence[str]) -> str:
-    """What is installed there: "rq 2.12.0, redis 8.1.0"."""
+    """Return the installed versions: "rq 2.12.0, redis 8.1.0"."""
     names = [item.split("~")[0].split("[")[0] for item in requirements]
     script = (
         "import importlib.metadata as m, json, sys\n"
@@ -66,7 +66,7 @@ def versions(package: str, requirements: Sequence[str]) -> str:
 
 
 def find_redis() -> str:
-    """A server's executable. Debian's redis-tools has the same program under another name, and brings no service."""
+    """Return a server's executable. Debian's redis-tools has it under another name, without a service."""
     for attempt in range(2):
         for name in ("redis-server", "valkey-server", "redis-check-rdb"):
             found = shutil.which(name)
@@ -86,7 +86,7 @@ def redis_version(executable: str) -> str:
 
 @contextlib.contextmanager
 def redis(executable: str, folder: str, persistence: str) -> Iterator[str]:
-    """A server of our own on a free loopback port, with `always` or `none`; its address. Ended afterwards."""
+    """Run a server on a free loopback port, with `always` or `none`; yield its address, and end it afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -119,7 +119,7 @@ def _wait_for_redis(server: subprocess.Popen[bytes], port: int) -> None:
 
 @contextlib.contextmanager
 def agq(home: str, env: Mapping[str, str]) -> Iterator[str]:
-    """`farro agq` in front of a root; its HOST:PORT. Ended afterwards."""
+    """Run `farro agq` in front of a root; yield its HOST:PORT, and end it afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -139,7 +139,7 @@ def agq(home: str, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def pings_per_s(port: int, times: int) -> float:
-    """What redis-benchmark counts at one connection."""
+    """Return the rate that redis-benchmark measures at one connection."""
     program = shutil.which("redis-benchmark")
     if program is None:
         raise Missing("no redis-benchmark here; the Debian package redis-tools has it")
@@ -153,7 +153,7 @@ def pings_per_s(port: int, times: int) -> float:
 
 
 def facts(folder: str) -> dict[str, str]:
-    """The machine, without names of hosts and places."""
+    """Describe the machine, without host names and paths."""
     return {
         "processor": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / (1 << 30):.0f} GiB",
@@ -174,14 +174,14 @@ def _processor() -> str:
 
 
 def _filesystem(folder: str) -> str:
-    """Its kind and the options that matter."""
+    """Return the kind of the filesystem and the options that matter."""
     kind, _, options = mount(folder)
     told = [o for o in options.split(",") if o.split("=")[0] in ("data", "barrier", "nobarrier", "discard")]
     return " ".join([kind or "unknown", *told])
 
 
 def mount(folder: str) -> tuple[str, str, str]:
-    """Kind, device and options of the filesystem, from the longest mount point above the folder; empty: unknown."""
+    """Return kind, device and options of the filesystem at the longest mount point above the folder; empty: unknown."""
     best, found = "", ("", "", "")
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as lines:
         for line in lines:
@@ -207,5 +207,5 @@ def sync_ms(folder: str) -> float:
 
 
 def tell(text: str) -> None:
-    """Progress, beside the answer."""
+    """Print progress to stderr."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)

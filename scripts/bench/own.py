@@ -1,7 +1,4 @@
-"""What is measured of farro alone: backlogs, idle workers, start-up of commands, calls per job, slots by default.
-
-Rounds beside peers live in rounds.
-"""
+"""Measure farro alone: backlogs, idle workers, start-up of commands, calls per job, default slots."""
 
 from __future__ import annotations
 
@@ -35,15 +32,15 @@ PLAN = {"plan_id": "bench", "steps": [{"step_number": 1, "tool": "unix", "comman
 
 
 def default_slots() -> int:
-    """What `farro worker --help` names as the default of --workers; 0 when it does not say."""
+    """Return the default of --workers according to `farro worker --help`; 0 if it names none."""
     said = subprocess.run([FARRO, "worker", "--help"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"--workers.*?\[default:\s*(\d+)", said, re.DOTALL)
     return int(found.group(1)) if found else 0
 
 
 def calls_per_job(scratch: Scratch, contestant: contestants.Contestant, jobs: int) -> dict[str, Any]:
-    """Mutating calls and syncs a job, counted in a run of its own. farro: the slope between two sizes, so that joining
-    and leaving do not count."""
+    """Count mutating calls and syncs per job in a separate run. For farro, take the difference of two sizes, so that
+    joining and leaving do not count."""
     if contestant.kind == "floor":
         with stand(contestant, scratch, None) as place:
             return place.drive("count", jobs)
@@ -66,10 +63,10 @@ def enqueue_many(scratch: Scratch, durability: str, jobs: int) -> float:
 
 
 def backlog(scratch: Scratch, jobs: int) -> dict[str, float]:
-    """Drain rates of a queue that is so long when the workers start.
+    """Return the drain rates of a queue that has so many jobs when the workers start.
 
-    `steady` is taken between the first and the last tenth. `whole` counts from the moment when the first worker has
-    joined, so that listing the queue is in it, to the last job in completed.
+    `steady` is measured between the first and the last tenth; `whole` from the moment when the first worker has joined,
+    so that it includes listing the queue, to the last job in completed.
     """
     limit_s = 60 + jobs / 100
     with stand(contestants.farro("process"), scratch, None) as place:
@@ -91,7 +88,7 @@ def backlog(scratch: Scratch, jobs: int) -> dict[str, float]:
 
 
 def idle(scratch: Scratch, seconds: float, jobs: int) -> dict[str, float]:
-    """CPU and memory of one `farro worker` that has worked some jobs and then has nothing to do."""
+    """Measure CPU and memory of one `farro worker` that has run some jobs and is now idle."""
     with stand(contestants.farro("process"), scratch, None) as place:
         place.drive("enqueue", jobs)
         with workers(place) as running:
@@ -106,8 +103,8 @@ def idle(scratch: Scratch, seconds: float, jobs: int) -> dict[str, float]:
 
 
 def house(scratch: Scratch, seconds: float) -> dict[str, float]:
-    """CPU and memory of all that a root of SPEC-1 runs, together, with nothing to do: a manager, a watchdog, and two
-    workers for each of six roles; and the web server that comes with them. A page that is shared counts once (PSS)."""
+    """Measure CPU and memory of all idle processes of a SPEC-1 root together: a manager, a watchdog, two workers for
+    each of six roles, and the web server. A shared page counts once (PSS)."""
     home, _ = scratch.fresh()
     subprocess.run([FARRO, "init", "--root", home], check=True, capture_output=True)
     roles = [word for role in HOUSE for word in ("--role", role)]
@@ -133,7 +130,7 @@ def house(scratch: Scratch, seconds: float) -> dict[str, float]:
 
 
 def cpu_ns(pid: int) -> int:
-    """Time on a processor of all threads; /proc/<pid>/stat counts in ticks of 10 ms, which is the whole bar."""
+    """Return the CPU time of all threads; /proc/<pid>/stat counts in ticks of 10 ms, as much as the whole bar."""
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:
@@ -155,7 +152,7 @@ def rss_mb(pid: int) -> float:
 
 
 def plans(scratch: Scratch) -> dict[str, Any]:
-    """What drive_plans measures, each in an interpreter and a folder of its own."""
+    """Run each measurement of drive_plans in a separate interpreter and folder."""
     return {what: _plans(scratch, what) for what in ("piped", "grown", "add", "sandbox")}
 
 
@@ -173,7 +170,7 @@ def _plans(scratch: Scratch, what: str) -> dict[str, float]:
 
 
 def startup(scratch: Scratch, times: int) -> dict[str, dict[str, float]]:
-    """Wall time of commands, in turn, in a root as `farro init` makes it (durability power) with 50 jobs queued."""
+    """Measure the wall time of commands, in turn, in a root of `farro init` (durability power) with 50 queued jobs."""
     home, memory = scratch.fresh()
     subprocess.run([FARRO, "init", "--root", home], check=True, capture_output=True)
     plan = os.path.join(memory, "plan.json")
@@ -199,7 +196,7 @@ def startup(scratch: Scratch, times: int) -> dict[str, dict[str, float]]:
 def time_commands(
     commands: Mapping[str, Sequence[str]], times: int, env: Mapping[str, str] | None = None
 ) -> dict[str, dict[str, float]]:
-    """name → seconds (median) and ratio to the first of them. One of each in turn; the first turn is not counted."""
+    """Return name → median seconds and ratio to the first command. They run in turn; the first turn does not count."""
     took: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(times + 1):
         for name, command in commands.items():
@@ -221,7 +218,7 @@ def time_commands(
 
 
 def _task_add(scratch: Scratch, times: int) -> dict[str, float]:
-    """`farro task add` as a step calls it, with a folder for tasks that nobody takes from: no worker beside it."""
+    """Measure `farro task add` as a step calls it, without a worker that takes the tasks."""
     home, _ = scratch.fresh()
     folder = os.path.join(home, "tasks")
     os.mkdir(folder)
@@ -236,7 +233,7 @@ def _task_add(scratch: Scratch, times: int) -> dict[str, float]:
 
 
 def pings(scratch: Scratch, redis: str, times: int) -> dict[str, float]:
-    """PING at one connection: agq's rate, and that of a Redis server on the same machine, in turns."""
+    """Measure PING at one connection: the rates of agq and of a Redis server on the same machine, in turn."""
     home, _ = scratch.fresh()
     make_farro_root(home, "process")
     agq, server = [], []

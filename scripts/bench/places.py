@@ -1,8 +1,8 @@
-"""Where the benchmark keeps things: environments, scratch folders, the tally. What is measured lives elsewhere.
+"""Choose the folders of the benchmark: environments, scratch folders, the tally.
 
-Queues lie on the filesystem of the repository, for that is what is measured. Nothing is removed while anything is
-measured: ext4 makes creates 10-40 times slower beside mass deletes. Rounds use fresh folders, and the end
-clears up gently.
+Queues are on the filesystem of the repository, because that is what is measured. Nothing is removed during a
+measurement: ext4 creates files 10-40 times slower during mass deletes. Rounds use new folders, which are removed slowly
+at the end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scratch:
         os.makedirs(self.folder)
 
     def fresh(self) -> tuple[str, str]:
-        """(a home on the measured filesystem, a folder in memory)."""
+        """Return a home on the measured filesystem, and a folder in memory."""
         self._count += 1
         home = os.path.join(self.folder, f"{self._count:04d}")
         memory = os.path.join(self.memory, f"{self._count:04d}")
@@ -54,7 +54,7 @@ class Scratch:
 
 
 def remove_gently(path: str) -> int:
-    """Remove a tree in small pieces with pauses; how many names went."""
+    """Remove a tree in small pieces with pauses; return how many names were removed."""
     removed = 0
 
     def one_more() -> None:

@@ -1,11 +1,10 @@
-"""What the machine would otherwise charge to whoever is measured first, or makes most files: paid before, by nobody.
+"""Prepare memory and disk before a run, so that their costs do not fall on one contestant alone.
 
-- A virtual machine is given its memory when it first touches it, a page at a time, and a new page costs as much as a
-  small system call. Whoever writes most new files would pay for it, on a machine that has just started, and nobody on
-  one that has been up for a while.
-- ext4 without a journal does not give out the number of an inode again for five minutes, and looks at each of those
-  whenever it makes one: after a large tree was removed (by tests, by a run before) a new file takes up to four times
-  as long.
+- A virtual machine gets each page of memory at its first use, which costs as much as a small system call. On a machine
+  that has just started, the contestant that writes most new files would pay for it; on an older one, none would.
+- ext4 without a journal reuses an inode number only after five minutes, and examines all recently freed ones whenever
+  it creates a file. After a large tree was removed (by tests, by an earlier run), a new file takes up to four times as
+  long.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import time
 from bench.machine import mount, tell
 
 _PAGE = 4096
-_LEFT_BYTES = 2 << 30  # of free memory, for everybody else
+_LEFT_BYTES = 2 << 30  # of free memory that stays untouched, for other processes
 _MOST_BYTES = 12 << 30
-FORGOTTEN_S = 360.0  # after which ext4 has forgotten what was deleted
+FORGOTTEN_S = 360.0  # after this time ext4 no longer examines deleted inodes
 
 
 def touch_memory() -> None:
-    """Free memory, once, up to what a run needs."""
+    """Touch free memory once, up to what a run needs."""
     size = min(_free_bytes() - _LEFT_BYTES, _MOST_BYTES) // _PAGE * _PAGE
     if size <= 0:
         return
@@ -35,7 +34,7 @@ def touch_memory() -> None:
 
 
 def wait_for_inodes(folder: str, since_s: float) -> None:
-    """Until nothing that was deleted before `since_s` (of time.monotonic) is in the way; only where it would be."""
+    """Wait until files deleted before `since_s` (of time.monotonic) slow nothing down, on filesystems where they do."""
     left_s = since_s + FORGOTTEN_S - time.monotonic()
     if left_s > 0 and _remembers_deleted(folder):
         tell(f"ext4 without a journal: waiting {left_s:.0f} s, until it has forgotten what was deleted before this run")

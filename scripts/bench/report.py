@@ -1,4 +1,4 @@
-"""The report: the table on the terminal, docs/benchmarks.md, and its chart. What the figures mean lives in results."""
+"""Write the report: the table on the terminal, docs/benchmarks.md, and its chart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def of(found: Entry | None, base: Entry | None) -> str:
-    """A ratio of end-to-end medians."""
+    """Return a ratio of end-to-end medians."""
     if found is None or base is None or found.end_to_end is None or base.end_to_end is None:
         return "-"
     return f"{found.end_to_end.median / base.end_to_end.median:.2f}"
@@ -105,7 +105,7 @@ def _facts(results: Results) -> Iterable[list[str]]:
         yield ["an idle worker", f"{told['cpu_ms_in_60_s']:.1f} ms CPU in 60 s{scaled}, {told['rss_mb']:.1f} MB"]
     if "house" in own:
         told = own["house"]
-        memory = told.get("pss_mb") or told["rss_mb"]  # as runs before had it, with shared pages in each
+        memory = told.get("pss_mb") or told["rss_mb"]  # earlier runs counted shared pages in each process
         yield [
             f"manager, watchdog and 2 workers x 6 roles, idle ({told['processes']:.0f} processes)",
             f"{told['cpu_percent']:.2f} % of a core together, over {told['seconds']:.0f} s; {memory:.0f} MB",
@@ -281,7 +281,8 @@ _TEXT, _FARRO, _FLOOR, _PEER = "#7d8590", "#2f81f7", "#a371f7", "#8b949e"  # rea
 
 
 def chart(results: Results) -> str:
-    """Horizontal bars of the end-to-end medians, a thin line for the spread; one block a class, one scale a block."""
+    """Draw the end-to-end medians as horizontal bars with a thin line for the spread: a block with its own scale for
+    each class."""
     parts: list[str] = []
     y = 8
     for durability, title in TITLES.items():

@@ -1,4 +1,4 @@
-"""What was measured, summed up, and the bars that farro must clear. Measuring and writing live elsewhere."""
+"""Sum up the measurements, and check the bars that farro must clear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_OF_SHORT_BACKLOG = 0.8
 PICKUP_MS = 3.0
 IDLE_MS = 10.0
 RSS_MB = 60.0
-HOUSE_PERCENT = 1.0  # of a core, all processes of a root of SPEC-1 together, with nothing to do
+HOUSE_PERCENT = 1.0  # of a core: all idle processes of a SPEC-1 root together
 HOUSE_MB = 400.0
 LIGHT_COMMAND, COMMAND = 3.0, 15.0
 PIPED_OF_PLAIN = 1.3
@@ -46,7 +46,7 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank."""
+    """Return the percentile by nearest rank."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -106,12 +106,12 @@ class Results:
     own: dict[str, Any] = field(default_factory=dict)
 
     def find(self, kind: str, durability: str) -> Entry | None:
-        """The floor, or farro as it ships: on files, on Redis (`shared`) or behind agq."""
+        """Return the floor, or farro as it ships: on files, on Redis (`shared`) or behind agq."""
         return next((e for e in self.entries if (e.kind, e.durability, e.main) == (kind, durability, True)), None)
 
     def implausible(self) -> list[str]:
-        """Who was faster end to end than at enqueueing alone. The same calls with workers beside them cannot be: the
-        machine was not the same in the two phases, and the figures tell of its neighbours."""
+        """Return the contestants that were faster end to end than at enqueueing alone. That is impossible on a steady
+        machine, so its load changed between the two phases."""
         return [
             e.name
             for e in self.entries
@@ -144,7 +144,8 @@ def bars(results: Results) -> list[Bar]:
 
 
 def _shared(results: Results) -> list[Bar]:
-    """Across machines: the Redis store, and agq in front of files, each beside the peers on Redis that acknowledge."""
+    """Return the bars across machines: the Redis store, and agq in front of files, each against the peers on Redis that
+    acknowledge."""
     found: list[Bar] = []
     for mine in results.entries:
         for peer in results.entries:
@@ -159,7 +160,7 @@ def _shared(results: Results) -> list[Bar]:
 def _ahead(mine: Entry, peer: Entry) -> list[Bar]:
     pairs = (
         ("end to end", mine.end_to_end, peer.end_to_end),
-        ("pickup p50", peer.pickup_p50_ms, mine.pickup_p50_ms),  # the smaller is ahead
+        ("pickup p50", peer.pickup_p50_ms, mine.pickup_p50_ms),  # the smaller value is better
     )
     return [
         _bar(
@@ -195,7 +196,7 @@ def _throughput(results: Results) -> list[Bar]:
 
 
 def must_beat(peer: Entry, durability: str) -> bool:
-    """Peers as they ship. `process`: all on files or SQLite; `power`: all that are power-safe and acknowledge."""
+    """Return peers as they ship. `process`: all on files or SQLite; `power`: the power-safe ones that acknowledge."""
     if peer.kind in ("farro", "shared", "agq", "floor") or not peer.as_shipped:
         return False
     if durability == "process":
@@ -300,7 +301,7 @@ def _bar(
     if found is None:
         return Bar(what=what, wanted=wanted, found="not measured", held=None)
     better = found > limit if least else found < limit
-    digits = 2 if abs(found / limit - 1) > 0.01 else 4  # "1.30, wanted 1.3: missed" helps nobody
+    digits = 2 if abs(found / limit - 1) > 0.01 else 4  # "1.30, wanted 1.3: missed" would confuse a reader
     return Bar(
         what=what, wanted=wanted, found=f"{found:.{digits}f}{unit}", held=better or (found == limit and not strict)
     )

@@ -1,8 +1,8 @@
-"""One contestant's turn in a round: enqueue, drain, pickups, end to end. Who they are lives in contestants.
+"""Run one contestant's turn in a round: enqueue, drain, pickups, end to end.
 
 1. A producer enqueues all jobs, one by one; no worker runs: the enqueue rate.
 2. Two workers start and drain them. The rate is taken between the first and the last tenth of the jobs, so that neither
-   their start nor the last one's lonely end counts.
+   their start nor the time when only one still works counts.
 3. The workers are idle: one job at a time, from the start of the enqueue call to the start of the job.
 4. The same workers, idle and warm, get as many jobs again from one producer: from the first call to the last job done.
    For farro and the floor that is the last folder in completed; for peers the start of the last job, which is kinder.
@@ -29,12 +29,12 @@ LONGEST_TICK_NS = 10_000_000
 
 
 class Broken(Exception):
-    """The contestant did not do its jobs; the message says what happened."""
+    """Report that a contestant did not do its jobs; the message says what happened."""
 
 
 @dataclass(kw_only=True)
 class Sample:
-    """What one turn measured."""
+    """The measurements of one turn."""
 
     enqueue_per_s: float
     drain_per_s: float
@@ -44,7 +44,7 @@ class Sample:
 
 @dataclass(kw_only=True)
 class Stand:
-    """Where and with what one contestant runs."""
+    """The folders and the environment of one contestant."""
 
     contestant: Contestant
     home: str
@@ -56,7 +56,7 @@ class Stand:
         return self.env["BENCH_TALLY"]
 
     def drive(self, *arguments: object, limit_s: float = PHASE_LIMIT_S) -> dict[str, Any]:
-        """Run the producer; its answer."""
+        """Run the producer and return its answer."""
         command = [self.contestant.python, "-m", self.contestant.module, *map(str, arguments)]
         try:
             done = subprocess.run(
@@ -72,7 +72,7 @@ class Stand:
 
 @contextlib.contextmanager
 def stand(contestant: Contestant, scratch: Scratch, redis: str | None) -> Iterator[Stand]:
-    """A fresh home for a contestant, with its Redis server when it has one."""
+    """Make a new home for a contestant, with a Redis server if it needs one."""
     home, memory = scratch.fresh()
     env = {
         **os.environ,
@@ -93,12 +93,12 @@ def stand(contestant: Contestant, scratch: Scratch, redis: str | None) -> Iterat
         if contestant.kind == "agq":
             env["BENCH_AGQ"] = running.enter_context(machine.agq(home, env))
             env["FARRO_STORE"] = f"agq://{env['BENCH_AGQ']}"
-        os.sync()  # what the one before left dirty is not this one's burden
+        os.sync()  # write the previous contestant's dirty pages first
         yield Stand(contestant=contestant, home=home, memory=memory, env=env)
 
 
 def make_farro_root(home: str, durability: str, store: str = "files") -> None:
-    """As `farro init` makes it, with the no-op tool, the durability and the store."""
+    """Make a root with `farro init`, and configure the no-op tool, the durability and the store."""
     subprocess.run([FARRO, "init", "--root", home], check=True, capture_output=True)
     path = os.path.join(home, "agents-config.json")
     with open(path, encoding="utf-8") as file:
@@ -142,7 +142,7 @@ def take_turn(place: Stand, jobs: int, pickups: int) -> Sample:
 
 @contextlib.contextmanager
 def workers(place: Stand) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The contestant's worker processes; ended afterwards, with all that they started."""
+    """Run the contestant's worker processes, and end them afterwards with all that they started."""
     running: list[subprocess.Popen[bytes]] = []
     try:
         for number, command in enumerate(place.contestant.workers(place.home)):
@@ -164,7 +164,7 @@ def workers(place: Stand) -> Iterator[list[subprocess.Popen[bytes]]]:
             process.send_signal(signal.SIGTERM)
         for process in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=3)  # all is measured; some wait for their last poll
+                process.wait(timeout=3)  # everything is measured; some workers still wait in their last poll
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the session that we made for it
             process.wait()
@@ -177,7 +177,7 @@ def log_of(place: Stand, number: int) -> str:
 def wait_until_done(
     place: Stand, jobs: int, running: list[subprocess.Popen[bytes]], limit_s: float = PHASE_LIMIT_S
 ) -> int:
-    """When so many jobs were done in all (CLOCK_MONOTONIC, ns); Broken when they are not, or a worker ended."""
+    """Return when so many jobs were done in all (CLOCK_MONOTONIC, ns). Broken: they were not, or a worker ended."""
     deadline = time.monotonic() + limit_s
     done = os.path.join(place.home, place.contestant.done) if place.contestant.done else None
     while gear.ran(place.tally) < jobs or (done is not None and entries(done) < jobs):
@@ -197,14 +197,14 @@ def entries(folder: str) -> int:
 
 
 def last_entry_ns(folder: str) -> int:
-    """When the last entry came into a folder (CLOCK_MONOTONIC, ns): by the folder's own time, for the producer's
-    process has to end before anybody here looks. That is one of the kernel's ticks, of which the longest is added."""
+    """Return when the last entry came into a folder (CLOCK_MONOTONIC, ns), from the folder's modification time, because
+    this runs only after the producer has ended. That time is as coarse as a kernel tick; the longest tick is added."""
     now_ns = time.monotonic_ns()
     return min(now_ns, os.stat(folder).st_mtime_ns + LONGEST_TICK_NS - time.time_ns() + now_ns)
 
 
 def check_count(place: Stand, jobs: int) -> None:
-    """At most once is enough for a no-op that nobody killed: more runs than jobs is a broken measurement."""
+    """Check that no job ran twice: no worker was killed, so more runs than jobs mean a broken measurement."""
     if (found := gear.ran(place.tally)) != jobs:
         raise Broken(f"{found} runs of {jobs} jobs")
 
@@ -214,7 +214,7 @@ def last_start_ns(tally: str) -> int:
 
 
 def steady_rate(tally: str, first: int, jobs: int) -> float:
-    """Jobs a second between the first and the last tenth."""
+    """Return jobs per second between the first and the last tenth."""
     starts = sorted(start_ns for start_ns, _ in gear.records(tally, first)[:jobs])
     low, high = jobs // 10, jobs - 1 - jobs // 10
     return per_second(high - low, starts[low], starts[high])

@@ -1,6 +1,6 @@
-"""The rows of swarms: start of many components, status of many more, and items through a pipeline, each on both buses.
+"""Measure swarms on both buses: the start of many components, the status of many more, and items through a pipeline.
 
-What is measured lives in drive_swarm and drive_pipeline; this runs them in turn, with a RabbitMQ of our own.
+It runs drive_swarm and drive_pipeline in turn, with its own RabbitMQ.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bench.places import PYTHON, SCRIPTS, Scratch
 from bench.rounds import Broken, last_line
 
 LIMIT_S = 300.0
-_PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # not Debian's wrapper, which wants to be its own user
+_PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # not Debian's wrapper, which switches to another user
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
     components: int = 50
     starts: int = 3
-    told: int = 500  # components that only tell their status
+    told: int = 500  # components that only send their status
     told_s: float = 20.0
     items: int = 10_000
     turns: int = 5
@@ -40,7 +40,7 @@ QUICK = Size(components=10, starts=1, told=100, told_s=3.0, items=1000, turns=1)
 
 
 def measure(scratch: Scratch, size: Size) -> dict[str, Any]:
-    """Missing: there is no RabbitMQ."""
+    """Measure all rows. Missing: there is no RabbitMQ."""
     with contextlib.ExitStack() as running:
         home, _ = scratch.fresh()
         address = running.enter_context(rabbit(home))
@@ -57,8 +57,8 @@ def measure(scratch: Scratch, size: Size) -> dict[str, Any]:
 
 
 def _start(scratch: Scratch, size: Size) -> dict[str, float]:
-    """Medians over rounds in which each has its turn. CPU is what is judged: seconds of a start on a machine that
-    others use too tell of the others."""
+    """Return medians over rounds in which each has its turn. The bar is on CPU: on a shared machine, the seconds of a
+    start depend on its other users."""
     bare, swarm = [], []
     for _ in range(size.starts):
         bare.append(_drive(scratch, "files", "", "drive_swarm", "start", "bare", size.components))
@@ -112,7 +112,7 @@ def _drive(scratch: Scratch, bus: str, address: str, module: str, *arguments: ob
 
 @contextlib.contextmanager
 def rabbit(folder: str) -> Iterator[str]:
-    """A RabbitMQ with a node name, ports, a home and an epmd of its own; its address. All of it ends afterwards."""
+    """Run a RabbitMQ with its own node name, ports, home and epmd; yield its address, and end all of it afterwards."""
     if shutil.which(_PROGRAM) is None or shutil.which("epmd") is None:
         raise Missing("no rabbitmq-server here; scripts/packages.sh installs it")
     port, mapper, distribution = _free_ports(3)
@@ -134,7 +134,7 @@ def rabbit(folder: str) -> Iterator[str]:
         "ERL_EPMD_ADDRESS": "127.0.0.1",
     }
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    # An epmd that is our own child: the one that the server would start leaves its group, and stays.
+    # Start epmd as our own child: one that the server starts would leave its group and stay.
     names = subprocess.Popen(["epmd"], env=env, **quiet)  # type: ignore[call-overload]
     server = subprocess.Popen([_PROGRAM], env=env, start_new_session=True, **quiet)  # type: ignore[call-overload]
     try:
@@ -161,7 +161,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _speaks(port: int) -> bool:
-    """AMQP: it says so in answer to a header of another version."""
+    """Return whether the port speaks AMQP: then it answers a header of another version."""
     try:
         with socket.create_connection(("127.0.0.1", port), 5) as line:
             line.sendall(b"AMQP\x00\x00\x00\x00")

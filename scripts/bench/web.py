@@ -1,7 +1,4 @@
-"""The rows of the HTTP front: lists of very many jobs while a hundred look on, how soon an event comes, what it costs.
-
-What is served lives in farro.web; the rows are judged in results.
-"""
+"""Measure the HTTP API: lists of very many jobs with a hundred viewers, the delay of an event, and the cost."""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ def _summed(found: dict[str, Any]) -> dict[str, float]:
 
 
 def _event_ms(front: Front, place: Any) -> float:
-    """From the moment when the enqueue was acknowledged to the event's arrival; both clocks are this machine's."""
+    """Measure from the acknowledgement of the enqueue to the arrival of the event; both clocks are this machine's."""
     with contextlib.closing(front.viewer()) as viewer, ThreadPoolExecutor(1) as listener:
         _until(viewer, b"event: hello")
         arrived = listener.submit(_arrival_ns, viewer)  # beside it: the driver ends some time after it was answered
@@ -98,7 +95,7 @@ def _until(viewer: http.client.HTTPResponse, start: bytes) -> None:
 
 
 def _drained(scratch: Scratch, jobs: int, beside: bool) -> float:
-    """Jobs a second, between the first and the last tenth."""
+    """Return jobs per second between the first and the last tenth."""
     with stand(contestants.farro("process"), scratch, None) as place, contextlib.ExitStack() as running:
         place.drive("many", jobs)
         os.sync()
@@ -112,7 +109,7 @@ def _drained(scratch: Scratch, jobs: int, beside: bool) -> float:
 
 
 class Front:
-    """A `farro web`, asked over one connection as a page does."""
+    """A `farro web`, queried over one connection as a page does."""
 
     def __init__(self, home: str, port: int, process: subprocess.Popen[bytes]) -> None:
         self._home = home
@@ -125,7 +122,7 @@ class Front:
             return {"Authorization": f"Bearer {file.read().strip()}"}
 
     def ready(self, limit_s: float) -> float:
-        """Seconds until all jobs are counted."""
+        """Return the seconds until all jobs are counted."""
         start = time.monotonic()
         while time.monotonic() < start + limit_s:
             with contextlib.suppress(OSError):
