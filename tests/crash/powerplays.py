@@ -165,7 +165,7 @@ class Play:
         return told
 
     def _work(self, claim: Claim, files: Sequence[str]) -> None:
-        """Write the output of an attempt's steps through the seam, so that the model records it. It is not synced here."""
+        """Write the output of an attempt's steps through the seam, so that the model records it. Nothing is synced."""
         for name in files:
             parts = name.split("/")[:-1]
             for depth in range(1, len(parts) + 1):
