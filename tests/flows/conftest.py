@@ -1,3 +1,3 @@
-"""A fresh root with the program in it; whatever a test started is ended after it."""
+"""Make a fresh root for each test; end every process that the test started."""
 
 from flows.roots import empty, farro, fresh_root  # noqa: F401 - fixtures

@@ -1,7 +1,4 @@
-"""The installed `farro`, as a person uses it: commands and daemons as processes, and a look at what they leave.
-
-The fixtures are in conftest.py.
-"""
+"""Run the installed `farro` as a user does: commands and daemons as processes, with access to the files they leave."""
 
 from __future__ import annotations
 
@@ -27,13 +24,13 @@ from support import need
 FARRO = os.path.join(os.path.dirname(sys.executable), "farro")
 if "FARRO_BRANCHES" in os.environ:
     FARRO = measured.command(os.environ["FARRO_BRANCHES"])
-HOME = "TEST_FLOW_HOME"  # every process that a test starts, and all of theirs, can be found by it
-PATIENCE_S = 60.0  # for what happens at once on a quiet machine; never asserted, only waited for
+HOME = "TEST_FLOW_HOME"  # marks every process that a test starts, with its children
+PATIENCE_S = 60.0  # a limit for waiting, never asserted: a quiet machine needs far less
 
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """A command that ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -57,11 +54,11 @@ class Daemon:
         return self.process.pid
 
     def started(self) -> Daemon:
-        """Wait until it says that it has started: an interpreter that is still starting dies of a signal."""
+        """Wait until it logs that it has started. Before that, a signal would kill the interpreter."""
         assert self.process.stdout is not None
         said = line = b""
-        # Byte by byte: what a buffered reader takes beyond the line is lost to whoever reads the rest by descriptor. A
-        # worker whose queue is not empty may say what it has claimed first.
+        # Read byte by byte: a buffered reader would take more than the line, and a later reader of the descriptor would
+        # miss it. A worker with a filled queue may log a claim first.
         while not (line.endswith(b"\n") and b" started" in line):
             line = b"" if line.endswith(b"\n") else line
             piece = os.read(self.process.stdout.fileno(), 1)
@@ -73,7 +70,7 @@ class Daemon:
         self.process.send_signal(number)
 
     def end(self, number: int = signal.SIGTERM) -> Done:
-        """Signal it, and wait for its end."""
+        """Send the signal, and wait for the end of the process."""
         self.send(number)
         return self.ended()
 
@@ -82,7 +79,7 @@ class Daemon:
         return Done(code=self.process.returncode, out=out, err=err)
 
     def kill(self) -> None:
-        """SIGKILL: what a crash is."""
+        """Send SIGKILL, as a crash would end it."""
         self.process.kill()
         self.process.communicate()
 
@@ -97,7 +94,7 @@ class Daemon:
 
 @functools.cache
 def ready() -> Original:
-    """One for all tests of this process."""
+    """Return the prepared process, one for all tests of this process."""
     measuring = [os.environ["FARRO_BRANCHES"]] if "FARRO_BRANCHES" in os.environ else []
     script = str(Path(__file__).with_name("ready.py"))
     made = Original(script, *measuring, env=_ready_env(), python=interpreter(FARRO))
@@ -106,8 +103,11 @@ def ready() -> Original:
 
 
 def interpreter(program: str) -> str:
-    """By the name that stands in this script's first line. A daemon is started with the interpreter of its command, and
-    python3 is another plan of it than python, which the tests themselves may be started with."""
+    """Return the interpreter named in the first line of the script.
+
+    A daemon is started with the interpreter of its command. The tests may run under another name of it (python instead
+    of python3), and the command lines would then differ.
+    """
     with open(program, "rb") as file:
         line = os.fsdecode(file.readline()).strip()
     return line[2:] if line.startswith("#!/") and os.access(line[2:], os.X_OK) else sys.executable
@@ -119,7 +119,7 @@ def _ready_env() -> dict[str, str]:
 
 
 def _at_start(name: str) -> bool:
-    """Whether an interpreter looks at this variable before it runs anything."""
+    """Return whether the interpreter reads this variable while it starts."""
     return name.startswith(("PYTHON", "LC_", "LANG", "TZ"))
 
 
@@ -127,7 +127,7 @@ _one = threading.Lock()
 
 
 def copied(args: Sequence[str], cwd: str, env: Mapping[str, str], source: bytes) -> Done | None:
-    """The command in a copy of a process that has imported it; None where that one is busy."""
+    """Run the command in a fork of a process that has imported it; return None while that process is busy."""
     if not _one.acquire(blocking=False):
         return None
     try:
@@ -149,9 +149,9 @@ def copied(args: Sequence[str], cwd: str, env: Mapping[str, str], source: bytes)
             if code is None:
                 ready().kill(pid)
             for reader in readers:
-                reader.join(PATIENCE_S)  # to the end: what it left running must not hold them
-                assert not reader.is_alive(), f"somebody holds the streams of farro {' '.join(args)}"
-        assert code is not None, f"no end of farro {' '.join(args)}"
+                reader.join(PATIENCE_S)  # no process that the command left may hold the streams
+                assert not reader.is_alive(), f"a process still holds the streams of farro {' '.join(args)}"
+        assert code is not None, f"farro did not end: farro {' '.join(args)}"
         return Done(code=code, out=said["out"].decode(), err=said["err"].decode())
     finally:
         _one.release()
@@ -163,14 +163,14 @@ def _feed(stdin: BinaryIO, source: bytes) -> None:
 
 
 class Program:
-    """farro in one folder. `run` waits for a command, `start` leaves a daemon running until the test is over."""
+    """Use farro in one folder: `run` waits for a command, `start` leaves a daemon running until the test ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.daemons: list[Daemon] = []
         self.env = _ready_env()
         self.env[HOME] = str(path)
-        self.env["XDG_STATE_HOME"] = str(path / ".state")  # never the root of whoever runs the tests
+        self.env["XDG_STATE_HOME"] = str(path / ".state")  # never the personal root of the user who runs the tests
 
     def run(
         self,
@@ -181,7 +181,7 @@ class Program:
         prefix: Sequence[str] = (),
         code: int | None = None,
     ) -> Done:
-        """Run a command in a process of its own; with `code`, it must end with that exit code."""
+        """Run a command in its own process; with `code`, require that exit code."""
         whole = {**self.env, **(env or {})}
         source = (stdin.encode() if isinstance(stdin, str) else stdin) or b""
         anew = prefix or any(value != _ready_env().get(name) for name, value in whole.items() if _at_start(name))
@@ -201,13 +201,13 @@ class Program:
         return told
 
     def call(self, *args: str, stdin: bytes | str = b"", code: int | None = None) -> Done:
-        """The same inside this process: all of the program but the start of an interpreter, for suites of hundreds."""
+        """Run a command inside this process, which saves the start of an interpreter."""
         from farro.cli.main import run
 
         source = stdin.encode() if isinstance(stdin, str) else stdin
         out, err = _text(b""), _text(b"")
         before, sys.stdin = sys.stdin, _text(source)
-        # What a daemon makes of signals would stay, and be inherited by every process that is started after it.
+        # Restore the handlers that a daemon sets: every process started later would inherit them.
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with contextlib.chdir(self.path), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -229,7 +229,7 @@ class Program:
         return self.call("enqueue", "-", *args, stdin=json.dumps(plan), code=0).out.strip()
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """The job as `farro show --json` tells it."""
+        """Return the job as `farro show --json` prints it."""
         told: dict[str, Any] = self.call("show", job_id, "--json", code=0).json
         return told
 
@@ -240,11 +240,11 @@ class Program:
         return self.path / self.job(job_id)["place"] / job_id
 
     def worked(self, *args: str) -> Done:
-        """Work until nothing is left."""
+        """Run every queued job."""
         return self.run("worker", "--drain", *args, code=0)
 
     def living(self) -> list[int]:
-        """Every process that this test started, or that one of those did, and that has not ended."""
+        """Return the ids of all live processes that this test started, with their children."""
         return _carrying(f"{HOME}={self.path}")
 
     def clean_up(self) -> None:
@@ -265,7 +265,7 @@ def _said(stream: io.TextIOWrapper) -> str:
 
 
 def steps(*commands: Sequence[str], **plan: Any) -> dict[str, Any]:
-    """A plan of these commands, one step each."""
+    """Build a plan of these commands, one step each."""
     numbered = [
         {"step_number": number, "command": command[0], "args": list(command[1:])}
         for number, command in enumerate(commands, start=1)
@@ -278,18 +278,18 @@ def shell(script: str, **plan: Any) -> dict[str, Any]:
 
 
 def endless(started: str = "started", **plan: Any) -> dict[str, Any]:
-    """A step that says that it runs, leaves a second process in a session of its own, and never ends."""
+    """Build a step that touches a file, starts a second process in its own session, and never ends."""
     return shell(f"setsid sleep 100000 & touch {started}; exec sleep 100000", **plan)
 
 
 def once_endless(**plan: Any) -> dict[str, Any]:
-    """Endless in its first attempt; in a later one done at once."""
+    """Build a step that never ends in its first attempt, and ends at once in a later one."""
     script = "if mkdir once 2>/dev/null; then setsid sleep 100000 & touch started; exec sleep 100000; fi; echo again"
     return shell(script, **plan)
 
 
 def listing(root: Path) -> dict[str, bytes | str]:
-    """Everything below, hidden folders included: files with their bytes, links with their targets."""
+    """Return everything below, with hidden folders: files with their bytes, links with their targets."""
     found: dict[str, bytes | str] = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
@@ -303,7 +303,7 @@ def listing(root: Path) -> dict[str, bytes | str]:
 
 
 def marked(root: Path) -> list[int]:
-    """Processes of this root's jobs: every step carries FARRO_ROOT in its environment."""
+    """Return the processes of this root's jobs, which have FARRO_ROOT in their environment."""
     return _carrying(f"FARRO_ROOT={root}")
 
 
@@ -319,7 +319,7 @@ def _environs() -> Iterator[tuple[int, bytes]]:
 
 
 def unprivileged() -> list[str]:
-    """A prefix that makes file permissions count, also for root."""
+    """Return a command prefix under which file permissions apply to root too."""
     if os.geteuid() != 0:
         return []
     return [need("setpriv", "root is refused nothing"), "--bounding-set", "-dac_override,-dac_read_search"]

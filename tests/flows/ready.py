@@ -1,7 +1,7 @@
-"""A `farro` that has imported its commands and waits to be told which one it is: `ready.py FD [FOLDER]`.
+"""Import the commands of `farro`, then wait for the command line to run: `ready.py FD [FOLDER]`.
 
-Started by program.py for commands that a test waits for. What a start of the interpreter does is tested by daemons,
-which are started anew, and where it matters (test_start, test_first_use, test_smoke, test_demo).
+program.py starts it for commands that a test waits for. The start of the interpreter is tested by the daemons, which
+are always started anew, and by test_start, test_first_use, test_smoke and test_demo.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import json  # noqa: E402
 from farro.__main__ import main  # noqa: E402
 from farro.cli.main import COMMANDS  # noqa: E402
 
-# What commands import only when they come to it.
+# Modules that commands import only when they use them.
 LATER = ("app", "queue.follow", "execution.work", "execution.runners.inline", "worker.worker", "worker.drain")
 LATER += ("queue.foreground", "store.files.views", "store.files.prune", "worker.watchdog", "worker.process_runtime")
 for module in sorted({place.partition(":")[0] for place in COMMANDS.values()} | {f"farro.{name}" for name in LATER}):
@@ -40,5 +40,5 @@ try:
     main()
 finally:
     if write is not None:
-        with contextlib.suppress(OSError):  # a test took away what it needs for that
+        with contextlib.suppress(OSError):  # a test may have removed the folder
             write()

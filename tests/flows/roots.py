@@ -1,6 +1,6 @@
-"""Fixtures: a fresh root with the program in it. Suites import those that they need into their conftest.
+"""Fixtures: a fresh root with the program in it. Each suite imports those that it needs into its conftest.
 
-Whatever a test started is ended after it.
+After a test, every process that it started is ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flows.program import Program
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Program]:
-    """farro in an empty folder."""
+    """Run farro in an empty folder."""
     program = Program(tmp_path)
     yield program
     program.clean_up()
@@ -24,7 +24,7 @@ def empty(tmp_path: Path) -> Iterator[Program]:
 
 @pytest.fixture(scope="session")
 def fresh_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `farro init` makes, made once."""
+    """Make the files of `farro init` once."""
     path = tmp_path_factory.mktemp("fresh")
     Program(path).run("init", code=0)
     return path
@@ -32,6 +32,6 @@ def fresh_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def farro(empty: Program, fresh_root: Path) -> Program:
-    """farro in a root of its own."""
+    """Run farro in its own root."""
     shutil.copytree(fresh_root, empty.path, dirs_exist_ok=True)
     return empty

@@ -1,4 +1,4 @@
-"""Agent work from outside: `farro init` for agents, `farro enqueue --prompt-json`, every mistake and its message."""
+"""Jobs for agents on the command line: `farro init`, `farro enqueue --prompt-json`, and the messages of mistakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROVIDERS: dict[str, Any] = {"local": {"kind": "cli", "command": ["ask"]}}
 
 @pytest.fixture
 def agents(farro: Program) -> Program:
-    """A root whose config is made for agents."""
+    """Make a root with a config for agents."""
     path = farro.path / "agents-config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "providers": PROVIDERS}))
     return farro
@@ -142,7 +142,7 @@ def test_init_adds_missing_lines_to_an_older_gitignore_unless_it_was_edited(empt
     ignored.write_text(f"*.pyc\n\n{before}*.o\n")
     assert ".gitignore" in empty.call("init", code=0).out
     assert ignored.read_text() == f"*.pyc\n\n{root._IGNORED}*.o\n"
-    ignored.write_text(before.rstrip())  # an editor that leaves no end of line
+    ignored.write_text(before.rstrip())  # as an editor that writes no final newline
     assert root.renew_ignored(str(empty.path)) == [".gitignore"]
     assert ignored.read_text() == root._IGNORED
     for own in (before.replace("/logs/\n", ""), root._IGNORED.replace("/swarms/\n", ""), "*.pyc\n"):

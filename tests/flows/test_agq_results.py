@@ -1,4 +1,4 @@
-"""What a worker over agq posts: no more than agq takes, whatever its steps said."""
+"""A worker posts no larger result than agq accepts, however much its steps printed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def said(text: str, steps: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("char", ["x", "\0", "\\", "\N{GRINNING FACE}"])
 def test_output_of_many_steps_is_cut_to_the_limit_of_agq(char: str) -> None:
-    """A tar on stdout is mostly NUL, and each is six characters in JSON: such a result was refused for ever."""
+    """A tar on stdout is mostly NUL bytes, each six characters in JSON; such a result was once refused for ever."""
     outcome = Succeeded(report=Report(result=said(char * (256 << 10), 20), markdown=""))
     text = results.document("a", "/nowhere", outcome, inline_bytes=256 << 10)
     assert len(text) <= RESULT_BYTES

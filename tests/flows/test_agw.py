@@ -1,7 +1,8 @@
-"""`agw --store agq://…`: workers that reach their queue over RESP. A real `farro agq`, real workers, redis-py as the
-planner; what lies between them can be cut.
+"""`agw --store agq://…`: workers that reach their queue over RESP.
 
-What agq understands lives in tests/resp; the storm of the Redis store lives in tests/storm.
+The tests use a real `farro agq`, real workers, and redis-py as the planner. The connection between them can be cut.
+
+tests/resp covers the commands of agq, tests/storm the Redis store under load.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MEMO = {
 
 
 class Queue:
-    """`farro agq` in a root, and who talks to it."""
+    """Run `farro agq` in a root, with a client and workers."""
 
     def __init__(self, farro: Program) -> None:
         import redis
@@ -72,7 +73,7 @@ class Queue:
         return self.farro.start("agq", "--bind", f"127.0.0.1:{self.port}", "--json").started()
 
     def work(self, name: str, *more: str, port: int | None = None) -> Daemon:
-        """An `agw` in a root of its own, as on a machine of its own."""
+        """Run an `agw` in its own root, as on another machine."""
         home = self.machine(name)
         home.mkdir(exist_ok=True)
         env = {**self.farro.env, "XDG_STATE_HOME": str(home / "state")}
@@ -82,7 +83,7 @@ class Queue:
         return worker
 
     def machine(self, name: str) -> Path:
-        """Outside of the root: nothing leads from one to the other but the port."""
+        """Return a folder outside of the root: only the port connects them."""
         return self.farro.path.parent / f"{self.farro.path.name}-{name}"
 
     def push(self, job: dict[str, Any]) -> str:
@@ -124,7 +125,7 @@ def shell(job_id: str, script: str) -> dict[str, Any]:
 
 
 def waits_for(job_id: str, folder: Path) -> dict[str, Any]:
-    """A job that says that it began, and ends when it may."""
+    """Queue a job that notes its start, and ends when the test allows it."""
     script = (
         f'echo "$FARRO_CLAIM" >> {folder}/{job_id}-began; while [ ! -e {folder}/go ]; do sleep 0.05; done; echo done'
     )
@@ -137,7 +138,7 @@ def began(folder: Path, job_id: str) -> list[str]:
     return []
 
 
-# --- the way of a job ----------------------------------------------------------------------------------------------
+# --- a job from planner to worker ------------------------------------------------------------------------------------
 
 
 def test_example_of_the_memo_runs_from_planner_to_worker_and_back(queue: Queue) -> None:
@@ -176,12 +177,12 @@ def test_draining_worker_stops_when_the_queue_is_empty(queue: Queue) -> None:
     assert queue.work("a", "--drain").ended().code == 0
     for job_id in jobs:
         (step,) = queue.result(job_id)["step_results"]
-        assert step["stdout_truncated"] is True  # in the summary; what was posted is whole
+        assert step["stdout_truncated"] is True  # in the summary; the posted output is complete
         assert len(queue.client.get(f"job:{job_id}:stdout")) == len("".join(f"{n}\n" for n in range(1, 40001)))
     assert not list((queue.machine("a") / "state" / "farro" / "jobs" / ".work").iterdir())
 
 
-# --- what goes wrong -----------------------------------------------------------------------------------------------
+# --- failures -----------------------------------------------------------------------------------------------
 
 
 def test_job_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:
@@ -193,7 +194,7 @@ def test_job_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:
     eventually(lambda: len(began(queue.farro.path, "x")) == 2, "nobody took over")
     late = json.dumps({"job_id": job_id, "success": True, "step_results": []})
     with pytest.raises(Exception, match="claim lost"):
-        queue.client.set(f"job:{job_id}:result", late)  # from somebody who does not hold it
+        queue.client.set(f"job:{job_id}:result", late)  # from a worker that does not hold the job
     (queue.farro.path / "go").touch()
     told = queue.result(job_id)
     assert told["success"] is True
@@ -208,7 +209,7 @@ def test_stopping_worker_returns_its_job_to_the_queue_at_once(queue: Queue) -> N
     eventually(lambda: len(began(queue.farro.path, "y")) == 1, "nobody began")
     queue.work("b")
     first.send(signal.SIGTERM)
-    first.send(signal.SIGTERM)  # impatiently
+    first.send(signal.SIGTERM)  # the second signal
     assert first.ended().code == 0
     eventually(lambda: len(began(queue.farro.path, "y")) == 2, "it was not handed back")
     (queue.farro.path / "go").touch()
@@ -238,7 +239,7 @@ def test_worker_posts_its_result_after_a_lost_connection(queue: Queue) -> None:
 
 
 def test_result_is_accepted_once(queue: Queue) -> None:
-    """Its answer is lost: the worker says it again, and goes on with the next job."""
+    """When the reply is lost, the worker posts again and continues with the next job."""
     with Between(queue.port, lose_answer_to=b"JOB.DONE") as between:
         queue.work("a", port=between.port)
         queue.push(shell("r1", "echo one"))
@@ -328,7 +329,7 @@ def test_wrong_address_or_key_is_reported_in_one_line(farro: Program, empty: Pro
 
 
 class Between:
-    """A way to agq that can be cut: all connections at once, or just before the answer to what has these bytes."""
+    """Forward connections to agq; cut all at once, or just before the reply to a request with these bytes."""
 
     def __init__(self, port: int, *, lose_answer_to: bytes | None = None) -> None:
         self._to = port
@@ -384,7 +385,7 @@ class Between:
         source.close()
 
 
-# --- its parts -----------------------------------------------------------------------------------------------------
+# --- addresses and results -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("url", ["agq://", "agq://host", "agq://host:0", "agq://host:99999", "agq://host:x"])

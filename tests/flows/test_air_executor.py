@@ -1,6 +1,6 @@
-"""Air-Executor's face, end to end: named jobs, status, logs, reset, run-task; and what its original got wrong.
+"""The commands of Air-Executor, end to end: named jobs, status, logs, reset, run-task; and the bugs of the original.
 
-Importing a tree of the original's lives in test_air_import.py.
+test_air_import.py covers the import of the original's files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BIN = os.path.dirname(sys.executable)
 
 
 def task(name: str, script: str, *needs: str, **more: Any) -> dict[str, Any]:
-    """A task as Air-Executor writes it."""
+    """Build a task as Air-Executor writes it."""
     return {
         "id": name,
         "job_name": "nightly",
@@ -54,7 +54,7 @@ def states(farro: Program, name: str) -> dict[str, str]:
 
 
 def working(farro: Program, name: str, marker: str) -> Daemon:
-    """A worker that has begun the job."""
+    """Start a worker and wait until it runs the job."""
     worker = farro.start("worker", "--workers", "1")
     eventually(lambda: (farro.path / marker).exists(), f"{name} does not begin")
     return worker
@@ -164,7 +164,7 @@ def test_status_all_lists_every_job(farro: Program) -> None:
 
 
 def test_logs_show_the_output_of_every_task(farro: Program) -> None:
-    """Upstream: logs were empty. What every task said is there, the last 50 lines by default."""
+    """Upstream: logs were empty. Here the output of every task is shown, the last 50 lines by default."""
     create(farro, "nightly", task("a", "seq 100"), task("b", "echo bad >&2; exit 1", "a"))
     waiting = farro.run("logs", "--job", "nightly", code=0)
     assert "has not run yet" in waiting.err
@@ -203,7 +203,7 @@ def test_run_task_ends_every_process_that_the_task_started(farro: Program) -> No
 
 
 def test_task_that_runs_itself_is_refused(farro: Program) -> None:
-    """The seed's own example of a task list holds one."""
+    """The example task list of the seed contains such a task."""
     run = [os.path.join(BIN, "farro"), "run-task", "--job", "nightly", "--task", "a"]
     tasks = [{"id": "a", "command": run[0], "args": run[1:]}]
     farro.call("job", "create", "nightly", "--tasks", "-", stdin=json.dumps(tasks), code=0)
@@ -275,7 +275,7 @@ def test_running_job_is_reset_only_with_force(farro: Program) -> None:
     worker = working(farro, "nightly", "begun")
     refused = farro.call("reset", "--job", "nightly", "--yes", code=3)
     assert "farro kill nightly" in refused.err
-    worker.send(signal.SIGSTOP)  # it must not begin the new one before we have looked
+    worker.send(signal.SIGSTOP)  # it must not claim the new job before the test has looked
     farro.call("reset", "--job", "nightly", "--yes", "--force", code=0)
     assert farro.status(first) == "killed"
     assert status(farro, "nightly")["state"] == "waiting"
@@ -296,7 +296,7 @@ def test_concurrent_resets_make_one_job(farro: Program) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    # The others are told that somebody was faster, or that it waits already.
+    # The other commands report that another reset came first, or that the job waits already.
     assert {told.code for told in done} <= {0, 1}
     assert sum("what it was before" in told.out for told in done) == 1
     assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 2
@@ -318,11 +318,11 @@ def test_stale_job_and_job_of_a_dead_worker_can_be_reset(farro: Program) -> None
         farro.call("kill", name, code=0)
 
 
-# --- what the original got wrong ---------------------------------------------------------------------------------
+# --- bugs of the original ---------------------------------------------------------------------------------
 
 
 def test_an_orphaned_running_task_does_not_complete_its_job(farro: Program) -> None:
-    """Upstream: a task that said running, with no pending ones beside it, completed the job."""
+    """Upstream: a task in state running, with no pending task beside it, completed the job."""
     create(farro, "nightly", task("a", "test -e begun && exit 0; touch begun; sleep 1000"))
     working(farro, "nightly", "begun").kill()
     assert (status(farro, "nightly")["state"], states(farro, "nightly")) == ("waiting", {"a": "pending"})
@@ -335,7 +335,7 @@ def test_an_orphaned_running_task_does_not_complete_its_job(farro: Program) -> N
 
 
 def test_failed_dependency_fails_the_job_instead_of_running_for_ever(farro: Program) -> None:
-    """Upstream: a job whose task waited for a failed one was working for ever."""
+    """Upstream: a job with a task that waited for a failed one stayed running for ever."""
     create(farro, "nightly", task("a", "exit 3"), task("b", "touch ran-b", "a"), task("c", "touch ran-c", "b"))
     farro.worked()
     told = status(farro, "nightly")
@@ -346,7 +346,7 @@ def test_failed_dependency_fails_the_job_instead_of_running_for_ever(farro: Prog
 
 
 def test_status_includes_a_child_task_added_during_a_run(farro: Program) -> None:
-    """Upstream: it was lost. That it runs is shown in test_tasks.py."""
+    """Upstream: it was lost. test_tasks.py shows that it runs."""
     farro.env["PATH"] = f"{BIN}{os.pathsep}{farro.env['PATH']}"
     create(farro, "nightly", task("a", "farro task add --id child -- touch ran-child"))
     farro.worked()
@@ -426,7 +426,7 @@ def test_a_corrupt_job_fails_alone(farro: Program, name: str, kind: str) -> None
     assert [status(farro, job)["state"] for job in ("good", "later")] == ["completed", "completed"]
     told = status(farro, "bad")
     if name == "job.json" and kind in ("garbage", "empty", "truncated", "missing"):
-        # The lifecycle is rebuilt from what was submitted: the job has run, and nothing was guessed.
+        # The lifecycle is rebuilt from the submission: the job has run, and no value was guessed.
         assert (told["state"], (farro.path / "ran-bad").exists()) == ("completed", True)
         return
     assert (told["state"], told["done"]) == ("failed", 0)
@@ -481,7 +481,7 @@ def test_air_executor_offers_these_commands_under_its_own_name(farro: Program) -
 
 
 def test_air_executor_start_and_stop_are_those_of_farro() -> None:
-    """They are looked up by name when they are asked for, so that the alias has what farro has."""
+    """The alias looks them up by name when they are used, so it offers the same commands as farro."""
     import click
 
     from farro.cli.aliases import AIR_EXECUTOR, air_command

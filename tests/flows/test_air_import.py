@@ -1,6 +1,6 @@
-"""`farro import-air`: an Air-Executor's tree becomes named jobs; what was done is not done again.
+"""`farro import-air`: the files of an Air-Executor become named jobs; completed tasks do not run again.
 
-The rules of what is left of a task list are tested in tests/air/test_air.py.
+tests/air/test_air.py covers which tasks of a list remain to be run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flows.program import Program, listing
 
 
 class Air:
-    """An Air-Executor's folder, beside the root."""
+    """Make an Air-Executor folder beside the root."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -62,10 +62,10 @@ def test_import_runs_unfinished_tasks_only(farro: Program, air: Air) -> None:
     before = listing(air.home)
     told = taken(farro)["nightly"]
     assert (told["action"], told["tasks"], told["completed"]) == ("imported", 2, ["a"])
-    assert listing(air.home) == before, "it is never changed"
+    assert listing(air.home) == before, "the original is never changed"
     farro.worked()
     assert farro.status("nightly") == "succeeded"
-    assert sorted(path.name for path in air.home.glob("ran-*")) == ["ran-b", "ran-c"], "where the original ran them"
+    assert sorted(path.name for path in air.home.glob("ran-*")) == ["ran-b", "ran-c"], "run in the original folder"
     prompt = json.loads((farro.folder(told["job_id"]) / "prompt.json").read_text())
     assert prompt["metadata"]["air_executor"]["completed"] == ["a"]
 
@@ -91,7 +91,7 @@ def test_a_dry_run_changes_nothing(farro: Program, air: Air) -> None:
 
 
 def test_orphaned_task_is_not_imported_as_done(farro: Program, air: Air) -> None:
-    """Upstream: a task that said running completed its job when its runner was gone."""
+    """Upstream: a task in state running completed its job when its runner was gone."""
     folder = air.job("nightly", "completed", task("a", "running"))
     (folder / "runner.pid").write_text("999999999\n2025-10-02T10:05:00Z\n")
     told = taken(farro)["nightly"]
@@ -121,7 +121,7 @@ def test_job_with_a_live_runner_is_refused_and_others_are_imported(farro: Progra
 
 
 def test_failed_job_is_reported_and_queued_only_on_request(farro: Program, air: Air) -> None:
-    """Its dependents wait for a failure: upstream they made it work for ever."""
+    """Its dependents wait for a failed task; upstream such a job stayed running for ever."""
     air.job("bad", "working", task("a", "completed"), task("b", "failed", "a", error="boom"), task("c", "pending", "b"))
     air.job("done", "completed", task("a", "completed"))
     air.job("idle", "waiting")

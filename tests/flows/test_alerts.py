@@ -1,4 +1,4 @@
-"""`farro stats --alerts`: the pager triggers of SPEC-1's appendix A, from a root's real data."""
+"""`farro stats --alerts`: the pager triggers of SPEC-1's appendix A, computed from the real data of a root."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_full_queue_raises_an_alert_with_advice_after_half_an_hour(farro: Progra
     (farro.path / "agents-config.json").write_text('{"capacity": {"role_cap": 5}}')
     for number in range(5):
         farro.enqueue(steps(["true"]), "--id", f"j{number}", "--role", "DocWriter")
-    assert not told(farro, 0)["depth DocWriter"]["firing"]  # it has just filled
+    assert not told(farro, 0)["depth DocWriter"]["firing"]  # the queue has only just filled
     log_file = farro.path / "logs" / "audit.log"
     earlier = timestamp(datetime.now(UTC) - timedelta(minutes=40))
     lines = [json.dumps({**json.loads(line), "ts": earlier}) for line in log_file.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The seeds' names: the same commands, under a name that their help and complaints bear."""
+"""Aliases from the seeds: the same commands, whose help and errors show the alias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""logs/audit.log as the installed program leaves it: every transition, codes only, also after kills."""
+"""logs/audit.log as the installed program writes it: every transition, codes only, also after kills."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_audit_log_records_the_last_claim_of_a_killed_worker(farro: Program) -> 
 
 
 def test_job_continues_when_the_audit_log_cannot_be_written(farro: Program) -> None:
-    """Row 28: the job goes on; the error is counted and surfaced."""
+    """Row 28: the job continues; the error is counted and reported."""
     (farro.path / "logs").rmdir()
     (farro.path / "logs").write_text("in the way")
     done = farro.run("enqueue", "-", stdin=json.dumps(steps(("true",))), code=0)

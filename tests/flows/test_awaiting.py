@@ -48,10 +48,10 @@ def test_one_thread_awaits_many_jobs(farro: Program, queue: Queue) -> None:
         with pytest.raises(api.JobFailed, match="exit code 1") as told:
             await bad
         assert told.value.status == "failed"
-        assert await jobs[7] == "7\n"  # it has long ended
+        assert await jobs[7] == "7\n"  # it has already ended
 
     run(main)
-    eventually(lambda: not waiters(), "nobody waits any more")
+    eventually(lambda: not waiters(), "a waiter is left")
 
 
 def test_cancelled_await_leaves_the_job_alone(queue: Queue) -> None:
@@ -61,12 +61,12 @@ def test_cancelled_await_leaves_the_job_alone(queue: Queue) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(job, 0.01)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):  # before it began to look
+            async with asyncio.timeout(0):  # before the first read of the store
                 await job
 
     run(main)
     assert job.status == "queued"
-    eventually(lambda: not waiters(), "nobody waits any more")
+    eventually(lambda: not waiters(), "a waiter is left")
 
 
 def test_awaiting_a_killed_or_removed_job_raises(queue: Queue) -> None:
@@ -97,7 +97,7 @@ def test_closing_the_queue_fails_a_pending_await(farro: Program) -> None:
             await job
 
     run(main)
-    eventually(lambda: not waiters(), "its thread ends")
+    eventually(lambda: not waiters(), "its thread lives on")
 
 
 def test_unreadable_store_raises_in_the_awaiting_code(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_unreadable_store_raises_in_the_awaiting_code(queue: Queue, monkeypatch:
             with pytest.raises(api.StorageTrouble, match="the disk said no"):
                 await job
         job.kill()
-        with pytest.raises(api.JobFailed):  # and the next who waits begins anew
+        with pytest.raises(api.JobFailed):  # the next await reads the store again
             await job
 
     run(main)

@@ -1,4 +1,4 @@
-"""`farro start` and `farro stop` with the installed program: a life in the background, crashes, and repetition."""
+"""`farro start` and `farro stop` with the installed program: daemons in the background, crashes, repeated starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = ["farro-manager", "farro-watchdog", "farro-worker-1", "farro-worker-2"]
 
 @pytest.fixture
 def quick(farro: Program) -> Iterator[Program]:
-    """A root whose keepers look often."""
+    """Make a root whose watchdog and manager check often."""
     settings = {"watchdog": {"every_s": 0.1}, "retry": {"base_s": 0.01, "max_delay_s": 0.05}}
     (farro.path / "agents-config.json").write_text(json.dumps(settings))
     yield farro
@@ -44,11 +44,11 @@ def alive(pid: int) -> bool:
 
 
 def killed(*pids: int) -> None:
-    """And gone: a signal that was sent may still be on its way when the next command looks."""
+    """Kill them and wait for their end: a signal may not be delivered yet when the next command checks."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     for pid in pids:
-        eventually(lambda pid=pid: not alive(pid), "it lives")  # type: ignore[misc]
+        eventually(lambda pid=pid: not alive(pid), "the process lives on")  # type: ignore[misc]
 
 
 def becomes(farro: Program, job_id: str, status: str) -> None:
@@ -93,7 +93,7 @@ def test_second_start_starts_only_the_missing_components(quick: Program) -> None
 
 
 def test_failing_component_is_reported_with_its_last_log_line(quick: Program) -> None:
-    """It lives, as its control plane does, and tries again: what was in its way may go."""
+    """It keeps running and tries again, because the cause may disappear."""
     place = quick.path / "agents/Runner/in-progress"
     place.rmdir()
     place.write_text("in the way")
@@ -127,7 +127,7 @@ def test_graceful_stop_releases_a_running_job(quick: Program) -> None:
 
 
 def test_job_interrupted_by_a_restart_completes_once(quick: Program) -> None:
-    """Everything is killed, those who would start it again among it."""
+    """Kill every daemon, the supervisors included."""
     runner = "process"
     quick.run("start", "--no-web", "--runner", runner, code=0)
     quick.enqueue(once_endless(), "--id", "long")

@@ -1,6 +1,6 @@
-"""Bad input: a message with the place, exit 2, and nothing written, however the plan comes in.
+"""Bad input: a message with the position, exit 2, and nothing written, from every source of a plan.
 
-What each rule of a plan is lives in tests/rules; here the whole way from the file to the refusal is shown.
+tests/rules covers each rule of a plan; these tests cover the way from the file to the refusal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEP = '{"id": "a", "command": "true"}'
 
 @dataclass(frozen=True, kw_only=True)
 class Bad:
-    """A wrong plan: what the message must say, and where. `column` is in the one line that the plan is."""
+    """A wrong plan with its expected message and position. The plan is one line, so `column` suffices."""
 
     text: bytes
     says: str
@@ -28,7 +28,7 @@ class Bad:
 
 
 def bad(text: str | bytes, says: str, column: int | None = 1, **more: Any) -> Bad:
-    """`¦` in the text marks the place of the problem; it is taken out."""
+    """Build a wrong plan; `¦` in the text marks the position of the problem and is removed."""
     if isinstance(text, str):
         column = text.index("¦") + 1 if "¦" in text else column
         text = text.replace("¦", "").encode()

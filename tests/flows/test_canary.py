@@ -1,7 +1,7 @@
-"""A canary in each secret: after failures, retries, a fallback and a success it is found nowhere.
+"""Secrets are stored nowhere: after failures, retries, a fallback and a success, no file contains a key.
 
-Two keys: one that is sent over HTTP, and one that a program is given. Both are told back, in every way that comes to
-mind, by those who got them. Redaction itself is shown by tests/sandbox/test_redaction.py.
+Two keys are used, one sent over HTTP and one passed to a program. Both receivers print their key in many encodings.
+tests/sandbox/test_redaction.py covers redaction itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROMPT = {
 }
 REVIEW = json.dumps({"verdict": "approve", "findings": [{"message": f"I was asked with {KEY}."}]})
 
-# First it fails and tells everybody why; then it says its key while it works, leaves it in files, and answers with it.
+# First it fails and prints its key; then it prints the key while it works, writes it to files, and answers with it.
 PROGRAM = """
 import base64, json, os, sys, time, urllib.parse
 prompt = sys.stdin.read()
@@ -70,7 +70,7 @@ def told(data: bytes) -> list[bytes]:
 
 @pytest.fixture
 def server() -> Iterator[FakeProvider]:
-    """Tells the key back in errors, two that pass and one that does not; later it answers."""
+    """Return errors with the key, two temporary and one permanent; later answer."""
     body = json.dumps({"error": {"message": f"the key {KEY} is not good enough"}})
     replies = (fake.answers(500, body), fake.answers(429, body), fake.answers(401, body), fake.says(REVIEW))
     with fake.serving("openai", *replies) as one:
@@ -114,12 +114,12 @@ def processes(what: str) -> Iterator[tuple[int, bytes]]:
 
 
 def holders(value: str) -> dict[int, bytes]:
-    """Processes with that value in their environment."""
+    """Return the processes with that value in their environment."""
     return {pid: data for pid, data in processes("environ") if value.encode() in data}
 
 
 def found_in(root: Path) -> list[tuple[str, list[bytes]]]:
-    """Every file and name below the root that tells a secret."""
+    """Return every file below the root with a secret in its name or content."""
     found = []
     for path in root.rglob("*"):
         data = os.fsencode(path) + (path.read_bytes() if path.is_file() and not path.is_symlink() else b"")
@@ -135,7 +135,7 @@ def test_secrets_appear_in_no_file_or_output(root: Program, server: FakeProvider
     store.close()
     said: list[Done] = []
     eventually((root.path / "src/started").exists, "the program is not asked a second time")
-    # While it works: the key over HTTP is the worker's alone, the other is its program's too; neither is an argument.
+    # While it works, only the worker has the HTTP key; the program has the other one. Neither is an argument.
     assert [pid for pid, line in processes("cmdline") if told(line)] == []
     assert set(holders(KEY)) == {worker.pid}
     for pid, environ in holders(TOKEN).items():
@@ -152,7 +152,7 @@ def test_secrets_appear_in_no_file_or_output(root: Program, server: FakeProvider
     assert found_in(root.path) == []
     for done in said:
         assert told((done.out + done.err).encode()) == [], done
-    # It is not that nothing was told: there are marks where the keys stood.
+    # The output itself was kept: redaction marks stand in place of the keys.
     marks = b"".join(path.read_bytes() for path in root.folder("polite").rglob("*") if path.is_file())
     assert b"[redacted:AGENT_TOKEN]" in marks
     assert b"[redacted:OPENAI_API_KEY]" in marks

@@ -1,4 +1,4 @@
-"""Caps as a person meets them: exit 3, what to do, and nothing queued."""
+"""Queue caps on the command line: exit 3, advice, and nothing queued."""
 
 from __future__ import annotations
 

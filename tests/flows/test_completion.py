@@ -1,4 +1,4 @@
-"""Tab, as a shell asks for it: by the protocol, and by a real bash."""
+"""Tab completion: by the protocol of the shells, and in a real bash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support import need
 
 
 def offered(farro: Program, line: str, env: Mapping[str, str] | None = None, *, kind: str = "plain") -> list[str]:
-    """What Tab offers at the end of `line`; `file` and `dir` are for the shell, which looks for them itself."""
+    """Return the completions at the end of `line`; kinds `file` and `dir` are completed by the shell itself."""
     words = line.split(" ")
     asked = {"_FARRO_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     done = farro.run(env={**asked, **(env or {})}, code=0)
@@ -38,7 +38,7 @@ def test_jobs_roles_and_schedules_are_offered(farro: Program) -> None:
     farro.worked()
     farro.enqueue(steps(("true",)), "--id", "fresh")
     assert set(offered(farro, "farro show f")) == {"fresh", "finished", "first"}
-    assert offered(farro, "farro show f")[0] == "fresh", "what is not finished comes first"
+    assert offered(farro, "farro show f")[0] == "fresh", "unfinished jobs come first"
     assert offered(farro, "farro kill fr") == ["fresh"]
     farro.call("enqueue", "--after", "fresh", "--id", "waiting", "--", "true", code=0)
     assert offered(farro, "farro explain wai") == ["waiting"]

@@ -1,4 +1,4 @@
-"""`farro costs`: what was spent, by whom, what is estimated or unknown, and what the budgets have left."""
+"""`farro costs`: spending by role, job and day, estimated and unknown costs, and the remaining budgets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from farro.store.files.ledger import FilesLedger
 from farro.store.ledger import Budgets, Charge
 from flows.program import Program, steps
 
-# Noon of this very day: whoever asks for today means it.
+# Noon of the current day, so that the calls count as of today.
 NOON = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 TODAY = NOON.date().isoformat()
 EARLIER = (NOON - timedelta(days=3)).date().isoformat()
 
 
 class Calls:
-    """Calls of agents that were made."""
+    """Record calls of agents."""
 
     def __init__(self, root: str) -> None:
         self.clock = ManualClock(NOON)

@@ -1,6 +1,6 @@
-"""The daemons as processes: signals, crashes, and a whole life of jobs with worker, watchdog and manager.
+"""The daemons as processes: signals, crashes, and jobs from start to end with worker, watchdog and manager.
 
-How long something takes is waited for, never asserted; figures are printed.
+The tests wait for an event and never assert how long it takes; figures are printed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_daemon_signalled_during_its_start_exits_cleanly(farro: Program, name: s
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether the process has a handler of its own for that signal."""
+    """Return whether the process has its own handler for that signal."""
     status = Path("/proc", str(pid), "status").read_text()
     caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught, 16) >> (number - 1) & 1)
@@ -139,7 +139,7 @@ def test_killed_worker_is_recovered_and_the_job_completes_in_its_second_attempt(
     job = farro.job("long")
     assert job["status"] == "in_progress"
     assert job["orphaned"]
-    assert marked(farro.path) != []  # nobody is left to end them
+    assert marked(farro.path) != []  # no process is left to end them
 
     assert "stale            long" in farro.run("watchdog", "--once", code=0).out.splitlines()
     assert marked(farro.path) == []
@@ -285,7 +285,7 @@ def test_kill_spares_the_processes_of_the_same_id_in_another_root(farro: Program
 
 
 def test_workers_poll_when_no_inotify_instance_is_left(farro: Program) -> None:
-    """Whoever watches much (editors, containers) may have all that a user is granted; doctor says it, and they poll."""
+    """Editors and containers may use up the inotify instances of a user; doctor reports it, and workers poll."""
     flags = [need("unshare"), "--map-root-user", "--user"]
     without = [*flags, "sh", "-ec", 'echo 0 > /proc/sys/user/max_inotify_instances; exec "$@"', "sh"]
     tried = subprocess.run([*without, "true"], capture_output=True, check=False)

@@ -112,7 +112,7 @@ sys.meta_path.insert(0, Blocked())
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, subprocess.CompletedProcess[str]]]:
-    """The demo where what the base install does not bring is not importable, and the only network has no way out."""
+    """Run the demo without the optional packages and without a network."""
     farro = Program(tmp_path_factory.mktemp("offline"))
     (farro.path / "tmp").mkdir()
     (farro.path / "site").mkdir()
@@ -159,7 +159,7 @@ def test_at_a_terminal_the_roles_are_drawn_live(empty: Program) -> None:
     try:
         while data := os.read(parent, 65536):
             seen += data
-    except OSError:  # the other end is closed: it is over
+    except OSError:  # the other end is closed: the demo has ended
         pass
     finally:
         os.close(parent)
@@ -192,7 +192,7 @@ def test_demo_recovers_from_a_killed_worker(empty: Program, victim: str) -> None
     assert told["status"] == "succeeded"
     assert unittests(root).returncode == 0
     routed = [hop["role"] for hop in told["hops"] if hop["reason"] in ("routed", "committed")]
-    assert routed == WAY  # whatever happened in between, no hop is accepted twice
+    assert routed == WAY  # no hop is accepted twice, despite the kill
     assert len(set(decided(told["hops"]))) == len(told["hops"])
     nothing_is_left(empty)
 
@@ -224,7 +224,7 @@ def test_keep_leaves_the_demo_root_and_prints_commands_for_it(empty: Program) ->
         ["sh", "-ec", again], cwd=root, env=env, capture_output=True, text=True, check=False, timeout=3 * PATIENCE_S
     )
     assert told.returncode == 0, told.stderr
-    assert re.search(r"job-\S+  succeeded after", told.stdout)  # and nobody needs to press Ctrl-C
+    assert re.search(r"job-\S+  succeeded after", told.stdout)  # without Ctrl-C
     eventually(lambda: not empty.living(), "farro stop left something")
 
 
@@ -250,7 +250,7 @@ def test_plan_demo_shows_a_success_a_failure_and_a_recovery_and_leaves_nothing(e
     assert "stale            survivor" in out
     assert "I was killed, and here I am" in out
     assert "attempt 2  committed → agents/Runner/completed/succeeded" in out
-    blocks = out.split("\n$ ")  # everything that is listed stands under a command that can be typed in that folder
+    blocks = out.split("\n$ ")  # every listing follows a command that works in that folder
     for command, said in (([*one.split("\n", 1), ""])[:2] for one in blocks[1:]):
         assert "/tmp" not in command
         assert "…" not in command

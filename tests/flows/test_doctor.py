@@ -1,6 +1,6 @@
-"""`farro doctor`: each trouble made for real, told with its cause, and repaired by the very command that doctor names.
+"""`farro doctor`: each trouble is caused for real, reported with its cause, and repaired by the command doctor names.
 
-Filesystems and mounts are in test_doctor_disks.py; the profile and the lock in test_policy_lock.py.
+test_doctor_disks.py covers filesystems and mounts, test_policy_lock.py the profile and the lock.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Told = dict[str, Any]
 
 
 def examined(farro: Program, *args: str, code: int | None = None) -> dict[str, Told]:
-    """What doctor says, by the ids of its checks."""
+    """Return the findings of doctor by check id."""
     done = farro.call("doctor", "--json", *args, code=code)
     return {told["id"]: told for told in done.json["checks"]}
 
 
 def repair(farro: Program, told: Told, editor: str = "false") -> None:
-    """Run what doctor says, as a person would paste it."""
+    """Run the repair commands of a finding, as a person would paste them."""
     assert told["cause"]
     assert told["repair"]
     env = {**farro.env, "PATH": f"{os.path.dirname(FARRO)}:{farro.env['PATH']}", "EDITOR": editor}
@@ -41,7 +41,7 @@ def repair(farro: Program, told: Told, editor: str = "false") -> None:
 
 
 def writes(farro: Program, path: str, text: str) -> str:
-    """An editor that replaces a file by what a person would have written."""
+    """Return an editor command that replaces a file by the corrected text."""
     script = farro.path / "editor"
     script.write_text(f'#!{sys.executable}\nimport sys\nopen(sys.argv[1], "w").write({text!r})\n')
     script.chmod(0o755)
@@ -50,7 +50,7 @@ def writes(farro: Program, path: str, text: str) -> str:
 
 
 def config(farro: Program, **changes: Any) -> str:
-    """Change the config; answers what it was."""
+    """Change the config; return the former text."""
     path = farro.path / "agents-config.json"
     before = path.read_text()
     path.write_text(json.dumps({**json.loads(before), **changes}))
@@ -241,7 +241,7 @@ def test_every_trouble_is_found_and_its_repair_works(
     before = listing(farro.path)
     told = examined(farro, code=1 if verdict == "failed" else 0)[check]
     assert told["verdict"] == verdict, told
-    assert listing(farro.path) == before  # it only looks
+    assert listing(farro.path) == before  # doctor changes nothing
     repair(farro, told)
     assert examined(farro)[check]["verdict"] == "ok"
 
@@ -332,7 +332,7 @@ def test_missing_sandbox_is_a_warning_and_a_failure_where_required(farro: Progra
     config(farro, security={"sandbox": "none"})
     told = examined(farro, code=0)["sandbox"]
     assert told["verdict"] == "warning"
-    assert told["details"]  # what is not kept then
+    assert told["details"]  # the guarantees that are lost
     config(farro, security={"sandbox": "none", "require_sandbox": True})
     assert examined(farro, code=1)["sandbox"]["verdict"] == "failed"
 
@@ -406,7 +406,7 @@ def test_low_disk_space_fails_before_steps_are_ended(farro: Program) -> None:
     config(farro, security={"min_free_bytes": 1 << 60})
     told = examined(farro, code=1)["disk-space"]
     assert told["verdict"] == "failed"
-    repair(farro, told)  # what can go has gone; whether that is enough is the disk's to say
+    repair(farro, told)  # it removes what it can; the disk may still be too full
 
 
 def test_audit_log_beyond_its_quota_is_reported(farro: Program) -> None:
@@ -472,7 +472,7 @@ def test_strict_start_from_the_config_still_allows_once(farro: Program) -> None:
     job = farro.enqueue(shell("true"))
     incoming.chmod(0o777)
     farro.run("worker", "--drain", code=3)
-    farro.run("watchdog", "--once", code=0)  # how things are repaired
+    farro.run("watchdog", "--once", code=0)  # repairs use --once
     repair(farro, examined(farro)["permissions"])
     assert not stat.S_IMODE(incoming.stat().st_mode) & stat.S_IWOTH
     farro.worked()

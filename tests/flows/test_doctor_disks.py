@@ -1,6 +1,6 @@
 """`farro doctor` on real filesystems and mounts: tmpfs, ext4 with and without a journal, FUSE, folders mounted apart.
 
-What needs root runs in a mount namespace of its own; nothing of it is seen outside.
+Tests that need root run in their own mount namespace; nothing of it is visible outside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support import need
 
 pytestmark = pytest.mark.linux
 
-# Prints what doctor says of one check, runs its repair, and prints what it says then.
+# Print the finding of one check, run its repair, and print the finding again.
 TWICE = """
 report() { farro doctor --json --root "$ROOT" || true; }
 report > "$HERE/before"
@@ -35,7 +35,7 @@ report > "$HERE/after"
 
 
 def apart(script: str, here: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A script in a mount namespace of its own."""
+    """Run a script in its own mount namespace."""
     need(os.geteuid() == 0, "mounting needs root")
     unshare = need("unshare")
     path = f"{os.path.dirname(FARRO)}:{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -85,7 +85,7 @@ def test_ext4_without_a_journal_is_reported_and_the_repair_adds_one(tmp_path: Pa
 
 
 def test_on_a_full_disk_finished_jobs_can_be_removed(tmp_path: Path) -> None:
-    """As the message and doctor say; after that everything else works again."""
+    """Follow the advice of the message and of doctor; then everything works again."""
     script = """
         mkdir "$HERE/disk"; mount -t tmpfs -o size=4m tmpfs "$HERE/disk"; ROOT="$HERE/disk/queue"
         farro init --root "$ROOT" > "$HERE/init"
@@ -197,7 +197,7 @@ def test_job_in_a_lower_overlay_layer_is_reported_and_repaired(farro: Program, s
     before = said(shm / "before", "filesystem-kind")
     assert before["verdict"] == "failed", before
     assert "agents/Runner/incoming/below is in a lower layer" in str(before["found"])
-    assert said(shm / "after", "filesystem-kind")["verdict"] == "warning"  # power cuts are not promised there
+    assert said(shm / "after", "filesystem-kind")["verdict"] == "warning"  # no guarantee against power cuts there
     assert (job, json.loads((shm / "job").read_text())["status"]) == ("below", "succeeded")
 
 
