@@ -1,4 +1,4 @@
-"""The command line: a file per noun. It turns arguments into operations and answers into text.
+"""The command line: a file per noun. It turns arguments into calls of services, and their answers into text.
 
-No rules and no filesystem work live here.
+It contains no rules and does not access the filesystem itself.
 """

@@ -1,4 +1,4 @@
-"""How one farro process starts another."""
+"""Start one farro process from another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every daemon begins and ends with: checks, log, signals, a clean exit."""
+"""Start and end a daemon: checks, log, signals, a clean exit."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sources:
-    """What is queued: a plan, many plans, a prompt, or plan files. A command after `--` is none of these."""
+    """The work to queue: a plan, many plans, a prompt, or plan files. A command after `--` is not among them."""
 
     plan_file: str | None
     many: str | None
@@ -43,7 +43,7 @@ class Sources:
 
     @property
     def several(self) -> bool:
-        """Whether these are several plan files, each of which becomes a job."""
+        """Return whether these are several plan files, each of which becomes a job."""
         return len(self.source) > 1 and self.names == list(self.source) and all(map(os.path.isfile, self.source))
 
     def check(self, command: tuple[str, ...] | None) -> None:

@@ -34,7 +34,7 @@ _HALF_COLOUR = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """Which part of a job's output is printed."""
+    """The part of a job's output to print."""
 
     step: str | None
     only_stdout: bool

@@ -29,7 +29,7 @@ COMMAND = "farro.command"  # in click's meta: the words after `--`; None without
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 MAX_DELAY_S = 3650 * 86_400.0
 MAX_TIMEOUT_S = 365 * 86_400.0
-_NOTICE_AFTER_S = 2.0  # of waiting for standard input, before the person is told
+_NOTICE_AFTER_S = 2.0  # how long to wait for standard input before a note is printed
 
 
 class WithCommand(click.Command):

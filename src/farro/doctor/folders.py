@@ -25,8 +25,8 @@ def wanted_folders(roles: Iterable[str]) -> list[str]:
 
 
 def make_root(root: str, roles: Iterable[str]) -> list[str]:
-    """Make every folder that the store needs; return those that were missing. They exist before the root is used (R7:
-    the store never makes a parent by itself)."""
+    """Make every folder that the store needs; return those that were missing. The store itself never makes a parent
+    folder (R7)."""
     wanted = wanted_folders(roles)
     missing = [name for name in wanted if not os.path.isdir(f"{root}/{name}")]
     for name in missing:

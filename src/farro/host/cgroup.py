@@ -109,7 +109,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _wait_until_empty(path: str, until: float) -> bool:
-    """The kernel notifies cgroup.events with POLLPRI when the last member has gone."""
+    """Wait until the last member has gone: the kernel then reports POLLPRI on cgroup.events."""
     try:
         with open(f"{path}/cgroup.events", "rb", buffering=0) as events:
             poll = select.poll()

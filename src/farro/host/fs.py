@@ -49,7 +49,7 @@ WRITE_TRIES = 3
 
 
 class Seam(Protocol):
-    """What a test may put between farro and the filesystem, to kill, tear, delay and reorder.
+    """Intercept filesystem calls in a test, to kill, tear, delay and reorder them.
 
     A seam may raise instead of calling (a kill, an errno), call and then raise (an ambiguous error), write half (a torn
     file), record, or let another actor run first. Alternatives that fail: patching `os` misses calls made through other

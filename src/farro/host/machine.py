@@ -38,7 +38,7 @@ def description() -> str:
 
 
 def current_user() -> str:
-    """Return the name of the user this process acts as, from the kernel: the variable LOGNAME can be set by anyone."""
+    """Return the name of the user that this process runs as, from the kernel: a caller can set LOGNAME to any name."""
     try:
         import pwd
     except ImportError:  # Windows

@@ -43,7 +43,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiskSpace:
-    """What is free on the filesystem of a path, for this user."""
+    """The free space on the filesystem of a path, for this user."""
 
     free_bytes: int
     files: int  # inodes; 0: the filesystem does not count them

@@ -23,7 +23,7 @@ _CPU_GRACE_S = 5  # between SIGXCPU, which a program may catch to clean up, and 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessLimits:
-    """What a process, and each that it starts, may use; None leaves the worker's own limit."""
+    """The limits of a process and of each process that it starts; None keeps the worker's own limit."""
 
     address_space: int | None = None  # bytes of virtual memory
     cpu_s: int | None = None  # seconds of CPU; SIGXCPU, and SIGKILL five seconds later

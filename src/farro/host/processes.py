@@ -3,11 +3,11 @@
 Decisions, each measured or learned:
 - No `preexec_fn`: it runs Python between fork and exec, where another thread may have held any lock (deadlock), and it
   turns vfork into fork (0.6 ms → 1.6 ms a spawn here). Hence limits are set from outside (process_limits).
-- A session of its own, not only a group: with a terminal on the worker, a group in the background is stopped when it
-  reads the terminal, and a step could read the operator's keys. Without a controlling terminal neither can happen.
-  It costs nothing measurable more.
-- Output goes straight into files: bounded memory whatever a step prints, and no pump threads. Input is the file itself:
-  any size, any bytes, and a reader that stops early (`head`) causes no error.
+- A separate session, not only a group: if the worker has a terminal, a background group is stopped when it reads the
+  terminal, and a step could read the operator's keys. Without a controlling terminal neither can happen. The extra
+  cost is not measurable.
+- Output goes straight into files: memory is bounded for any output, and no pump threads are needed. Input is the file
+  itself: any size, any bytes, and a reader that stops early (`head`) causes no error.
 - stderr is opened for appending: a script's `> /dev/stderr` opens the file again and truncates it, and later output
   would follow a hole of NULs. Not so stdout: a program that writes an archive there seeks back to its headers.
 - Waiting is a poll on a pidfd: no SIGCHLD handler, no busy loop, and it can be woken by another descriptor.
@@ -79,7 +79,7 @@ Reason = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exit:
-    """How a process ended, and what it used (with its reaped children)."""
+    """The exit of a process, and the resources that it and its reaped children used."""
 
     code: int  # as a shell reports it: 128 + n when ended by signal n
     signal: int | None
@@ -109,7 +109,7 @@ class NotStarted:
 
 
 class Enclosure(Protocol):
-    """What encloses a process that was started in a sandbox."""
+    """The sandbox around a process that was started in one."""
 
     def ended(self) -> tuple[float, float, int] | None:
         """Wait until no process inside is alive; return what they used (user and system seconds, largest memory in

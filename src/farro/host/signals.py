@@ -2,7 +2,7 @@
 
 Python runs handlers in the first thread, when that next runs any code; a signal that another thread received does not
 wake it. A stopped process that is continued may get its SIGTERM in any thread, while its first thread sleeps for ever.
-So the first thread polls a descriptor too, to which the interpreter writes in whatever thread the signal arrives.
+So the first thread also polls a descriptor, to which the interpreter writes whichever thread gets the signal.
 """
 
 from __future__ import annotations

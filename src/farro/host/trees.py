@@ -1,4 +1,4 @@
-"""Whole folders: remove them, list their files, count their subfolders, whatever a step has put there."""
+"""Remove whole folders, list their files and count their subfolders, even with hostile content from a step."""
 
 from __future__ import annotations
 

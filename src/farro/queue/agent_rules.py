@@ -24,7 +24,7 @@ def _any_roles(roles: Collection[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """What a root allows of agent work. `check` refuses agent work for roles that its config does not support."""
+    """The rules of a root for agent work. `check` refuses agent work for roles that the config does not support."""
 
     root: str | None = None
     allow_absolute: bool = False

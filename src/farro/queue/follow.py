@@ -23,7 +23,7 @@ _RESULT_LIMIT = 64 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """How a job ended that was followed to its end."""
+    """The end of a job that was followed."""
 
     job_id: str
     status: Status

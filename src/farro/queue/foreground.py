@@ -51,7 +51,7 @@ class Foreground:
         result: Mapping[str, Any] = {}
         try:
             outcome, trouble = self._performed(claim, tail)
-            if isinstance(outcome, Released):  # stopped: no worker shall start it again
+            if isinstance(outcome, Released):  # stopped: no worker may start it again
                 lifecycle = self._killed(
                     claim.job_id, "stopped by the user who ran it" if trouble is None else f"stopped: {trouble}"
                 )

@@ -30,7 +30,7 @@ _FINAL = (Status.SUCCEEDED, Status.KILLED)
 
 
 class Fact(NamedTuple):
-    """What one audit line says about the order."""
+    """The order of events according to one audit line."""
 
     attempt: int | None  # None: not in the line
     came: Status | None  # status before; None: not in the line
@@ -111,7 +111,7 @@ _BY_ITS_WORKER = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Rea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """What is known about one step of an attempt."""
+    """One step of an attempt, as far as it is known."""
 
     id: str
     exit_code: int | None
@@ -123,7 +123,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptRecord:
-    """What is known about one attempt."""
+    """One attempt, as far as it is known."""
 
     number: int
     agent: str | None

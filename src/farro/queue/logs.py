@@ -225,7 +225,7 @@ def last_lines(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HiddenLines:
-    """What precedes the lines that are shown: all files before this one, and its first `offset` bytes."""
+    """The output before the shown lines: all files before this one, and its first `offset` bytes."""
 
     source: LogFile
     offset: int

@@ -54,7 +54,7 @@ WORDS = {
 
 @dataclass(kw_only=True, slots=True)
 class Migration:
-    """What will be moved, or what was."""
+    """The jobs that will be moved or were moved."""
 
     moves: list[str] = field(default_factory=list)  # ids, in the order in which they are queued
     left: dict[str, list[str]] = field(default_factory=dict)  # reason → ids of jobs that stay

@@ -23,7 +23,7 @@ _NAME_LIMIT = 80
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmitOptions:
-    """What the submitter asks for beside the plan. None or empty: the plan's own value holds."""
+    """The submitter's options beside the plan. None or empty: the plan's own value applies."""
 
     tags: tuple[str, ...] = ()
     priority: str | None = None

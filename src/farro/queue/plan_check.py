@@ -33,7 +33,7 @@ from farro.store.port import JobView, Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanContext:
-    """What a plan is checked against: a root's settings, and the machine as steps would find it."""
+    """The basis for checking a plan: a root's settings, and the machine as steps would find it."""
 
     settings: Settings
     tools: Tools
@@ -43,7 +43,7 @@ class PlanContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanReport:
-    """What was found in one document. `measure` is set if it is a plan."""
+    """The findings in one document. `measure` is set if it is a plan."""
 
     source: str
     line: int | None = None  # where the document begins in a file of several

@@ -37,7 +37,7 @@ _NOT_A_TASK = "README"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachments:
-    """What comes with a prompt."""
+    """The attachments of a prompt."""
 
     narrative: str | None = None
     payload: dict[str, bytes] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Attachments:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttachmentOptions:
-    """Which files and texts the submitter attaches to a prompt."""
+    """The files and texts that the submitter attaches to a prompt."""
 
     folder: str | None = None  # of the prompt's file; None: it was not read from a file
     context_md: str | None = None  # path of the narrative

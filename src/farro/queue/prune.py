@@ -30,7 +30,7 @@ BUSY_BATCH, BUSY_PAUSE_S = 5, 0.1  # the same while jobs are queued or running
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PruneFilter:
-    """Which finished jobs may be removed: those older than their status' age, but not the newest `keep` of all."""
+    """The finished jobs to remove: those older than the age for their status, except the newest `keep` of all."""
 
     ages_s: Mapping[Status, float | None] = field(default_factory=lambda: dict.fromkeys(tree.FINISHED))
     """A status that is not here is not touched; None: of any age."""
@@ -51,7 +51,7 @@ class PruneCandidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pruned:
-    """What a prune removed."""
+    """The result of a prune."""
 
     jobs: int
     bytes: int

@@ -1,4 +1,4 @@
-"""Fire schedules when they are due: as part of the manager, or as a daemon of its own.
+"""Fire schedules when they are due: as part of the manager, or as a separate daemon.
 
 Any number of processes may run this: each due time has one job id.
 """

@@ -153,7 +153,7 @@ def _check_options(store: Store, options: SubmitOptions, job_id: str | None) -> 
     for tag in options.tags:
         _check_option("--tag", partial(ids.check_tag, tag))
     if job_id is not None and store.find(job_id) is not None:
-        return  # submitted before: the existing job is returned, whatever became of its dependencies
+        return  # submitted before: the existing job is returned, even if its dependencies have failed or are gone
     for name, wanted in (("--after", options.after), ("--after-any", options.after_any)):
         for dependency in wanted:
             _check_option(name, partial(_check_dependency, store, dependency, (), job_id))

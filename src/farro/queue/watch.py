@@ -1,4 +1,4 @@
-"""Observe jobs while they run: the changes one after the other, and an overview of the current state."""
+"""Observe jobs while they run: each change in order, and an overview of the current state."""
 
 from __future__ import annotations
 

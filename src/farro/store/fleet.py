@@ -28,10 +28,10 @@ class LeaderStatus:
 @runtime_checkable
 class Fleet(Protocol):
     def audit_lines(self, since_ms: int = 0, job_id: str | None = None) -> Iterator[Mapping[str, Any]]:
-        """The audit events since that Unix time, the oldest first, as log.audit writes them."""
+        """Return the audit events since that Unix time, the oldest first, as log.audit writes them."""
 
     def prompts(self, job_ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """The prompts of those of these jobs that exist, in one call and without copying their files."""
+        """Return the prompts of those of these jobs that exist, in one call and without copying their files."""
 
     def remove(self, agent: Agent, job_ids: Sequence[str]) -> list[str]:
         """Remove these jobs if they exist and are final. Returns the removed ids."""
@@ -42,4 +42,4 @@ class Fleet(Protocol):
     def release_leadership(self, name: str, holder: str) -> None: ...
 
     def leader_status(self, name: str) -> LeaderStatus | None:
-        """The present or last leader; None if there never was one."""
+        """Return the present or last leader; None if there never was one."""

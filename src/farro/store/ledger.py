@@ -64,14 +64,15 @@ class CallRecord:
 
     @property
     def counts_usd(self) -> Decimal | None:
-        """The amount that counts against budgets: the actual cost, else the highest possible. None: unknown."""
+        """Return the amount that counts against budgets: the actual cost, else the highest possible. None: unknown."""
         if self.end == "not_charged":
             return Decimal(0)
         return self.charge.most_usd if self.end is None or self.cost_usd is None else self.cost_usd
 
     @property
     def estimated(self) -> bool:
-        """Whether it counts with its highest possible cost: it was not settled, or its actual cost is unknown."""
+        """Return whether it counts with its highest possible cost: it was not settled, or its actual cost is
+        unknown."""
         return self.end is None or (self.end != "not_charged" and self.cost_usd is None)
 
 
@@ -94,20 +95,20 @@ class Ledger(Protocol):
         reserved."""
 
     def of_job(self, job_id: str) -> Sequence[CallRecord]:
-        """Every call of that job, in order."""
+        """Return every call of that job, in order."""
 
     def of_day(self, day: str) -> Sequence[CallRecord]:
-        """Every call that was reserved on that UTC day, YYYY-MM-DD, in order."""
+        """Return every call that was reserved on that UTC day, YYYY-MM-DD, in order."""
 
     def days(self) -> Sequence[str]:
-        """The UTC days that have calls, the oldest first."""
+        """Return the UTC days that have calls, the oldest first."""
 
 
 class Prices(Protocol):
     def cost_usd(self, provider: str, model: str | None, usage: Usage) -> Decimal | None:
-        """The cost of these tokens; None: unknown."""
+        """Return the cost of these tokens; None: unknown."""
 
     def most_usd(
         self, provider: str, model: str | None, *, prompt_bytes: int, max_output_tokens: int
     ) -> Decimal | None:
-        """The highest possible cost of such a call; None: unknown."""
+        """Return the highest possible cost of such a call; None: unknown."""

@@ -15,7 +15,7 @@ Kind = Literal["plan", "action"]
 
 
 def kept_already(kind: Kind, name: str) -> str:
-    """The text of IdConflict, here and over the wire, with the flag that replaces the document."""
+    """Return the text of IdConflict, here and over the wire, with the flag that replaces the document."""
     how = ", or replace it: agx save --replace, PLAN.SUBMIT … REPLACE" if kind == "plan" else ""
     return f"{kind} {name} is kept already, with other content; give it another name{how}"
 

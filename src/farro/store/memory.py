@@ -186,7 +186,7 @@ class MemoryStore:
             return self._names[name]
 
     def _blocks(self, submission: Submission, earlier: Collection[str] = ()) -> list[str]:
-        """The ids that it has to wait for. Raises if it could never run."""
+        """Return the ids that it has to wait for. Raises if it could never run."""
         if submission.job_id in self._jobs:
             return []
         named = after.dependencies(submission.prompt)
@@ -572,7 +572,7 @@ class MemoryStore:
         return counts[Status.QUEUED] + counts[Status.IN_PROGRESS] - stuck
 
     def _stuck(self, job_id: str) -> bool:
-        """Whether a job that it waits for, directly or not, needs a decision before it can go on."""
+        """Return whether a job that it waits for, directly or not, needs a decision before it can go on."""
         todo, seen = [job_id], set()
         while todo:
             job = self._jobs[todo.pop()]

@@ -99,12 +99,13 @@ class Claim:
 
     @property
     def marker(self) -> str:
-        """The value that every process of this attempt carries in its environment."""
+        """Return the value that every process of this attempt carries in its environment."""
         return marker(self.job_id, self.attempt, self.scope)
 
     @property
     def place(self) -> str:
-        """The folder's path, for callers that may not need the folder. They call `make` before they write there."""
+        """Return the folder's path, for callers that may not need the folder. They call `make` before they write
+        there."""
         return self.folder
 
     def make(self) -> None:
@@ -252,8 +253,8 @@ class WorkerStore(Protocol):
         recovery counts the attempt."""
 
     def next_due(self, role: str) -> datetime | None:
-        """When the next delayed job of this queue becomes due, as far as this store has examined the queue. None while
-        the queue is paused, so that no worker wakes for it. [test_a_paused_queue_has_no_due_time]"""
+        """Return when the next delayed job of this queue becomes due, as far as this store has examined the queue. None
+        while the queue is paused, so that no worker wakes for it. [test_a_paused_queue_has_no_due_time]"""
 
     def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         """Decide and carry out what `outcome` asks for: succeeded, failed, routed to the next role, retried later,
@@ -344,10 +345,10 @@ class Store(WorkerStore, Protocol):
         [test_a_name_is_given_once, test_a_name_passes_to_the_next_job, tests/crash/test_names.py]"""
 
     def named(self, name: str) -> str | None:
-        """The id of the job that has this name. A pruned job has none. [test_a_name_means_its_present_job]"""
+        """Return the id of the job that has this name. A pruned job has none. [test_a_name_means_its_present_job]"""
 
     def names(self) -> Mapping[str, str]:
-        """Every name with its job's id, sorted by name."""
+        """Return every name with its job's id, sorted by name."""
 
     # --- operators and the manager: each call moves the job into the agent's own folder, then reads it, then edits ---
 
@@ -381,7 +382,7 @@ class Store(WorkerStore, Protocol):
         [test_a_failure_is_final_when_the_manager_finalizes_it]"""
 
     def open_failures(self) -> list[str]:
-        """The ids of failed jobs that wait for `finalize` or another decision of the manager."""
+        """Return the ids of failed jobs that wait for `finalize` or another decision of the manager."""
 
     # --- recovery ---
 
@@ -389,7 +390,7 @@ class Store(WorkerStore, Protocol):
         """Run one watchdog pass. Any number may run at once, and every step can be repeated (RELIABILITY 10, 12)."""
 
     def stale(self) -> list[str]:
-        """The ids of jobs that wait for `resolve_stale`."""
+        """Return the ids of jobs that wait for `resolve_stale`."""
 
     # --- pausing queues ---
 
@@ -402,15 +403,15 @@ class Store(WorkerStore, Protocol):
         [test_resuming_a_queue_wakes_waiting_workers]"""
 
     def paused(self) -> Mapping[str, QueuePause]:
-        """The paused queues, by role."""
+        """Return the paused queues, by role."""
 
     # --- queries ---
 
     def find(self, job_id: str) -> JobView | None: ...
 
     def folder(self, view: JobView) -> str:
-        """Where the files of a found job can be read now: its folder, or in a store without folders a copy on this
-        machine of the files that were posted. For reading only; it may be gone or outdated by then."""
+        """Return where the files of a found job can be read now: its folder, or in a store without folders a copy on
+        this machine of the files that were posted. For reading only; it may be gone or outdated by then."""
 
     def list(
         self,
@@ -423,8 +424,8 @@ class Store(WorkerStore, Protocol):
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]: ...
 
     def pending(self, role: str) -> int:
-        """How many jobs may still come out of that queue: queued, delayed, running, held for an edit, or waiting for
-        such jobs. 0 when none can come any more. Finished jobs are not examined."""
+        """Return how many jobs may still come out of that queue: queued, delayed, running, held for an edit, or waiting
+        for such jobs. 0 when none can come any more. Finished jobs are not examined."""
 
     def load(self, role: str | None) -> int:
         """Count the jobs that are queued, waiting or in progress in that role, or in all roles; caps are compared with

@@ -56,15 +56,15 @@ def controller_instance(swarm: str) -> str:
 
 @dataclass(kw_only=True)
 class DesiredState:
-    """The desired state of one swarm, as the orchestrator keeps it, and what came of it."""
+    """The desired state of one swarm, as the orchestrator keeps it, and the result."""
 
     swarm: str
     state: SwarmState
     controller: str  # the instance
     created_at: str
     changed_at: str
-    there: bool = True  # its controller shall run
-    enabled: bool = False  # its components shall work
+    there: bool = True  # its controller should run
+    enabled: bool = False  # its components should work
     reason: str | None = None  # why it is Failed
     durations: dict[str, float] = field(default_factory=dict)  # provision, ready, start: the last, in seconds
     failures: dict[str, int] = field(default_factory=dict)  # by code

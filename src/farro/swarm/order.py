@@ -20,7 +20,7 @@ class StartOrder:
 
     @property
     def bees(self) -> tuple[int, ...]:
-        """All bees in the order of enabling."""
+        """Return all bees in the order of enabling."""
         return tuple(bee for stage in self.stages for bee in stage)
 
 

@@ -20,7 +20,7 @@ from farro.swarm.views import orchestrator_runs
 from farro.worker.runtime import ProcessSpec, Runtime
 
 PATIENCE_S = 20.0  # for the orchestrator to come up
-REPORT_S = 5.0  # a caller that waits longer is told what keeps the orchestrator
+REPORT_S = 5.0  # a caller that waits longer gets the reason for the delay
 _POLL_S = 0.02
 _TRIES, _PAUSE_S = 40, 0.05  # a process that only tests a lease holds it for a moment
 

@@ -54,7 +54,7 @@ class ReconcileDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandGoal:
-    """A command in progress and what it shall achieve."""
+    """A command in progress and its goal."""
 
     plan: SwarmPlan
     order: StartOrder

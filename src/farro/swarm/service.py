@@ -1,4 +1,4 @@
-"""What other slices use of swarms: queries, commands, and the adapters that a root's settings choose.
+"""Offer swarms to other slices: queries, commands, and the adapters that a root's settings choose.
 
 The web, the terminal UI and the MCP server import this module only. Buses and the process runtime are imported when
 they are used.

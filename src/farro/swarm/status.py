@@ -1,4 +1,4 @@
-"""What is known of a swarm's components, and the aggregate status of the swarm (seed 003 §4, §10).
+"""Describe the known state of a swarm's components, and compute the swarm's status from it (seed 003 §4, §10).
 
 Times are seconds of the observer's monotonic clock.
 

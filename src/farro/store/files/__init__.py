@@ -194,7 +194,7 @@ class FilesStore:
         return datetime.fromtimestamp(min(known), UTC) if known else None
 
     def _agent_and_queue(self, agent: Agent) -> tuple[LocalAgent, QueueView]:
-        """The agent that claims, and its view of the queue, which all slots of this process share."""
+        """Return the agent that claims, and its view of the queue, which all slots of this process share."""
         assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
         owner = self._context.local_agent(agent)
         with self._view_lock:

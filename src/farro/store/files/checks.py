@@ -19,7 +19,7 @@ RECOVER = "farro watchdog --once"
 
 
 def checks(context: FilesContext, roles: Iterable[str], *, finished: int | None) -> list[Check]:
-    """All checks. They share one scan; `finished` limits how many finished jobs it opens (see scan)."""
+    """Return all checks. They share one scan; `finished` limits how many finished jobs it opens (see scan)."""
     root, roles = context.root, tuple(roles)
     findings = _Findings(root)
 

@@ -13,7 +13,8 @@ from farro.store.port import Submission
 
 
 def registered(context: FilesContext, job_id: str) -> tuple[str, str]:
-    """The content's hash and the staging name of a registered id; empty strings when the id is not registered."""
+    """Return the content's hash and the staging name of a registered id; empty strings when the id is not
+    registered."""
     target = fs.readlink(f"{context.registry}/{job_id}") or ""
     digest, _, name = target.partition(".")
     if target and (len(digest) != 64 or not name.startswith(f"{job_id}.") or "/" in name):

@@ -181,8 +181,8 @@ def hand_back(context: FilesContext, owner: LocalAgent, claim: Claim) -> bool:
 
 
 def _just_locked(context: FilesContext, lock: str) -> bool:
-    """Whether another agent locked the job a moment ago and is about to move it. Then its lease need not be checked; a
-    lock that stays is checked later."""
+    """Return whether another agent locked the job a moment ago and is about to move it. Then its lease need not be
+    checked; a lock that stays is checked later."""
     try:
         locked_s = fs.lstat(lock).st_ctime  # changes whenever its agent makes or removes a lock, so the agent is active
     except OSError:
@@ -214,7 +214,7 @@ def _lock(context: FilesContext, owner: LocalAgent, name: str) -> bool:
 
 
 def _move(context: FilesContext, owner: LocalAgent, name: str) -> bool:
-    """Whether the job is in our folder now. If the move failed, remove the lock so that other agents can try."""
+    """Return whether the job is in our folder now. If the move failed, remove the lock so that other agents can try."""
     source = _queue_folder(context, owner, name)
     try:
         result = try_move(source, f"{owner.folder}/{name}")
@@ -233,7 +233,8 @@ def _move(context: FilesContext, owner: LocalAgent, name: str) -> bool:
 
 
 def _finish(context: FilesContext, owner: LocalAgent, job: QueuedJob, in_batch: bool) -> list[Claim]:
-    """The claim of a job that is in our folder now, or an empty list where it turns out that we cannot have it."""
+    """Return the claim of a job that is in our folder now, or an empty list where it turns out that we cannot have
+    it."""
     name, path = job.name, f"{owner.folder}/{job.name}"
     try:
         with folders.translated_errors(path, name):
@@ -314,7 +315,7 @@ def _begin(context: FilesContext, owner: LocalAgent, path: str, job: QueuedJob, 
 
 
 def _lifecycle_after_move(context: FilesContext, path: str, job: QueuedJob, role: str) -> Lifecycle:
-    """What was read before the move, if job.json is still the same file; else what it says now."""
+    """Return what was read before the move, if job.json is still the same file; else what it says now."""
     if job.lifecycle is not None and queued_job.file_identity(path) == job.identity:
         return job.lifecycle
     if job.cached:
@@ -336,7 +337,7 @@ def _owned_prompt(context: FilesContext, path: str) -> dict[str, Any]:
 
 
 def _queue_folder(context: FilesContext, owner: LocalAgent, name: str) -> str:
-    """The job's folder in the queue that this agent works on."""
+    """Return the job's folder in the queue that this agent works on."""
     assert owner.agent.role is not None
     return f"{context.incoming(owner.agent.role)}/{name}"
 

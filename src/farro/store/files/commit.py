@@ -94,7 +94,7 @@ def _commit_all(
 
 
 def _or_error(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | FarroError:
-    """The result of the call, or the error that it raised. A failed sync is raised."""
+    """Return the result of the call, or the error that it raised. A failed sync is raised."""
     try:
         return call(*args, **kwargs)
     except SyncFailed:
@@ -212,8 +212,9 @@ def _apply_decision(context: FilesContext, going: Commit, sync: bool) -> Commit:
 
 
 def _record(context: FilesContext, going: Commit) -> Record | None:
-    """The journal record of this commit, or None if it must be synced instead. A commit that is fenced after this check
-    still leaves its record: the agent that took the job durably writes more hops before it acknowledges anything."""
+    """Return the journal record of this commit, or None if it must be synced instead. A commit that is fenced after
+    this check still leaves its record: the agent that took the job durably writes more hops before it acknowledges
+    anything."""
     plain = not (going.sealed or going.again or going.exhausted)
     if context.journal is None or not plain or not fs.exists(going.path):
         return None
@@ -233,7 +234,7 @@ def _record(context: FilesContext, going: Commit) -> Record | None:
 
 
 def _decided_before(path: str, claim: Claim) -> Lifecycle | None:
-    """What an earlier try of this commit decided; None when it did not get that far."""
+    """Return what an earlier try of this commit decided; None when it did not get that far."""
     with folders.translated_errors(path, claim.job_id):
         found = folders.read_lifecycle(path)
     return found if moves.is_decided(found, claim.attempt) else None

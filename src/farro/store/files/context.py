@@ -1,4 +1,4 @@
-"""What all parts of the file store share: the root's folders, the policy, the clock, randomness, the log."""
+"""Hold what all parts of the file store share: the root's folders, the policy, the clock, randomness, the log."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ class FilesContext:
         return f"{self.root}/agents/{role}/in-progress"
 
     def due_now(self) -> datetime:
-        """The time that delays are compared with: the wall clock, but at least the start time plus the time since then.
+        """Return the time that delays are compared with: the wall clock, but at least the start time plus the time
+        since then.
 
         Otherwise a clock that is set back by a day would hold every delayed job for that day (RELIABILITY 18).
         """
@@ -143,7 +144,8 @@ class FilesContext:
         return self.journal.begin(make)
 
     def journal_ready(self) -> bool:
-        """Whether `write_journal` will almost certainly succeed. If so, a journal file of this boot already exists."""
+        """Return whether `write_journal` will almost certainly succeed. If so, a journal file of this boot already
+        exists."""
         return self.journal is not None and self.policy.durable and self.journal.ready()
 
     def log_foreign(self, job_id: str, why: str) -> None:

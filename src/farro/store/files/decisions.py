@@ -101,7 +101,7 @@ def take(context: FilesContext, path: str, job_id: str, found: views.LocatedJob)
 
 
 def _read_taken(context: FilesContext, path: str, job_id: str, found: views.LocatedJob) -> Lifecycle:
-    """The lifecycle of a job that we have just moved from `found`. Its status is that of the path."""
+    """Return the lifecycle of a job that we have just moved from `found`. Its status is that of the path."""
     before = folders.owned_lifecycle(context, path, job_id, found.role or "", found.status)
     if found.status is Status.IN_PROGRESS and before.status is Status.STALE:
         return before  # marked stale in place

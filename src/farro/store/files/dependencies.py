@@ -1,4 +1,4 @@
-"""Jobs that run after others: where they wait, and the index of which job waits for which.
+"""Keep jobs that run after others: the folder where they wait, and the index of which job waits for which.
 
     agents/Manager/waiting/<job>/            the job, with its role in job.json; claims never see it
     jobs/.after/<dependency>/<job> -> <job>  made before the job is published and removed after it has left, so that the
@@ -38,7 +38,7 @@ def waits(submission: Submission) -> bool:
 
 
 def end_of(context: FilesContext, job_id: str) -> DependencyState:
-    """How the job ended, if it has. The path says so (R1), except for a failure that is not final."""
+    """Return how the job ended, if it has. The path says so (R1), except for a failure that is not final."""
     if fs.exists(context.path(places.WAITING, job_id)):
         return DependencyState.OPEN
     found = views.locate(context, job_id)
@@ -57,8 +57,8 @@ def end_of(context: FilesContext, job_id: str) -> DependencyState:
 
 
 def blocking(context: FilesContext, submissions: Sequence[Submission]) -> list[list[str]]:
-    """The ids that each submission has to wait for. Raises before anything is written if one could never run, unless
-    its chosen id is already registered: then the existing job is returned later."""
+    """Return the ids that each submission has to wait for. Raises before anything is written if one could never run,
+    unless its chosen id is already registered: then the existing job is returned later."""
     earlier: set[str] = set()
     found = []
     for submission in submissions:
@@ -74,7 +74,7 @@ def blocking(context: FilesContext, submissions: Sequence[Submission]) -> list[l
 
 
 def staged(context: FilesContext, path: str) -> list[str]:
-    """The ids that a staged job waits for; empty if it goes to its queue or was published meanwhile."""
+    """Return the ids that a staged job waits for; empty if it goes to its queue or was published meanwhile."""
     try:
         if moves.waits(folders.read_lifecycle(path)):
             return list(after.dependencies(folders.read_prompt(context, path)).all)
@@ -128,8 +128,8 @@ def awaited(context: FilesContext, job_id: str) -> bool:
 
 
 def any_awaited(context: FilesContext) -> bool:
-    """Whether any job is awaited, or may be. Each awaited job has a folder in the index, and most filesystems include
-    subfolders in a folder's link count (2 without any). Where they do not (btrfs: 1), the answer is yes."""
+    """Return whether any job is awaited, or may be. Each awaited job has a folder in the index, and most filesystems
+    include subfolders in a folder's link count (2 without any). Where they do not (btrfs: 1), the answer is yes."""
     try:
         return fs.lstat(index(context)).st_nlink != 2
     except FileNotFoundError:
@@ -137,7 +137,7 @@ def any_awaited(context: FilesContext) -> bool:
 
 
 def names(path: str) -> list[str]:
-    """The ids in a folder of the index; empty when it is gone."""
+    """Return the ids in a folder of the index; empty when it is gone."""
     try:
         return sorted(name for name in fs.listdir(path) if ids.is_job_id(name))
     except FileNotFoundError:
@@ -145,8 +145,8 @@ def names(path: str) -> list[str]:
 
 
 def coming(context: FilesContext, role: str) -> int:
-    """How many waiting jobs of that role may still enter its queue by themselves: everything that they wait for is
-    queued, running, ended, or waits for such jobs. A stale, missing or not finally failed job needs a decision
+    """Return how many waiting jobs of that role may still enter its queue by themselves: everything that they wait for
+    is queued, running, ended, or waits for such jobs. A stale, missing or not finally failed job needs a decision
     first."""
     roles: dict[str, str] = {}
     needs: dict[str, tuple[str, ...]] = {}

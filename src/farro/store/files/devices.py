@@ -12,7 +12,7 @@ _COMPLETED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 
 
 def queue_folders(root: str) -> list[str]:
-    """Every folder between which jobs are moved, relative to the root. Agents' own folders are inside these."""
+    """Return every folder between which jobs are moved, relative to the root. Agents' own folders are inside these."""
     found = [
         "agents",
         "jobs",
@@ -25,8 +25,8 @@ def queue_folders(root: str) -> list[str]:
 
 
 def apart(root: str) -> list[str]:
-    """The queue folders that a rename from the root's own device cannot reach: on another device, or mounted into the
-    root. A mount of the same device raises EXDEV too."""
+    """Return the queue folders that a rename from the root's own device cannot reach: on another device, or mounted
+    into the root. A mount of the same device raises EXDEV too."""
     inside = [os.path.relpath(point, os.path.realpath(root)) for point in mounts.points_below(root)]
     home, found = os.stat(root).st_dev, []
     for name in queue_folders(root):

@@ -42,8 +42,9 @@ def seal(context: FilesContext, path: str, attempt: int, children: Sequence[Chil
 
 
 def has_children(path: str, decision: Decision) -> bool:
-    """Whether the decision delivers children. A watchdog's or operator's decision about an attempt that died after
-    sealing its list does not: without the check of the reason they were delivered, and again by the next attempt."""
+    """Return whether the decision delivers children. A watchdog's or operator's decision about an attempt that died
+    after sealing its list does not: without the check of the reason they were delivered, and again by the next
+    attempt."""
     return decision.reason in _DELIVERING and fs.exists(_list_of(path, decision.attempt))
 
 

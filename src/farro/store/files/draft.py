@@ -121,7 +121,7 @@ def _fill(context: FilesContext, item: StagedJob, folder: str, prompt: Mapping[s
 
 
 def inner_folders(item: StagedJob) -> list[str]:
-    """The folders inside the job's folder, parents first."""
+    """Return the folders inside the job's folder, parents first."""
     if len(item.files) == 1:
         return []  # only prompt.json, as nearly always
     found: dict[str, None] = {}

@@ -65,7 +65,7 @@ def _describe(error: OSError) -> str:
 
 
 def _existing_part(path: str) -> str:
-    """The longest part of a path that exists: one of its folders may be a file."""
+    """Return the longest part of a path that exists: one of its folders may be a file."""
     while not os.path.lexists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path

@@ -82,8 +82,8 @@ def _read(path: str, limit: int) -> bytes:
 
 
 def prompt_if_any(context: FilesContext, folder: str) -> dict[str, Any] | None:
-    """The prompt, or None if it cannot be read. Used to order a queue, which tolerates a missing or invalid file; the
-    agent that claims the job reports the error."""
+    """Return the prompt, or None if it cannot be read. Used to order a queue, which tolerates a missing or invalid
+    file; the agent that claims the job reports the error."""
     try:
         return read_prompt(context, folder)
     except (Damaged, OSError):
@@ -91,7 +91,7 @@ def prompt_if_any(context: FilesContext, folder: str) -> dict[str, Any] | None:
 
 
 def highest_attempt(folder: str) -> int:
-    """The number of attempts so far. The attempt folders are the counter (R6)."""
+    """Return the number of attempts so far. The attempt folders are the counter (R6)."""
     try:
         names = fs.listdir(f"{folder}/attempts")
     except FileNotFoundError:
@@ -187,7 +187,7 @@ class ResultFiles:
         return cls(body=body, sha256=sha256, name=name, markdown=markdown, named=report.files)
 
     def small(self, home: str, limit: int) -> dict[str, bytes] | None:
-        """All files of the result by name; None when they are larger than `limit` bytes together."""
+        """Return all files of the result by name; None when they are larger than `limit` bytes together."""
         found = {"result.json": self.body, self.name: self.markdown}
         left = limit - len(self.body) - len(self.markdown)
         for name in self.named:
@@ -199,8 +199,8 @@ class ResultFiles:
         return found
 
     def durable(self, folder: str, home: str) -> list[str]:
-        """The paths to sync before the decision, so that a decided result is complete: the files, the attempt's folder
-        and the folder that holds its name."""
+        """Return the paths to sync before the decision, so that a decided result is complete: the files, the attempt's
+        folder and the folder that holds its name."""
         named = [f"{home}/{name}" for name in self.named]
         folders = set()
         for path in named:  # every folder in between: out/a/b/c.txt is lost with the name of out/a

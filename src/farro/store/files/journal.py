@@ -54,7 +54,7 @@ class NotJournalled(Exception):
 
 
 def sync_failure(failure: BaseException) -> SyncFailed:
-    """The error that each caller of a failed group gets."""
+    """Return the error that each caller of a failed group gets."""
     error = SyncFailed(
         str(failure)
         if isinstance(failure, SyncFailed)
@@ -188,8 +188,8 @@ class Journal:
             self._release_lead()
 
     def ready(self) -> bool:
-        """Whether records will be written. Makes a file of this boot if there is none, so that after a power cut the
-        replay examines what was started in this boot."""
+        """Return whether records will be written. Makes a file of this boot if there is none, so that after a power cut
+        the replay examines what was started in this boot."""
         if not self._usable or self._broken is not None:
             return False
         with RESTING, self._changed:
@@ -280,7 +280,7 @@ class Journal:
     # --- files: only the leader calls these ---
 
     def _file_with_room(self, size: int) -> JournalFile:
-        """The file that has room for `size` more bytes."""
+        """Return the file that has room for `size` more bytes."""
         if self._active is None:
             self._active = self._make_file("a")
         if self._active.position + size > self.size and self._active.position > START:

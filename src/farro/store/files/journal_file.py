@@ -29,7 +29,7 @@ class JournalFile:
     _begun: bytes = b""  # the part of the block at `position` that is already written
 
     def sealed(self, payloads: Iterable[bytes]) -> bytes:
-        """The bytes of these records in this file."""
+        """Return the bytes of these records in this file."""
         return b"".join(sealed(payload, self.generation) for payload in payloads)
 
     def write(self, data: bytes) -> None:

@@ -82,7 +82,7 @@ def head(generation: int) -> bytes:
 
 
 def sealed(payload: bytes, generation: int) -> bytes:
-    """The bytes of a record in a file of that generation."""
+    """Return the bytes of a record in a file of that generation."""
     return _RECORD.pack(len(payload), _checksum(payload, generation), generation) + payload
 
 
@@ -91,8 +91,8 @@ def _checksum(payload: bytes, generation: int) -> int:
 
 
 def read(path: str) -> Iterator[Record]:
-    """The records of a journal file, up to the first incomplete one. A file without a valid head has none: its maker
-    died before it wrote one. UnknownSchema: another version of farro wrote the file."""
+    """Yield the records of a journal file, up to the first incomplete one. A file without a valid head has none: its
+    maker died before it wrote one. UnknownSchema: another version of farro wrote the file."""
     data = fs.read_bytes(path)
     if len(data) < START:
         return
@@ -116,7 +116,7 @@ def read(path: str) -> Iterator[Record]:
 
 
 def names(root: str) -> list[str]:
-    """The names of all journal files, and of the marks of failed syncs."""
+    """Return the names of all journal files, and of the marks of failed syncs."""
     try:
         return sorted(name for name in fs.listdir(f"{root}/{FOLDER}") if not name.startswith("."))
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def names(root: str) -> list[str]:
 
 
 def mentioned(root: str) -> frozenset[str]:
-    """The ids of all jobs that have a record in a journal."""
+    """Return the ids of all jobs that have a record in a journal."""
     found: set[str] = set()
     for name in names(root):
         with contextlib.suppress(FileNotFoundError):

@@ -162,7 +162,8 @@ def _drop_dead_links(context: FilesContext) -> None:
 
 
 def _found(context: FilesContext, job_id: str) -> list[views.LocatedJob]:
-    """The places that contain the job, the folder with the most hops first. Quarantine only if there is no other."""
+    """Return the places that contain the job, the folder with the most hops first. Quarantine only if there is no
+    other."""
     found: list[tuple[int, views.LocatedJob]] = []
     for place, role, status, busy in views.job_places(context):
         path = context.path(place, job_id)

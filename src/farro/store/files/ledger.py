@@ -11,7 +11,7 @@ What a crash leaves (tests/crash/test_ledger.py):
   returned, so no call was made. [test_kill_at_every_call_of_reserve]
 - After it: the call counts with its highest possible cost, though it was perhaps never made.
 - Between the answer and its settling: the same. The second file is made by a rename that never replaces, so that only
-  the first process that settles succeeds, be it a zombie or one that repeats the call.
+  the first process that settles succeeds, even if it is fenced or repeats the call.
   [test_kill_at_every_call_of_settle, test_settling_again_changes_nothing]
 - The lock is an flock and dies with its holder. A file's bytes are synced before its rename, so that a name never
   shows a torn file; the day's folder is synced after it, when the lock is released.

@@ -32,7 +32,7 @@ _encode = encoder()
 
 
 def name_of(at: str, job_id: str, role: str, random: int) -> str:
-    """The file's name without its ending: it sorts by time and contains the job and the role."""
+    """Return the file's name without its ending: it sorts by time and contains the job and the role."""
     time = at[11:19].replace(":", "") + at[20:23]
     return f"{time}.{ids.check_job_id(job_id)}.{ids.check_role(role)}.{random:012x}"
 
@@ -54,7 +54,7 @@ def parse_name(name: str) -> CallName | None:
 
 
 def place_of(call_id: str) -> tuple[str, str]:
-    """The day and the name in a call's id. Damaged: it is not an id, and no path may be built from it."""
+    """Return the day and the name in a call's id. Damaged: it is not an id, and no path may be built from it."""
     day, _, name = call_id.partition("/")
     if DAY.fullmatch(day) is None or _NAME.fullmatch(name) is None:
         raise Damaged(f"{call_id!r} is no call of the ledger")
@@ -145,7 +145,7 @@ class DayCalls:
             return []
 
     def calls(self, job_id: str | None = None) -> list[CallRecord]:
-        """All calls, or those of one job, in order."""
+        """Return all calls, or those of one job, in order."""
         part = "." if job_id is None else f".{job_id}."
         settled: dict[str, bool] = {}
         for name in [name for name in self.names() if part in name]:

@@ -47,7 +47,7 @@ def enqueue(context: FilesContext, name: str, submission: Submission, instead_of
 
 
 def named(context: FilesContext, name: str) -> str | None:
-    """The id of the job that has this name; None if no job has it."""
+    """Return the id of the job that has this name; None if no job has it."""
     return next((job_id for job_id in _targets(context, name) if _exists(context, job_id)), None)
 
 
@@ -101,7 +101,7 @@ def _links(context: FilesContext) -> list[str]:
 
 
 def _targets(context: FilesContext, name: str) -> list[str]:
-    """The ids in a link's target; empty for a link that farro did not make."""
+    """Return the ids in a link's target; empty for a link that farro did not make."""
     try:
         target = fs.readlink(context.path(FOLDER, ids.check_job_name(name))) or ""
     except OSError as error:
@@ -112,7 +112,7 @@ def _targets(context: FilesContext, name: str) -> list[str]:
 
 
 def _exists(context: FilesContext, job_id: str) -> bool:
-    """Whether the job exists or is registered and about to be published (by clean-up if its submitter died)."""
+    """Return whether the job exists or is registered and about to be published (by clean-up if its submitter died)."""
     if views.locate(context, job_id) is not None:
         return True
     try:

@@ -67,7 +67,7 @@ class OwnSubmissions:
             ids.append(job_id)
 
     def new(self, role: str) -> Iterator[str]:
-        """The ids that were published since the last call, each once."""
+        """Yield the ids that were published since the last call, each once."""
         ids = self._roles.get(role)
         while ids:
             with contextlib.suppress(IndexError):  # another thread took the last one

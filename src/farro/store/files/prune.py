@@ -71,8 +71,8 @@ class Trash:
             return False  # an unreadable job is shown and kept, never removed on a guess
 
     def _in_a_journal(self, job_id: str, path: str) -> bool:
-        """Whether a journal has a record of the job. Reads the journals again for a job that was written since the last
-        read. No record is written for a final job, so a read after its last write is enough."""
+        """Return whether a journal has a record of the job. Reads the journals again for a job that was written since
+        the last read. No record is written for a final job, so a read after its last write is enough."""
         if fs.lstat(f"{path}/job.json").st_mtime_ns >= self._looked_ns:
             # The kernel's file time, because it is compared with one: its ticks lag behind any other clock.
             self._lease.beat()
@@ -82,7 +82,7 @@ class Trash:
         return job_id in self._journalled
 
     def _name(self, job_id: str) -> str:
-        """The staging name that a chosen id points to; a new name for any other job."""
+        """Return the staging name that a chosen id points to; a new name for any other job."""
         with contextlib.suppress(Damaged):
             _, name = chosen_ids.registered(self._context, job_id)
             if name and not fs.exists(self._context.path(TRASH, name)):
@@ -91,7 +91,7 @@ class Trash:
 
     @explained
     def names(self) -> list[str]:
-        """The folders to remove, including those that earlier pruners left."""
+        """Return the folders to remove, including those that earlier pruners left."""
         return sorted(fs.subdirectories(self._context.path(TRASH)))
 
     @explained
@@ -147,7 +147,7 @@ def _empty(path: str) -> None:
 
 
 def size(path: str) -> int:
-    """The bytes of all files below `path`; a file with several names counts once."""
+    """Return the bytes of all files below `path`; a file with several names counts once."""
     seen: dict[int, int] = {}
     with contextlib.suppress(FileNotFoundError):
         for name in trees.walk_files(path):

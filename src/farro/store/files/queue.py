@@ -72,7 +72,7 @@ class QueueView:
         return None
 
     def __len__(self) -> int:
-        """The number of jobs known to be ready."""
+        """Return the number of jobs known to be ready."""
         return len(self._ready)
 
     def enter(self, name: str, entered_ns: int) -> None:
@@ -167,7 +167,7 @@ class QueueView:
                 self._enter(name, self._entered_ns(name) or 0)
 
     def _entered_ns(self, name: str) -> int | None:
-        """When the job entered this queue: the time of its job.json (see draft.keep_order)."""
+        """Return when the job entered this queue: the time of its job.json (see draft.keep_order)."""
         if (known := self._context.own_submissions.entered_ns(name)) is not None:
             return known
         try:

@@ -55,7 +55,7 @@ class QueuedJob:
 
     @property
     def started_before(self) -> bool:
-        """Whether the job may have been attempted before: then it is not claimed in a batch with others."""
+        """Return whether the job may have been attempted before: then it is not claimed in a batch with others."""
         return self.lifecycle is None or self.lifecycle.attempt > 0
 
 

@@ -137,7 +137,7 @@ def _names(path: str) -> list[str]:
 
 
 def _both_there(context: FilesContext, one: str, other: str) -> bool:
-    """Whether the job is still in both places: a job that moved during the scan is now in one."""
+    """Return whether the job is still in both places: a job that moved during the scan is now in one."""
     return all(fs.exists(context.path(path)) for path in (one, other, one))
 
 
@@ -155,7 +155,7 @@ def _job(context: FilesContext, found: Scan, path: str, job_id: str, status: Sta
 def _twice(
     look: Callable[[], list[tuple[Callable[[ScanExample], None], str]]],
 ) -> list[tuple[Callable[[ScanExample], None], str]]:
-    """The findings that two checks have in common."""
+    """Return the findings that two checks have in common."""
     first = look()
     return [each for each in look() if each in first] if first else []
 

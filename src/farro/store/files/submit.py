@@ -217,8 +217,8 @@ def _audit_enqueued(context: FilesContext, items: Sequence[StagedJob], by: str |
 
 
 def _durable(context: FilesContext, item: StagedJob) -> list[str]:
-    """The paths to sync before the job is published. A first job.json that is lost in a power cut can be rebuilt,
-    except for what the prompt does not contain."""
+    """Return the paths to sync before the job is published. A first job.json that is lost in a power cut can be
+    rebuilt, except for what the prompt does not contain."""
     folder = f"{context.staging}/{item.name}"
     found = [f"{folder}/{name}" for name in (*item.files, *item.links, "job.json", *inner_folders(item))]
     found.append(folder)

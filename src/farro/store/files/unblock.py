@@ -116,7 +116,8 @@ def _is_over(context: FilesContext, job_id: str, gone_is_over: bool) -> bool:
 
 
 def _verdict(context: FilesContext, job_id: str, gone_is_over: bool = False) -> DependencyVerdict | None:
-    """Whether a waiting job may run, must be killed, or waits on. None: it no longer waits, or cannot be read."""
+    """Return whether a waiting job may run, must be killed, or waits on. None: it no longer waits, or cannot be
+    read."""
     try:
         named = after.dependencies(folders.read_prompt(context, context.path(places.WAITING, job_id)))
     except FileNotFoundError:
@@ -130,8 +131,8 @@ def _verdict(context: FilesContext, job_id: str, gone_is_over: bool = False) -> 
 
 
 def _waits_for_person(context: FilesContext, job_id: str) -> bool:
-    """Whether it now waits for a person: a job that once ran after others may wait again. Where job.json cannot be
-    read, the agent that takes the job rebuilds it."""
+    """Return whether it now waits for a person: a job that once ran after others may wait again. Where job.json cannot
+    be read, the agent that takes the job rebuilds it."""
     try:
         return moves.waits_for_person(folders.read_lifecycle(context.path(places.WAITING, job_id)))
     except (FarroError, OSError):

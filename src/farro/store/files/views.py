@@ -45,7 +45,8 @@ class LocatedJob:
 def job_places(
     context: FilesContext, roles: Collection[str] | None = None
 ) -> Iterator[tuple[str, str | None, Status, bool]]:
-    """Every folder that may contain jobs, in the order in which a job passes them: (place, role, status, busy)."""
+    """Yield every folder that may contain jobs, in the order in which a job passes them: (place, role, status,
+    busy)."""
     known = context.roles() if roles is None else [role for role in context.roles() if role in roles]
     for role in known:
         yield places.incoming(role), role, Status.QUEUED, False
@@ -85,7 +86,7 @@ def find(context: FilesContext, job_id: str) -> JobView | None:
 
 
 def view(context: FilesContext, found: LocatedJob) -> JobView:
-    """The job according to its path and job.json; the path wins (R1). FileNotFoundError: it has moved on."""
+    """Return the job according to its path and job.json; the path wins (R1). FileNotFoundError: it has moved on."""
     damaged = None
     try:
         lifecycle = folders.read_lifecycle(found.path)
@@ -166,8 +167,8 @@ def counts(context: FilesContext, roles: Collection[str] | None) -> Mapping[Stat
 
 
 def pending(context: FilesContext, role: str) -> int:
-    """How many jobs may still come out of that queue. Examines no finished job; jobs held by an agent without a role
-    count for every role."""
+    """Return how many jobs may still come out of that queue. Examines no finished job; jobs held by an agent without a
+    role count for every role."""
     agents_of = [f"{places.in_progress(role)}/{name}" for name in fs.subdirectories(context.in_progress(role))]
     holders = [f"jobs/.held/{name}" for name in fs.subdirectories(context.holds)]
     found = sum(_entries(context, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))

@@ -41,7 +41,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RedisAddress:
-    """Where the server is, and how to connect to it."""
+    """The address of the server, and how to connect to it."""
 
     url: str  # as in the config, without user and password
     user: str | None = None

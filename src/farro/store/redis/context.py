@@ -1,4 +1,4 @@
-"""What all parts of the Redis store share: the client and the scripts, policy, clock, randomness, log.
+"""Hold what all parts of the Redis store share: the client and the scripts, policy, clock, randomness, log.
 
 Nothing here changes a job.
 """

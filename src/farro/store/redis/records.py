@@ -112,7 +112,7 @@ class NewJob:
 
     @property
     def plain(self) -> bool:
-        """Whether the `enter` script can create it."""
+        """Return whether the `enter` script can create it."""
         more = self.blocks or self.payload or self.carried or self.narrative is not None
         return not (more or self.lifecycle.not_before) and self.digest == MINTED
 
@@ -269,7 +269,8 @@ class JobRecord:
 
     @cached_property
     def lifecycle(self) -> Lifecycle:
-        """The lifecycle with its claim, if there is one. UnknownSchema or Damaged: no decision about it is possible."""
+        """Return the lifecycle with its claim, if there is one. UnknownSchema or Damaged: no decision about it is
+        possible."""
         before = Lifecycle.from_json(self.life)
         if self.place != "held":
             return before

@@ -160,7 +160,7 @@ def pending(context: RedisContext, role: str) -> int:
 
 
 def _stuck(context: RedisContext, job_id: str, known: dict[str, JobRecord | None]) -> bool:
-    """Whether a job that it depends on, directly or not, needs a person's action first."""
+    """Return whether a job that it depends on, directly or not, needs a person's action first."""
     todo, met = [job_id], {job_id}
     while todo:
         new = [each for each in todo if each not in known]

@@ -55,7 +55,7 @@ class Delivery(Protocol):
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was given to a consumer before."""
+        """Return whether it was given to a consumer before."""
 
     async def ack(self) -> None:
         """Acknowledge. Nothing happens if the message was given to another consumer meanwhile."""

@@ -1,6 +1,6 @@
 """The workload of a service: one function that runs while the component is enabled, and is run again when it fails.
 
-- A plain function has its own thread and is told to end by a threading.Event; an async one by an asyncio.Event.
+- A plain function runs on its own thread and ends when a threading.Event is set; an async one uses an asyncio.Event.
 - A function that ends early is run again: soon at first, later and later if it keeps ending. Until a new run has lasted
   a moment the component is not healthy. [test_a_failed_service_is_run_again_and_is_down_meanwhile]
 - A thread cannot be ended from outside: one that ignores its event is left until the process ends, and the service is
@@ -130,7 +130,7 @@ class ServiceWorkload:
             self._finish()
 
     async def _run(self) -> str | None:
-        """Run the function once. Return why it ended early, or None if it was told to end."""
+        """Run the function once. Return why it ended early, or None if its end was requested."""
         arguments = (self._config(),) if self._declared.takes_config else ()
         running: asyncio.Future[Any]
         if self._declared.is_async:

@@ -28,7 +28,7 @@ ORIGIN = "controller"  # of signals: a controller does not confirm its own
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerContext:
-    """What a controller is told at its start."""
+    """The parameters of a controller at its start."""
 
     swarm: str
     instance: str

@@ -1,4 +1,4 @@
-"""What a controller knows of its components: from the runtime, from their status messages, and from health polls."""
+"""Observe the components of a controller: by the runtime, their status messages, and health polls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state that a controller keeps on disk: the plan, the swarm's state, and which components shall work.
+"""Keep the state of a controller on disk: the plan, the swarm's state, and which components should work.
 
 Commands are in the ledger; observations are not kept. If the file is lost or unreadable, the orchestrator's files
 (desired.json, plan.json) are used instead. [test_a_lost_controller_state_is_restored_from_the_orchestrator]

@@ -1,6 +1,6 @@
 """Launch controllers, restart those that die, end one that must be silenced, and clean up after removed swarms.
 
-The desired state of a swarm says whether it shall have a controller.
+The desired state of a swarm says whether it should have a controller.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Scope:
 
     @property
     def words(self) -> str:
-        """The scope as routing keys spell it."""
+        """Return the scope as routing keys spell it."""
         return f"{self.role}.{self.instance}" if self.role is not None else str(self.swarm)
 
 
