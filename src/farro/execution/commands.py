@@ -39,7 +39,7 @@ Known = dict[tuple[str, str | None, str], str]  # name, PATH, cwd → file: most
 
 @dataclass(frozen=True, slots=True)
 class CommandSearch:
-    """Where to search for programs, and what was found so far."""
+    """The places to search for programs, and the programs found so far."""
 
     path: str | None
     cwd: str

@@ -1,4 +1,4 @@
-"""Run a Python tool inside the worker, on a thread of its own, so that the slot keeps ticking.
+"""Run a Python tool inside the worker, on a separate thread, so that the slot keeps ticking.
 
 A tool with a timeout runs in a child process instead, because a thread cannot be ended by force. The files of its
 streams are created when they are first used.

@@ -90,7 +90,7 @@ class ProcessWatch:
             if stop_at_s is not None and (now_s >= stop_at_s or not running):
                 return self._end_all(running)
             for one in running:
-                # One that has ended counts as in time, however late this check comes.
+                # A try that has ended counts as in time, even if this check comes after its deadline.
                 if one.ender is None and now_s >= one.deadline_s and one.started.wait(0) is None:
                     self._begin_end(one, "timed out")
             if over := [one for one in running if one.over]:
@@ -174,7 +174,7 @@ class ProcessWatch:
             one.started.wait(0)
 
     def cut_off(self, one: WatchedTry, grace_s: float | None = None) -> None:
-        """Begin to end it, because of another step or of what it does."""
+        """Begin to end a try, because of another step or because it exceeds a limit."""
         if one.ender is None and one.started.wait(0) is None:
             self._begin_end(one, "cut off", grace_s)
 

@@ -65,7 +65,7 @@ class Records:
         return self._fd is not None
 
     def begin(self, carried: Sequence[Line] = ()) -> None:
-        """Write the first line and what is carried over in one write, so that it is there whole or not at all."""
+        """Write the first line and the carried lines in one write, so that the file has all of them or none."""
         self._fd = fs.retried(lambda: fs.open_append(self._path), self._path, time.sleep)
         self._append(head(carried), *carried)
         # Their files have new names here, and may never have been synced under the old ones.

@@ -272,7 +272,7 @@ class Tries:
         return found
 
     def judge_leftovers(self, error: ErrorInfo | None) -> ErrorInfo | None:
-        """End what confined steps left running, and check whether it touched what it may not."""
+        """End the processes that confined steps left running, and check whether they changed forbidden files."""
         if self.confined is None:
             return error
         self.confined.end_leftovers()

@@ -1,4 +1,4 @@
-"""Level A: bubblewrap runs the process in namespaces of its own: mounts, processes, network, IPC, host name.
+"""Level A: bubblewrap runs the process in separate namespaces for mounts, processes, network, IPC and host name.
 
 How it is started, and why:
 - bubblewrap reports the PID of the sandbox's first process (`--info-fd`), which waits (`--block-fd`) until its limits

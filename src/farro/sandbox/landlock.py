@@ -138,7 +138,7 @@ def ruleset_of(confinement: Confinement, abi: int) -> int:
         tmp = () if confinement.tmp is None else (confinement.tmp,)
         for folder in (*confinement.writable, *tmp):
             for path in _open_parts(folder, (*confinement.protected, *confinement.hidden)):
-                if path == folder or not os.path.islink(path):  # a link opens nothing: what it leads to does, or not
+                if path == folder or not os.path.islink(path):  # a link itself grants nothing; its target may
                     _allow(fd, path, write)
     except BaseException:
         os.close(fd)
@@ -168,7 +168,7 @@ def _allow(ruleset_fd: int, path: str, access: int) -> None:
             return
     try:
         mode = os.fstat(fd).st_mode
-        if stat.S_ISLNK(mode):  # what it leads to may be hidden; if not it is granted where it lies
+        if stat.S_ISLNK(mode):  # its target may be hidden; if not, it is granted by its own path
             return
         if not stat.S_ISDIR(mode):
             access &= _OF_FILES

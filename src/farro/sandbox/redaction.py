@@ -237,7 +237,7 @@ def _spelled(text: str) -> Iterator[bytes]:
         yield form.encode("utf-8", "surrogatepass")
 
 
-# By hand: importing the library's functions for it takes longer than a command runs.
+# Written by hand: importing the library's function takes longer than a whole command.
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -256,7 +256,8 @@ def _quoted(text: str) -> set[str]:
 
 
 def _in_base64(value: bytes) -> Iterator[bytes]:
-    """Yield what is equal in every base64 text that contains the value: at three shifts, without shared bits."""
+    """Yield the parts that every base64 text with the value contains: at three shifts, without the bits that depend on
+    neighbouring bytes."""
     for shift in range(3):
         spelled = b2a_base64(bytes(shift) + value, newline=False).rstrip(b"=")
         begin = (0, 2, 3)[shift]

@@ -411,7 +411,7 @@ class MemoryStore:
         return lifecycle
 
     def _unblock(self, by: str) -> None:
-        """After a job has ended: unblock or kill waiting jobs, then those that wait for them, until nothing changes."""
+        """Unblock or kill the jobs that wait for an ended job, then those that wait for them, until nothing changes."""
         changed = True
         while changed:
             changed = False

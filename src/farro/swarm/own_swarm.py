@@ -242,7 +242,8 @@ class OwnSwarm:
         ran = {name: self._runs(name) for name in known}
         own = [one for one in self.runtime.list() if one.log.startswith(f"{self.folder}/{self.swarm}/")]
         above = [ORCHESTRATOR, controller_instance(self.swarm)]
-        # These first, and not by the runtime: one of them may hold its lock, and it would end all that they started.
+        # End these first, without the runtime: one of them may hold the runtime's lock, and the runtime would also end
+        # all that they started.
         for name in above:
             seen = self.runtime.look(name)
             if seen is not None and seen.alive and seen.pid is not None:

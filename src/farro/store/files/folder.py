@@ -258,7 +258,7 @@ def refresh_mirrors(folder: str, attempt: int) -> None:
 
 
 def reconcile_mirrors(folder: str) -> None:
-    """Where both mirrors exist, keep the one of the latest attempt that left a report (SPEC-1 §9)."""
+    """Keep, if both mirrors exist, the one of the latest attempt that left a report (SPEC-1 §9)."""
     if fs.exists(f"{folder}/result.md") and fs.exists(f"{folder}/error.md"):
         for attempt in range(highest_attempt(folder), 0, -1):
             home = attempt_folder(folder, attempt)

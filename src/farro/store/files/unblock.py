@@ -60,8 +60,8 @@ def recheck(context: FilesContext, job_ids: list[str]) -> None:
 
 @contextlib.contextmanager
 def _holder(context: FilesContext) -> Iterator[LocalAgent]:
-    """A temporary agent. A worker's own folder would not do: after an error half-way, a job that could neither be sent
-    on nor put back would stay with a worker that lives on, where no recovery looks for it."""
+    """Make a temporary agent. A worker's own folder is unsuitable: after an error half-way, a job that could neither be
+    sent on nor put back would stay with a live worker, where no recovery looks for it."""
     agent = agents.join(context, "unblock", role=None, slot=0, tags=())
     try:
         yield context.local_agent(agent)
@@ -70,7 +70,7 @@ def _holder(context: FilesContext) -> Iterator[LocalAgent]:
 
 
 def tend_all(context: FilesContext, owner: LocalAgent) -> Iterator[RecoveryAction]:
-    """For recovery: unblock the dependents of every job in the index that has ended. The index holds only what waits
+    """Unblock, during recovery, the dependents of every ended job in the index. The index holds only jobs that wait
     now."""
     for dependency in dependencies.names(dependencies.index(context)):
         with _left_to_recovery(context, dependency):

@@ -1,4 +1,4 @@
-"""Read the change feed of the Redis store from streams in the server, over a connection of its own.
+"""Read the change feed of the Redis store from streams in the server, over a separate connection.
 
 Each role has a stream of the entries into its queue. The common log has all changes, numbered without gaps. Entries
 that were trimmed before they were read are reported as a gap. So is a broken connection: a failover may have lost
@@ -119,7 +119,7 @@ class ChangeStream:
     # --- reading ---
 
     def _poll(self) -> tuple[list[Change], bool]:
-        """Read what is there already, by a separate request: the pending one may not have its reply yet."""
+        """Read the entries that exist already, by a separate request: the pending one may not have its reply yet."""
         try:
             answer = self._context.client.call("XREAD", "COUNT", _MANY, "STREAMS", self._key, self._id)
         except StorageTrouble:

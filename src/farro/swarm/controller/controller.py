@@ -257,7 +257,7 @@ class Controller:
             await self._end(entry, CommandEnd(good=True, state=str(state), notes=forced))
 
     async def _begin(self, entry: LedgerEntry, signal: Signal) -> bool:
-        """Check a command and write what it wants, before anything is done. Return False if it was refused."""
+        """Check a command and record its goal before it is carried out. Return False if it was refused."""
         try:
             resumed = entry.started_at is not None or self._state.state is _TARGETS[signal][1]
             if not resumed:  # else it was begun, or had its effect, before its controller died
@@ -283,7 +283,8 @@ class Controller:
         return True
 
     async def _maintain(self, now_s: float) -> None:
-        """Without a command: restart components that died or hang, and switch those that work otherwise than wanted."""
+        """Restart components that died or hang, and enable or disable those in the wrong state. Used while no command
+        runs."""
         if self._state.plan is None or self._state.state not in _MAINTAINED:
             return
         limits = self._state.plan.timeouts
