@@ -1,4 +1,4 @@
-"""What the tests of this room share: a level that works here, or a loud skip."""
+"""Fixtures of the sandbox tests: a sandbox level that works on this machine, or a skip with its reason."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs plans of one hostile step, or asks a hostile provider, as any user would: JSON in and out, a process for each.
+"""Run plans of one hostile step, or call a hostile provider, as a given user: JSON in and out, one process for each.
 
-Started by hostile_stage.py, which looks at what came of it: `drive.py FD`, and a copy of it (copies.py) for each order.
+hostile_stage.py starts it as `drive.py FD` and checks the effects; a copy (copies.py) serves each order.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from farro.sandbox import limits as bounding
 
 
 def become(user: int) -> None:
-    """For good. It cannot be started as that user: its Python may lie where that one may not go."""
+    """Become that user for good. The process cannot be started as that user, who may lack access to its Python."""
     if user != os.geteuid():
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # its own files in /proc are its user's again
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # its files in /proc belong to its user again
 
 
 def take_away(name: str) -> None:
-    """One protection of the sandbox, as if it had been forgotten."""
+    """Remove one protection of the sandbox."""
     if name == "seccomp":
         seccomp.program = lambda *_, **__: seccomp._line(0x06, 0x7FFF0000)
     elif name == "landlock":
@@ -57,7 +57,7 @@ def take_away(name: str) -> None:
         bounding.cgroup_limits.make = lambda **_: None
     elif name == "the pipe":
         levels._piped = lambda path: os.open(path, os.O_RDONLY)
-    else:  # words of bubblewrap's command line
+    else:  # arguments of bubblewrap
         given = bubblewrap.arguments
         old, new = name.split(" -> ")
         bubblewrap.arguments = lambda *args, **more: _spelled(given(*args, **more), old.split(), new.split())
@@ -69,7 +69,7 @@ def _spelled(words: list[str], old: list[str], new: list[str]) -> list[str]:
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:
-    codecs.lookup("unicode_escape")  # found now: another user cannot go where root's Python lies
+    codecs.lookup("unicode_escape")  # found now: another user cannot access the folder of root's Python
     become(order["user"])
     process_tree.adopt_orphans()
     if order["without_cgroup"]:
@@ -81,7 +81,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     inherited = os.open(f"{order['hostile']['out']}/file", os.O_RDWR)
     os.set_inheritable(inherited, True)
     if order["way"] == "inherited_descriptors" and order["level"] is None:
-        # What would happen if nobody closed them.
+        # As if no process closed them.
         env = {**os.environ, "HOSTILE": json.dumps(order["hostile"])}
         done = subprocess.run(order["command"], env=env, close_fds=False, check=False)
         return {"succeeded": done.returncode == 0, "category": None, "message": ""}
@@ -121,7 +121,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_provider(order: dict[str, Any]) -> dict[str, Any]:
-    """The same program as a role's provider: asked, and not believed."""
+    """Call the same program as the provider of a role."""
     guarding = Guarding(sandbox=order["level"], required=True, **order["guarding"])
     environ = {"PATH": os.environ["PATH"], "HOSTILE": json.dumps(order["hostile"])}
     provider = CliProvider(

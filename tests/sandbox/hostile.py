@@ -1,6 +1,6 @@
 """A program that tries one way out of its sandbox: `hostile.py WAY`. Exit 0: it got out, as far as it can tell.
 
-What it finds there (paths, a victim's PID, ports) is in $HOSTILE as JSON. Standard library only: it is run confined.
+$HOSTILE describes its surroundings (paths, a victim's PID, ports) as JSON. Standard library only: it runs confined.
 """
 
 from __future__ import annotations
@@ -329,13 +329,13 @@ def kill() -> None:
 
 @way
 def limits_of_another() -> None:
-    """Without open files it can do nothing any more."""
+    """A process without free descriptors can do nothing more."""
     resource.prlimit(VICTIM, resource.RLIMIT_NOFILE, (0, 0))
 
 
 @way
 def setuid_program() -> None:
-    """Left where it may write: whoever runs it later is the worker's user."""
+    """Leave it in a writable folder: a user who runs it later becomes the worker's user."""
 
     def marked(make: Callable[[str], object]) -> None:
         path = f"{IN}/setuid"
@@ -369,7 +369,7 @@ def setuid_program() -> None:
 
 @way
 def lock_of_farro() -> None:
-    """Whoever holds it keeps every worker waiting."""
+    """A process that holds this lock blocks every worker."""
     fcntl.flock(os.open(GROUND["lock"], os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -385,7 +385,7 @@ def io_uring() -> None:
 
 @way
 def snapshot() -> None:
-    """Of a part of a disk that it made where it may, in a folder where it may not: of btrfs alone."""
+    """Create a subvolume in a writable folder and snapshot it into a forbidden one (btrfs only)."""
 
     def call(folder: str, number: int, name: bytes, source: int = 0) -> None:
         fcntl.ioctl(os.open(folder, os.O_RDONLY), number, bytearray(struct.pack("q4088s", source, name)))
@@ -414,7 +414,7 @@ def abstract_socket() -> None:
 
 @way
 def unix_datagram() -> None:
-    """One of a pair, which needs no socket(2), is sent elsewhere; to the kernel a raw one is the same."""
+    """Send from one socket of a pair, which needs no socket(2), elsewhere; the kernel accepts a raw one, too."""
 
     def by(kind: socket.SocketKind) -> None:
         talk, _ = socket.socketpair(socket.AF_UNIX, kind)
@@ -441,7 +441,7 @@ def udp() -> None:
 
 @way
 def fork_bomb() -> None:
-    """Not without end: the machine of the tests must live when the sandbox does not hold it."""
+    """The growth is bounded: the machine of the tests must survive a sandbox that does not hold."""
     begun = []
     try:
         for _ in range(GROUND["many"]):
@@ -451,7 +451,7 @@ def fork_bomb() -> None:
                 os._exit(0)
             begun.append(pid)
             if not GROUND["at_once"]:
-                time.sleep(0.01)  # so slowly that whoever looks now and then can see it grow
+                time.sleep(0.01)  # slowly enough for periodic checks to see it grow
     finally:
         for pid in begun:
             with contextlib.suppress(OSError):
@@ -466,7 +466,7 @@ def memory() -> None:
 
 @way
 def memory_of_many() -> None:
-    """Each takes what one may have: together it is too much."""
+    """Each process stays below the memory limit; together they exceed it."""
     for _ in range(8):
         if os.fork() == 0:
             taken = bytearray(b"\1") * (GROUND["memory"] // 4)
@@ -488,7 +488,7 @@ def disk() -> None:
 
 @way
 def outlive() -> None:
-    """Forked twice, in a session of its own, without its environment: it beats on after its parent's end."""
+    """Fork twice, in a new session with an empty environment: the process outlives its parent."""
     beat = f"import time\nwhile True:\n  open({IN!r} + '/beat', 'a').write('x')\n  time.sleep(0.01)\n"
     if os.fork() == 0:
         os.setsid()

@@ -1,6 +1,6 @@
-"""Where the hostile program is let loose: a root with an allowed folder and one beside it, a victim, and servers.
+"""Prepare the stage of the hostile program: a root with an allowed and a forbidden folder, a victim, and servers.
 
-What it tries lives in hostile.py; what it is held by, in src/farro/sandbox.
+hostile.py holds the attacks; src/farro/sandbox must stop them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ HERE = Path(__file__).parent
 
 
 def working(level: str) -> Sandbox:
-    """A level that works here, or a loud skip."""
+    """Return a sandbox level that works on this machine, or skip the test with the reason."""
     sandbox = Sandbox.available(level)  # type: ignore[arg-type]
     need(sandbox.level == level, f"level {level} of the sandbox: {'; '.join(probe.why for probe in sandbox.probes)}")
     return sandbox
 
 
 def python() -> str:
-    """One that every user may execute: root's own may lie in its closed home."""
+    """Return a Python that every user may execute: root's own may be in its private home."""
     for place in (os.path.realpath(sys.executable), "/usr/bin/python3"):
         folders = [place, *map(str, Path(place).parents)]
         if all(os.path.exists(folder) and os.stat(folder).st_mode & 0o001 for folder in folders):
@@ -48,18 +48,18 @@ def python() -> str:
 
 @dataclass
 class Came:
-    """What came of one try."""
+    """The effects of one attack."""
 
     succeeded: bool
     category: str | None
     message: str
     left: list[int]  # processes
-    changes: list[str] = field(default_factory=list)  # what the ground noticed, whatever the program says
+    changes: list[str] = field(default_factory=list)  # changes that the stage noticed
 
 
 @functools.cache
 def driver() -> Original:
-    """One for all tests of this process."""
+    """Share one driver between all tests of this process."""
     path = os.pathsep.join((os.path.join(ROOT, "src"), os.path.join(ROOT, "tests")))
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     made = Original(str(HERE / "drive.py"), env=env)
@@ -68,7 +68,7 @@ def driver() -> Original:
 
 
 def drive(order: dict[str, Any], timeout_s: float) -> str:
-    """What a copy of it said."""
+    """Return the answer of a copy of the driver."""
     with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         pid = driver().copy(json.dumps(order).encode(), [nothing.fileno(), out.fileno(), err.fileno()])
         code = driver().ended(timeout_s)
@@ -145,7 +145,7 @@ class Ground:
         provider: bool = False,
         **guarding: Any,
     ) -> Came:
-        """One try, confined on that level; None: not at all. `without`: protections that are taken away (drive.py)."""
+        """Run one attack, confined on that level; None: not confined. `without`: protections to remove (drive.py)."""
         order = {
             "way": way,
             "level": level,
@@ -157,7 +157,7 @@ class Ground:
             "without_cgroup": without_cgroup,
             "without": list(without),
             "user": self.user,
-            "provider": provider,  # a role's, instead of a step of a plan
+            "provider": provider,  # as the provider of a role, instead of a step of a plan
         }
         told = drive(order, timeout_s)
         came = Came(**{"left": [], **json.loads(told.splitlines()[-1])})
@@ -165,7 +165,7 @@ class Ground:
         return came
 
     def changes(self) -> list[str]:
-        """What is not as it was."""
+        """Return everything that changed."""
         found = [name for name, now in self._state().items() if self._before.get(name) != now]
         found += [name for name in self._before if name not in self._state()]
         if self.victim.poll() is not None:
@@ -181,7 +181,7 @@ class Ground:
         return sorted({*found, *self.heard})
 
     def living(self) -> list[str]:
-        """Processes that name this ground in their arguments, but for the victim."""
+        """Return the processes that name this ground in their arguments, except the victim."""
         found = []
         for pid in (name for name in os.listdir("/proc") if name.isdigit() and int(name) != self.victim.pid):
             with contextlib.suppress(OSError):
@@ -245,7 +245,7 @@ class Ground:
         return server.getsockname()[1] if family == socket.AF_INET else None
 
     def _until_all_was_heard(self) -> None:
-        """What comes after it on the same socket has come: a datagram is not answered."""
+        """Wait until a later datagram on the same socket has arrived, because datagrams are not answered."""
         self._flushed.clear()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
             talk.sendto(b"flush", ("127.0.0.1", self.hostile["udp"]))
@@ -259,7 +259,7 @@ class Ground:
 
 @contextlib.contextmanager
 def ground(user: int, base: str | None = None) -> Iterator[Ground]:
-    """Under a folder that every user may enter: pytest's own are closed."""
+    """Use a folder that every user may enter: pytest's folders are private."""
     folder = Path(tempfile.mkdtemp(prefix="farro-guard-", dir=base))
     folder.chmod(0o755)
     try:

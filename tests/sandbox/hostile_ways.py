@@ -1,4 +1,4 @@
-"""The names of the ways that hostile.py knows: it cannot be imported here, for it looks at where it stands first."""
+"""List the attacks of hostile.py, which cannot be imported here because it reads its surroundings at import."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every way out that is known, on both levels, as root and as an ordinary user: nothing outside changes, nothing dies.
+"""Try every known attack on both levels, as root and as an ordinary user: nothing outside changes, no process dies.
 
-Each way is first tried without a sandbox, where it must work: a way that leads nowhere would prove nothing.
+Each attack is also run without a sandbox, where it must succeed: an attack that never works would prove nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from support import need
 
 USERS = {"root": 0, "ordinary": NOBODY}
 ONLY_ROOT = {"mknod", "mount", "mount_by_new_calls", "mount_namespace", "setns", "chroot", "chown", "proc_sys"}
-# What Landlock has no word for: seen afterwards instead, and the job fails (sandbox.gaps).
+# Landlock cannot forbid these: they are detected afterwards, and the job fails (sandbox.gaps).
 SEEN_AFTERWARDS = {"chmod", "chmod_of_an_open_file", "utime"}
-# Nothing is changed, and nothing is kept from it: it ends with the step (sandbox.gaps).
+# These change nothing and are not prevented: their effect ends with the step (sandbox.gaps).
 OPEN_ON_B = {"lock_of_farro"}
-# Not a way out but a hunger: each has a test of its own.
+# Not escapes but attempts to exhaust resources: each has its own test.
 HUNGRY = {"fork_bomb", "memory", "memory_of_many", "disk", "outlive"}
 OF_BTRFS = {"snapshot"}
 OUT = sorted(set(WAYS) - HUNGRY - OF_BTRFS)
@@ -42,9 +42,9 @@ def place(request: pytest.FixtureRequest) -> Iterator[Ground]:
 
 @pytest.mark.linux
 @pytest.mark.parametrize("way", OUT)
-def test_without_a_sandbox_the_way_leads_out(place: Ground, way: str) -> None:
+def test_every_attack_succeeds_without_a_sandbox(place: Ground, way: str) -> None:
     if way in ONLY_ROOT and place.user != 0:
-        return  # the kernel keeps it from anybody else
+        return  # the kernel forbids it to other users
     came = place.run(way, None)
     assert came.succeeded or came.changes, came.message
 
@@ -52,7 +52,7 @@ def test_without_a_sandbox_the_way_leads_out(place: Ground, way: str) -> None:
 @pytest.mark.linux
 @pytest.mark.parametrize("level", ["A", "B"])
 @pytest.mark.parametrize("way", OUT)
-def test_nothing_outside_changes_and_nothing_dies(place: Ground, way: str, level: str) -> None:
+def test_no_attack_changes_files_or_kills_processes_outside(place: Ground, way: str, level: str) -> None:
     working(level)
     came = place.run(way, level)
     if level == "B" and way in SEEN_AFTERWARDS:
@@ -81,7 +81,7 @@ def test_a_refused_write_that_fails_the_step_is_a_path_violation(place: Ground, 
 @pytest.mark.parametrize("level", ["A", "B"])
 @pytest.mark.parametrize("way", OUT)
 def test_a_hostile_provider_finds_no_way_out(way: str, level: str) -> None:
-    """The same sandbox, entered from the other side; root and an ordinary user take turns."""
+    """The provider runs in the same sandbox; root and an ordinary user alternate."""
     working(level)
     others = os.geteuid() == 0 and (OUT.index(way) + (level == "B")) % 2
     with ground(NOBODY if others else os.geteuid()) as place:
@@ -105,7 +105,7 @@ HUNGER = {
 @pytest.mark.parametrize("without_cgroup", [False, True], ids=["cgroup", "no-cgroup"])
 @pytest.mark.parametrize("level", ["A", "B"])
 @pytest.mark.parametrize("way", HUNGER)
-def test_what_others_need_is_not_taken(place: Ground, way: str, level: str, without_cgroup: bool) -> None:
+def test_no_step_exhausts_the_resources_of_others(place: Ground, way: str, level: str, without_cgroup: bool) -> None:
     working(level)
     place.hostile["at_once"] = not (without_cgroup and place.user == 0)
     came = place.run(way, level, without_cgroup=without_cgroup, **HUNGER[way])
@@ -121,7 +121,7 @@ def test_what_others_need_is_not_taken(place: Ground, way: str, level: str, with
 
 @pytest.mark.linux
 @pytest.mark.parametrize("way", sorted(HUNGRY))
-def test_without_a_sandbox_it_is_taken(place: Ground, way: str) -> None:
+def test_a_step_exhausts_resources_without_a_sandbox(place: Ground, way: str) -> None:
     if way == "outlive":
         place.hostile["many"] = 0
     came = place.run(way, None)
@@ -132,7 +132,7 @@ def test_without_a_sandbox_it_is_taken(place: Ground, way: str) -> None:
 
 
 @pytest.mark.linux
-def test_all_together_may_not_have_more_memory_than_one() -> None:
+def test_all_processes_of_a_step_share_one_memory_limit() -> None:
     working("A")
     group = cgroup_limits.make(processes=9, memory_bytes=1 << 30)
     need(group is not None, "a cgroup that may be made")
@@ -149,7 +149,7 @@ def test_all_together_may_not_have_more_memory_than_one() -> None:
 def test_a_step_that_fills_the_disk_is_ended(level: str) -> None:
     working(level)
     need(os.geteuid() == 0, "only root can make a small disk")
-    tmp_path = tempfile.mkdtemp(prefix="farro-disk-")  # short: a socket's path is
+    tmp_path = tempfile.mkdtemp(prefix="farro-disk-")  # short: the path of a socket is limited
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "none", tmp_path], check=True)
     try:
         with ground(0, tmp_path) as place:
@@ -165,7 +165,7 @@ def test_a_step_that_fills_the_disk_is_ended(level: str) -> None:
 
 @pytest.fixture(scope="module")
 def btrfs() -> Iterator[str]:
-    """A folder on a disk of that kind."""
+    """Return a folder on a filesystem of that kind."""
     need(os.geteuid() == 0, "mounting needs root")
     need(os.path.exists("/dev/loop-control"), "no loop devices")
     maker = need("mkfs.btrfs")
@@ -190,7 +190,7 @@ def btrfs() -> Iterator[str]:
 @pytest.mark.parametrize("user", USERS.values(), ids=USERS)
 @pytest.mark.parametrize("level", ["A", "B"])
 def test_no_snapshot_is_made_of_a_disk_that_can(btrfs: str, level: str, user: int) -> None:
-    """Landlock is not asked: a whole job could be made among the queued, and would run outside."""
+    """Landlock does not check snapshots: an attacker could create a queued job that runs unconfined."""
     working(level)
     with ground(user, btrfs) as place:
         came = place.run("snapshot", level)
@@ -207,7 +207,7 @@ def test_without_a_sandbox_a_snapshot_is_made(btrfs: str, user: int) -> None:
         assert "out/planted/planted" in came.changes
 
 
-# What the issue names, and the ways that stand for it.
+# The attacks that the issue names, each with its name in WAYS.
 NAMED = {
     "symlink": "symlink",
     "hardlink": "hardlink",
@@ -232,6 +232,6 @@ NAMED = {
 }
 
 
-def test_every_way_that_was_named_is_tried(figure: Callable[..., None]) -> None:
+def test_every_attack_named_in_the_issue_is_tried(figure: Callable[..., None]) -> None:
     assert set(NAMED.values()) <= set(WAYS)
     figure("ways out of the sandbox that were tried, on two levels as two users", len(WAYS))

@@ -1,4 +1,4 @@
-"""Allowed paths as they are on the disk: what they lead to, what is made, what is refused, what was swapped."""
+"""Resolve allowed paths on the disk: links, missing entries, refusals, and entries swapped for links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farro.sandbox.paths import PathRefused, allowed, pin
 
 @pytest.fixture(params=["in one call", "by name"])
 def root(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Both ways of looking answer the same."""
+    """Both ways to check a path give the same answer."""
     if request.param == "by name":
 
         def old_kernel(*_: object) -> int:
@@ -53,7 +53,7 @@ def test_a_missing_folder_is_made_and_a_missing_file_too(root: Path) -> None:
     ["agents", "agents/Runner", "jobs/", "logs", "AGENTS.md", "AGENTS.MD", "agents-config.json", "agents-config.toml",
      "policy.lock.json", "schedules/x.json", "schemas", "tasks/", ".git", ".git/hooks", "src/.git/", "lib/.git/hooks"],
 )  # fmt: skip
-def test_what_is_farros_own_or_gits_is_refused_also_when_it_is_missing(root: Path, path: str) -> None:
+def test_paths_of_farro_and_git_are_refused_even_if_missing(root: Path, path: str) -> None:
     before = sorted(root.rglob("*"))
     with pytest.raises(PathRefused):
         allowed(str(root), (path,))
@@ -61,7 +61,7 @@ def test_what_is_farros_own_or_gits_is_refused_also_when_it_is_missing(root: Pat
 
 
 @pytest.mark.parametrize("path", ["..", "../elsewhere", "src/../../elsewhere", "/etc", "", " ", "a\0b"])
-def test_what_leads_out_or_nowhere_is_refused(root: Path, path: str) -> None:
+def test_a_path_that_leads_out_or_nowhere_is_refused(root: Path, path: str) -> None:
     with pytest.raises(PathRefused):
         allowed(str(root), (path,))
 
@@ -90,13 +90,13 @@ def test_a_file_with_two_names_is_refused(root: Path, tmp_path: Path) -> None:
         allowed(str(root), ("notes.md",))
 
 
-def test_what_is_neither_file_nor_folder_is_refused(root: Path) -> None:
+def test_a_path_that_is_neither_file_nor_folder_is_refused(root: Path) -> None:
     os.mkfifo(root / "pipe")
     with pytest.raises(PathRefused, match="neither a file nor a folder"):
         allowed(str(root), ("pipe",))
 
 
-def test_the_root_means_its_entries_but_farros_own(root: Path) -> None:
+def test_allowing_the_root_excludes_the_folders_of_farro(root: Path) -> None:
     (root / "link").symlink_to("/etc")
     found = allowed(str(root), (".",))
     assert found.writable == tuple(str(root / name) for name in ("lib", "notes.md", "src"))
@@ -109,7 +109,7 @@ def test_a_repository_inside_an_allowed_folder_is_protected(root: Path) -> None:
     assert found.protected == (str(root / "src/.git"), str(root / "lib/other/.git"))
 
 
-def test_what_was_swapped_for_a_link_is_not_opened(root: Path) -> None:
+def test_a_path_swapped_for_a_link_is_not_opened(root: Path) -> None:
     (path,) = allowed(str(root), ("src/deep",)).writable
     os.close(pin(path))
     os.rename(root / "src", root / "moved")
@@ -127,10 +127,10 @@ def test_farros_own_names_are_those_of_a_root() -> None:
     assert set(reader.NAMES) <= paths.OWN
 
 
-def test_nothing_is_made_behind_a_link_that_somebody_puts_there_meanwhile(
+def test_nothing_is_created_behind_a_link_planted_after_the_check(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another job may write in src, and swaps what was looked at for a link."""
+    """Another job may write in src, and replaces the folder by a link after the check."""
     check = paths._check
 
     def checked(*words: str) -> None:

@@ -1,4 +1,4 @@
-"""A confined plan as a worker runs it: taken away, timed out, swapped paths, parallel steps, and several at once."""
+"""Run confined plans as a worker does: lost claims, timeouts, swapped paths, parallel steps and parallel plans."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.linux
 
 
 class Desk:
-    """A root, and what it takes to perform one plan after the other in it."""
+    """A root, and all that is needed to run plans in it."""
 
     def __init__(self, root: Path, level: str) -> None:
         self.root, self.level = root, level
@@ -99,7 +99,7 @@ def test_a_step_that_takes_too_long_has_its_grace(desk: Desk) -> None:
 
 
 def test_a_step_cannot_widen_what_the_next_may_write(desk: Desk) -> None:
-    """It replaces one allowed folder, inside another, by a link to where nothing is allowed."""
+    """The step replaces an allowed folder inside another one by a link to a forbidden folder."""
     (desk.root / "out/inner").mkdir(parents=True)
     (desk.root / "other").mkdir()
     swap = shell("a", "mv out/inner out/gone && ln -s ../other out/inner")
@@ -110,7 +110,7 @@ def test_a_step_cannot_widen_what_the_next_may_write(desk: Desk) -> None:
 
 
 def test_a_step_with_network_cannot_read_the_keys_of_the_http_front(desk: Desk) -> None:
-    """With them it could queue a command that no sandbox holds; nor what the plans of swarms hold."""
+    """With the keys it could submit a command that runs unconfined. The plans of swarms are hidden, too."""
     (desk.root / "jobs").mkdir()
     (desk.root / "swarms").mkdir()
     (desk.root / "swarms/plan.json").write_text("a password")
@@ -123,8 +123,8 @@ def test_a_step_with_network_cannot_read_the_keys_of_the_http_front(desk: Desk) 
     assert isinstance(desk.perform(shell("a", "ls jobs > out/seen; cat out/stolen")), Succeeded)
 
 
-def test_keys_that_come_while_a_step_runs_are_hidden_from_it(desk: Desk) -> None:
-    """The first `farro web` of this root is started while it waits for that."""
+def test_keys_created_while_a_step_runs_are_hidden_from_it(desk: Desk) -> None:
+    """The first `farro web` of this root, which creates the keys, is started while the step runs."""
     (desk.root / "jobs").mkdir()
     desk.guarding = replace(desk.guarding, network=True)
 
@@ -141,8 +141,8 @@ def test_keys_that_come_while_a_step_runs_are_hidden_from_it(desk: Desk) -> None
 
 
 @pytest.mark.parametrize("wanted", [".", "out"])
-def test_a_step_can_ask_nothing_of_swarms(desk: Desk, wanted: str) -> None:
-    """Whatever the orchestrator finds among its wishes it starts, outside of every sandbox."""
+def test_a_step_cannot_write_requests_to_swarms(desk: Desk, wanted: str) -> None:
+    """The orchestrator starts everything in its folder of wishes, without a sandbox."""
     for folder in ("swarms/orchestrator/wishes", "bus/queues"):
         (desk.root / folder).mkdir(parents=True)
     for place in ("swarms/orchestrator/wishes/w", "bus/queues/q", "swarms/new", "bus/new"):
@@ -151,7 +151,7 @@ def test_a_step_can_ask_nothing_of_swarms(desk: Desk, wanted: str) -> None:
     assert [path for name in ("swarms", "bus") for path in (desk.root / name).rglob("*") if path.is_file()] == []
 
 
-def test_steps_at_once_are_each_confined(desk: Desk) -> None:
+def test_parallel_steps_are_each_confined(desk: Desk) -> None:
     script = "echo {0} > out/{0}; echo {0} > nope-{0} || true"
     steps = [shell(f"s{number}", script.format(number)) for number in range(6)]
     assert isinstance(desk.perform(*steps, parallel=3), Succeeded)
@@ -159,7 +159,7 @@ def test_steps_at_once_are_each_confined(desk: Desk) -> None:
     assert not list(desk.root.glob("nope*"))
 
 
-def test_plans_at_once_do_not_disturb_each_other(desk: Desk) -> None:
+def test_parallel_plans_do_not_affect_each_other(desk: Desk) -> None:
     came: list[Outcome] = []
     lock = threading.Lock()
     desks = [Desk(desk.root / f"root-{number}", desk.level) for number in range(4)]
@@ -179,7 +179,7 @@ def test_plans_at_once_do_not_disturb_each_other(desk: Desk) -> None:
     assert all(isinstance(one, Succeeded) for one in came), came
 
 
-def test_what_a_step_leaves_running_is_gone_when_the_plan_is_over(desk: Desk) -> None:
+def test_processes_left_by_a_step_end_with_the_plan(desk: Desk) -> None:
     assert isinstance(desk.perform(shell("a", "setsid sleep 1000 > /dev/null 2>&1 & echo started")), Succeeded)
     assert desk.living() == []
 
@@ -201,7 +201,7 @@ def test_the_folder_for_temporary_files_is_gone_afterwards(desk: Desk) -> None:
     assert os.path.isdir("/proc")
 
 
-def test_a_bound_that_was_reached_is_named(desk: Desk) -> None:
+def test_the_error_names_the_limit_that_was_reached(desk: Desk) -> None:
     from farro.host import cgroup_limits
     from support import need
 

@@ -1,6 +1,6 @@
-"""Redaction: a secret's value in none of its forms, in texts, bytes, streams, files, logs and tracebacks.
+"""Redact the values of secrets, in all their encodings, from texts, bytes, streams, files, logs and tracebacks.
 
-That no part of a running farro writes one is shown by tests/flows/test_canary.py.
+tests/flows/test_canary.py checks that no part of a running farro writes a secret.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ MARK = "[redacted:OPENAI_API_KEY]"
         base64.urlsafe_b64encode(KEY.encode()).decode().rstrip("="),
     ],
 )
-def test_every_form_of_a_value_is_found(form: str) -> None:
-    if form.startswith("sk-Ab%2f"):  # a mixture of both spellings is nobody's
+def test_every_encoding_of_a_secret_is_redacted(form: str) -> None:
+    if form.startswith("sk-Ab%2f"):  # no encoder mixes both spellings
         form = "".join(f"%{one[:2].lower()}{one[2:]}" if n else one for n, one in enumerate(form.split("%")))
     assert REDACTOR.text(f"before {form} after") == f"before {MARK} after"
     assert REDACTOR.data(f"<{form}>".encode()) == f"<{MARK}>".encode()
@@ -62,7 +62,7 @@ def test_every_form_of_a_value_is_found(form: str) -> None:
 @pytest.mark.parametrize("before", ["", "u", "us", "use", "user:", "me@example.org:"])
 @pytest.mark.parametrize("after", ["", "x", "xy", "xyz"])
 def test_a_value_inside_of_base64_is_found(before: str, after: str) -> None:
-    """As in `Authorization: Basic …`. What is left of it are at most the bits that it shares with its neighbours."""
+    """As in `Authorization: Basic …`. At most the bits that it shares with its neighbours remain."""
     key = "0123456789abcdefghijk"
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         told = Redactor({"K": key}).data(b"Basic " + encode(f"{before}{key}{after}".encode()))
@@ -85,7 +85,7 @@ def test_short_values_and_other_texts_are_left_alone() -> None:
     assert REDACTOR.data(data) is data
 
 
-def test_the_longest_is_found_first_and_what_overlaps_is_one() -> None:
+def test_the_longest_secret_is_redacted_first_and_overlaps_are_merged() -> None:
     redactor = Redactor({"SHORT": "secret", "LONG": "secret-of-mine", "OTHER": "mine-and-yours"})
     assert redactor.text("secret-of-mine") == "[redacted:LONG]"
     assert redactor.text("a secret here") == "a [redacted:SHORT] here"
@@ -117,7 +117,7 @@ def test_a_tree_of_data_is_redacted_names_included() -> None:
     }
 
 
-# Few characters, so that secrets overlap themselves, each other and what stands around them.
+# Use few characters, so that secrets overlap themselves, each other and the text around them.
 scarce = st.text("ab/\n", min_size=6, max_size=12)
 texts = st.lists(st.sampled_from([*"ab/\n"]) | scarce, max_size=30).map("".join)
 
@@ -158,7 +158,7 @@ def test_a_stream_holds_back_no_more_than_a_secret_may_have() -> None:
 
 
 @given(text=st.text())
-def test_what_holds_no_secret_is_not_changed(text: str) -> None:
+def test_text_without_a_secret_is_not_changed(text: str) -> None:
     assume("sk-" not in text)
     assert REDACTOR.text(text) == text
 
@@ -219,7 +219,7 @@ def test_links_are_not_followed(shm: Path) -> None:
     assert REDACTOR.redact_tree(str(shm / "not-there")) == []
 
 
-# --- what a process says ---
+# --- logs, errors and tracebacks ---
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def redacting() -> Iterator[None]:
 
 @pytest.mark.usefixtures("redacting")
 @pytest.mark.parametrize("short", [False, True], ids=["json", "text"])
-def test_no_line_of_the_log_tells_a_secret(short: bool) -> None:
+def test_no_log_line_contains_a_secret(short: bool) -> None:
     stream = io.StringIO()
     log = logs.lines("w", lambda: datetime.now(UTC), stream, short=short)
     log("error", f"401: {KEY}", {"job_id": KEY, "event": {"why": [KEY]}, "traceback": f'File "x"\n  {KEY!r}'})
@@ -242,13 +242,13 @@ def test_no_line_of_the_log_tells_a_secret(short: bool) -> None:
 
 
 @pytest.mark.usefixtures("redacting")
-def test_no_complaint_tells_a_secret() -> None:
+def test_no_error_message_contains_a_secret() -> None:
     stream = io.StringIO()
     logs.grave_only(stream)("error", f"401: {KEY}", {})
     assert stream.getvalue() == f"farro: 401: {MARK}\n"
 
 
-def test_no_traceback_tells_a_secret() -> None:
+def test_no_traceback_contains_a_secret() -> None:
     code = """
         import sys, threading
         from farro.sandbox.redaction import Redactor, guard_tracebacks
@@ -269,7 +269,7 @@ def test_no_traceback_tells_a_secret() -> None:
     assert done.stderr.count("ValueError: no: [redacted:KEY]") == 3
 
 
-def test_the_values_of_variables_are_secret_as_far_as_they_are_set() -> None:
+def test_the_values_of_secret_variables_are_redacted_if_set() -> None:
     redactor = Redactor.of_variables(("A_KEY", "B_TOKEN"), {"A_KEY": "0123456789\n", "OTHER": "abcdefghij"})
     assert redactor.text("0123456789 abcdefghij 0123456789\n") == "[redacted:A_KEY] abcdefghij [redacted:A_KEY]"
     assert not Redactor.of_variables(("A_KEY",), {})
@@ -284,7 +284,7 @@ def test_the_values_of_variables_are_secret_as_far_as_they_are_set() -> None:
         (ProviderSettings(kind="openai", base_url="http://127.0.0.1/v1"), set()),
     ],
 )
-def test_secret_is_what_a_provider_is_given(provider: ProviderSettings, wanted: set[str]) -> None:
-    """No other variable: what is called a key and goes to nobody may be any word."""
+def test_variables_given_to_a_provider_are_secret(provider: ProviderSettings, wanted: set[str]) -> None:
+    """Only variables that a provider gets are secret: others may hold common words, even if they are named keys."""
     environ = dict.fromkeys(("A_TOKEN", "B_TOKEN", "ACME_KEY", "ACME_MODE", "OPENAI_API_KEY", "HOME"), "x")
     assert set(secret_variables(Settings(providers={"p": provider}), environ)) == wanted

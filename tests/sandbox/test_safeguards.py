@@ -1,6 +1,6 @@
-"""Each protection of the sandbox taken away: the hostile program gets out, so that the hostile suite would fail.
+"""Remove each protection of the sandbox: the hostile program escapes, so the hostile suite would fail.
 
-The suite itself is test_hostile.py.
+The hostile suite is test_hostile.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from farro.sandbox.levels import Sandbox
 from sandbox.hostile_stage import ground
 from support import need
 
-# what is taken away, the level, the way that is open then, whether only root can go it
+# the removed protection, the level, the attack that then succeeds, whether only root can run it
 TAKEN = [
     (("seccomp",), "A", "unix_socket", False),
     (("seccomp",), "A", "userns", False),
@@ -45,11 +45,13 @@ TAKEN = [
 
 @pytest.mark.linux
 @pytest.mark.parametrize(("without", "level", "way", "only_root"), TAKEN, ids=lambda value: str(value))
-def test_without_it_there_is_a_way_out(without: tuple[str, ...], level: str, way: str, only_root: bool) -> None:
+def test_removing_a_protection_lets_an_attack_succeed(
+    without: tuple[str, ...], level: str, way: str, only_root: bool
+) -> None:
     sandbox = Sandbox.available(level)  # type: ignore[arg-type]
     need(sandbox.level == level, f"level {level} of the sandbox: {'; '.join(probe.why for probe in sandbox.probes)}")
     need(not only_root or os.geteuid() == 0, "only root can go this way")
-    with ground(os.geteuid(), "/var/tmp") as place:  # what lies in /tmp is bound once more, read-only
+    with ground(os.geteuid(), "/var/tmp") as place:  # folders in /tmp are bound once more, read-only
         came = place.run(
             way, level, without=without, without_cgroup=way == "outlive", processes=60, memory_bytes=256 << 20
         )

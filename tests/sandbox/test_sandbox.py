@@ -1,6 +1,6 @@
-"""A process in the sandbox: what it can do there, what it sees, how it ends.
+"""Check what a process in the sandbox can do and see, and how it ends.
 
-What it cannot do is in test_hostile.py.
+test_hostile.py checks what it cannot do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.linux
 
 
 class Box:
-    """A folder with an allowed one in it, and what it takes to start something there."""
+    """A folder with an allowed one in it, and the arguments to start a process there."""
 
     def __init__(self, folder: Path, sandbox: Sandbox) -> None:
         self.folder, self.sandbox = folder, sandbox
@@ -81,26 +81,26 @@ def box(tmp_path: Path, sandbox: Sandbox) -> Iterator[Box]:
     assert made.living() == []
 
 
-def test_it_writes_where_it_may_and_nowhere_else(box: Box) -> None:
+def test_a_confined_process_writes_only_to_allowed_paths(box: Box) -> None:
     assert box.run("sh", "-c", "echo x > in/file && mkdir in/d && mv in/file in/d && echo y > other").code != 0
     assert (box.inside / "d/file").read_text() == "x\n"
     assert not (box.folder / "other").exists()
 
 
-def test_what_it_reads_comes_through_a_pipe_whole(box: Box) -> None:
+def test_stdin_of_a_confined_process_arrives_whole_through_a_pipe(box: Box) -> None:
     (box.folder / "source").write_bytes(b"0123456789abcdef" * (1 << 17))
     assert box.run("sh", "-c", "wc -c; test -p /proc/self/fd/0", stdin=str(box.folder / "source")).code == 0
     assert box.out.strip() == str(1 << 21)
 
 
-def test_one_that_stops_reading_early_hurts_nobody(box: Box) -> None:
+def test_a_confined_process_may_stop_reading_early(box: Box) -> None:
     (box.folder / "source").write_bytes(b"line\n" * (1 << 20))
     assert box.run("head", "-n", "1", stdin=str(box.folder / "source")).code == 0
     assert box.out == "line\n"
 
 
-def test_a_program_that_is_a_link_in_a_folder_that_is_seen_can_be_run(box: Box) -> None:
-    """The python of a venv under /tmp."""
+def test_a_program_behind_a_link_in_a_visible_folder_can_be_run(box: Box) -> None:
+    """For example, the Python of a venv under /tmp."""
     shell = shutil.which("sh")
     assert shell is not None
     (box.folder / "program").symlink_to("linked")
@@ -118,7 +118,7 @@ def test_an_allowed_file_can_be_written_and_its_neighbours_not(box: Box) -> None
     assert (box.folder / "two").read_text() == ""
 
 
-def test_what_is_protected_inside_an_allowed_folder_can_be_read_only(box: Box) -> None:
+def test_a_protected_path_in_an_allowed_folder_is_read_only(box: Box) -> None:
     (box.inside / ".git").mkdir()
     (box.inside / ".git/config").write_text("text\n")
     (box.inside / "src").mkdir()
@@ -129,8 +129,8 @@ def test_what_is_protected_inside_an_allowed_folder_can_be_read_only(box: Box) -
     assert not (box.inside / ".git/hook").exists()
 
 
-def test_a_folder_that_holds_something_protected_is_not_put_aside(box: Box) -> None:
-    """Another in its place, with another .git: whoever runs git there next runs its hooks."""
+def test_a_folder_that_holds_a_protected_path_cannot_be_moved(box: Box) -> None:
+    """Otherwise a step could replace the repository, and the next user of git there would run planted hooks."""
     repository = box.inside / "a/repo"
     (repository / ".git").mkdir(parents=True)
     (repository / ".git/config").write_text("text\n")
@@ -145,7 +145,7 @@ def test_a_folder_that_holds_something_protected_is_not_put_aside(box: Box) -> N
     assert (repository / "file").read_text() == "new\n"
 
 
-def test_what_is_hidden_cannot_be_read(box: Box) -> None:
+def test_a_hidden_path_cannot_be_read(box: Box) -> None:
     (box.folder / "secrets").mkdir()
     (box.folder / "secrets/key").write_text("secret\n")
     (box.folder / "key").write_text("secret\n")
@@ -155,7 +155,7 @@ def test_what_is_hidden_cannot_be_read(box: Box) -> None:
     assert box.out == "done\n"
 
 
-def test_it_has_a_temporary_folder_of_its_own(box: Box) -> None:
+def test_a_confined_process_has_its_own_temporary_folder(box: Box) -> None:
     (box.folder / "tmp").mkdir()
     box.confinement = replace(box.confinement, tmp=str(box.folder / "tmp"))
     assert box.run("sh", "-c", 'echo "$TMPDIR"; mktemp; echo x > "$TMPDIR/mine"').code == 0
@@ -163,15 +163,15 @@ def test_it_has_a_temporary_folder_of_its_own(box: Box) -> None:
     assert (box.folder / "tmp/mine").read_text() == "x\n"
 
 
-def test_its_variables_mean_nothing_to_what_is_built_around_it(box: Box) -> None:
-    """Of LD_PRELOAD's kind: with them a plan would have code of its own run where nothing is confined yet."""
+def test_variables_of_a_step_do_not_affect_the_building_of_its_sandbox(box: Box) -> None:
+    """With variables like LD_PRELOAD a plan could run its own code before the sandbox is built."""
     env = {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(box.folder / "trace"), "EMPTY": "", "LINES": "a\n b=c"}
     assert box.run("sh", "-c", 'echo "$LD_DEBUG:${EMPTY-unset}:$LINES"', env=env).code == 0
-    assert box.out.endswith("libs::a\n b=c\n")  # behind what the loader says in there
+    assert box.out.endswith("libs::a\n b=c\n")  # after the loader's own output
     assert list(box.folder.glob("trace*")) == []
 
 
-def test_its_variables_are_in_no_argument(box: Box) -> None:
+def test_variables_of_a_step_appear_in_no_argument(box: Box) -> None:
     """Arguments can be read by every user of the machine."""
     process = box.start("sleep", "60", env={"KEY": "canary-0815"})
     assert isinstance(process, Process)
@@ -183,15 +183,15 @@ def test_its_variables_are_in_no_argument(box: Box) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("A", "x\0--bind\0/\0/"), ("A\0--bind", "x"), ("A=B", "x")])
-def test_a_variable_that_cannot_be_one_opens_nothing(box: Box, name: str, value: str) -> None:
+def test_an_invalid_variable_is_refused(box: Box, name: str, value: str) -> None:
     came = box.start("touch", "opened", env={name: value})
     assert isinstance(came, NotStarted)
     assert came.reason == "bad_argument"
     assert not (box.folder / "opened").exists()
 
 
-def test_links_that_a_step_left_in_its_tmp_lead_bubblewrap_nowhere(level_a: Sandbox) -> None:
-    """What is bound below /tmp needs a folder there; bubblewrap sees the whole machine (/oldroot) as it makes it."""
+def test_bubblewrap_follows_no_link_that_a_step_left_in_its_tmp(level_a: Sandbox) -> None:
+    """A bind mount below /tmp needs a folder there; bubblewrap sees the whole machine (/oldroot) when it creates it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as home, tempfile.TemporaryDirectory(dir="/var/tmp") as outside:
         folder = Path(home, "deep")
         folder.mkdir()
@@ -210,20 +210,20 @@ def test_links_that_a_step_left_in_its_tmp_lead_bubblewrap_nowhere(level_a: Sand
         assert list(Path(outside).iterdir()) == []
 
 
-def test_it_has_no_capability_and_gets_none(box: Box) -> None:
+def test_a_confined_process_has_and_gains_no_capability(box: Box) -> None:
     assert box.run("cat", "/proc/self/status").code == 0
     told = dict(line.split(":\t") for line in box.out.splitlines() if ":\t" in line)
     assert {told[name] for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {"0" * 16}
     assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "2")
 
 
-def test_it_inherits_three_descriptors(box: Box) -> None:
+def test_a_confined_process_inherits_three_descriptors(box: Box) -> None:
     assert box.run("sh", "-c", "ls /proc/$$/fd").code == 0
     assert set(box.out.split()) - {"0", "1", "2"} <= {"10", "255"}  # a shell's own
 
 
-def test_programs_do_what_they_do_elsewhere(box: Box) -> None:
-    """Threads, child processes, pipes, socket pairs, links, modes, times, extended attributes if they can."""
+def test_ordinary_programs_work_in_the_sandbox(box: Box) -> None:
+    """Use threads, child processes, pipes, socket pairs, links, modes, times, and extended attributes if possible."""
     script = """
 import os, socket, subprocess, tempfile, threading, shutil
 os.chdir("in")
@@ -258,13 +258,13 @@ def test_the_network_is_there_when_it_is_allowed(box: Box) -> None:
         greeter.join()
 
 
-def test_its_exit_code_and_what_it_used_are_told(box: Box) -> None:
+def test_exit_code_and_resource_use_are_reported(box: Box) -> None:
     ended = box.run("sh", "-c", "exit 7")
     assert (ended.code, ended.signal) == (7, None)
     assert box.run("sh", "-c", "kill -9 $$").code == 137
 
 
-def test_it_is_asked_to_end_and_has_its_grace(box: Box) -> None:
+def test_a_confined_process_gets_sigterm_and_its_grace(box: Box) -> None:
     process = box.start("sh", "-c", 'trap "echo bye; exit 3" TERM; echo ready > in/ready; while :; do sleep 0.01; done')
     assert isinstance(process, Process)
     until = time.monotonic() + 60
@@ -276,7 +276,7 @@ def test_it_is_asked_to_end_and_has_its_grace(box: Box) -> None:
     assert box.out == "bye\n"
 
 
-def test_one_that_is_deaf_is_ended_with_all_that_it_started(box: Box) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_with_its_tree(box: Box) -> None:
     process = box.start("sh", "-c", 'trap "" TERM; setsid sleep 1000 & echo x > in/ready; while :; do sleep 0.01; done')
     assert isinstance(process, Process)
     until = time.monotonic() + 60
@@ -286,7 +286,7 @@ def test_one_that_is_deaf_is_ended_with_all_that_it_started(box: Box) -> None:
     assert box.living() == []
 
 
-def test_on_level_a_the_death_of_its_starter_is_its_own(box: Box) -> None:
+def test_on_level_a_a_confined_process_dies_with_its_starter(box: Box) -> None:
     if box.sandbox.level != "A":
         return
     processes: list[Process | NotStarted] = []
@@ -299,7 +299,7 @@ def test_on_level_a_the_death_of_its_starter_is_its_own(box: Box) -> None:
 
     thread = threading.Thread(target=begin)
     thread.start()
-    thread.join()  # the thread that started it is gone
+    thread.join()  # the thread that started it has ended
     assert isinstance(processes[0], Process)
     ended = processes[0].wait(60)
     assert ended is not None
@@ -341,13 +341,13 @@ def test_starting_many_leaves_no_descriptor_open(box: Box) -> None:
     assert len(os.listdir("/proc/self/fd")) == began
 
 
-def test_a_level_that_is_switched_off_is_none_and_says_what_that_means() -> None:
+def test_a_disabled_sandbox_explains_what_that_means() -> None:
     sandbox = Sandbox.available("none")
     assert (sandbox.level, sandbox.probes) == ("none", ())
     assert any("writing anywhere" in gap for gap in sandbox.gaps())
 
 
-def test_without_bubblewrap_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bubblewrap_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from farro.sandbox import levels as module
 
     monkeypatch.setattr(module, "find_bwrap", lambda: None)
@@ -356,7 +356,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(monkeypatch: pytest.Monke
     assert "bubblewrap is not installed" in found.probes[0].why
 
 
-def test_a_bubblewrap_that_fails_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_bubblewrap_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from farro.sandbox import levels as module
 
     fake = tmp_path / "bwrap"
@@ -368,8 +368,8 @@ def test_a_bubblewrap_that_fails_is_told_in_its_own_words(tmp_path: Path, monkey
     assert found.level in ("B", "none")
 
 
-# Fails as bubblewrap does when a mount goes under it: after it has told of its child, which is gone by then, or is told
-# to go on and has not got so far. Later it is the real one.
+# Fails like bubblewrap when a mount vanishes: after it reported its child, which has already ended or still waits to be
+# released. Later calls run the real bubblewrap.
 UNMOUNTED = """#!{python}
 import os, select, sys
 with open(__file__ + ".tries", "a") as tries:
@@ -398,7 +398,7 @@ def fails_first(fails: int, folder: Path, sandbox: Sandbox, *, gone: bool = Fals
     return str(fake)
 
 
-def test_a_mount_that_goes_meanwhile_takes_no_level_away(
+def test_a_mount_that_vanishes_during_the_probe_does_not_disable_level_a(
     tmp_path: Path, level_a: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from farro.sandbox import levels as module
@@ -409,9 +409,9 @@ def test_a_mount_that_goes_meanwhile_takes_no_level_away(
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_mount_that_goes_meanwhile_fails_no_step(gone: bool, tmp_path: Path, level_a: Sandbox) -> None:
+def test_a_mount_that_vanishes_during_the_start_fails_no_step(gone: bool, tmp_path: Path, level_a: Sandbox) -> None:
     box = Box(tmp_path, replace(level_a, bwrap=fails_first(3, tmp_path, level_a, gone=gone)))
-    box.confinement = replace(box.confinement, memory_bytes=1 << 30)  # a limit, to be set on one who may be gone
+    box.confinement = replace(box.confinement, memory_bytes=1 << 30)  # a limit for a process that may have ended
     (tmp_path / "source").write_text("read\n")
     assert box.run("cat", stdin=str(tmp_path / "source")).code == 0
     assert (box.out, box.err) == ("read\n", "")
@@ -428,7 +428,7 @@ def test_a_sandbox_that_cannot_be_built_runs_nothing_and_says_why(tmp_path: Path
     assert box.living() == []
 
 
-def test_what_was_to_be_read_is_closed_where_nothing_can_be_written(tmp_path: Path, level_a: Sandbox) -> None:
+def test_stdin_is_closed_if_the_output_cannot_be_created(tmp_path: Path, level_a: Sandbox) -> None:
     box = Box(tmp_path, level_a)
     (tmp_path / "source").write_text("read\n")
     (tmp_path / "1.out").write_text("there already")
@@ -436,13 +436,13 @@ def test_what_was_to_be_read_is_closed_where_nothing_can_be_written(tmp_path: Pa
     with pytest.raises(FileExistsError):
         box.start("cat", stdin=str(tmp_path / "source"))
     for thread in threading.enumerate():
-        if thread.name == "stdin":  # it passes the file on
+        if thread.name == "stdin":  # it copies the file into the pipe
             thread.join()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_disk_without_room_for_more_files_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty files take no bytes, and yet nobody can make one when there are too many."""
+def test_a_disk_without_free_inodes_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty files take no bytes, but a disk without free inodes takes no more of them."""
     left = [20_000]
     free = limits._free(str(tmp_path))[0]
     monkeypatch.setattr(limits, "_free", lambda path: (free, left[0]))
@@ -454,7 +454,7 @@ def test_a_disk_without_room_for_more_files_is_a_full_disk(tmp_path: Path, monke
     assert (told.category, "9000 more files" in told.message) == ("disk_full", True)
 
 
-def test_the_files_that_a_disk_has_room_for_are_counted_where_it_has_such_a_number(tmp_path: Path) -> None:
+def test_free_inodes_are_counted_where_the_filesystem_reports_them(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     assert limits._free(str(tmp_path))[1] == pytest.approx(status.f_favail or limits._NODES, abs=100_000)
 
@@ -483,19 +483,19 @@ for process in found:
 """
 
 
-def test_a_container_that_filters_everything_makes_nobody_a_stray(level_b: Sandbox) -> None:
-    """What a plan without a sandbox has in the background ended when a confined one beside it was over."""
+def test_a_container_with_a_seccomp_filter_makes_no_process_a_stray(level_b: Sandbox) -> None:
+    """Background processes of an unconfined plan once ended together with a confined plan."""
     told = subprocess.run([sys.executable, "-c", IN_A_CONTAINER], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["False", "True"]
 
 
-def test_what_two_calls_of_one_job_left_ends_with_the_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two agents of one plan carry one mark: the end of the first must not take the daemon of the second."""
+def test_processes_left_by_two_calls_of_one_job_end_with_the_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two agents of one plan share a marker: the end of the first must not end the daemon of the second."""
     marked = subprocess.Popen(["sleep", "60"], env={"FARRO_CLAIM": "both"})
     try:
         until = time.monotonic() + 60
         while not process_table.carries(marked.pid, "FARRO_CLAIM=both") and time.monotonic() < until:
-            time.sleep(0.005)  # it is told to have started before the kernel shows what it was started with
+            time.sleep(0.005)  # the process has started before the kernel shows its environment
         monkeypatch.setattr(process_tree, "reap_adopted", lambda: [marked.pid] if marked.poll() is None else [])
         monkeypatch.setattr(leftovers, "_confined", lambda pid: True)
         leftovers.opened("both")

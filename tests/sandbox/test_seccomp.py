@@ -1,4 +1,4 @@
-"""The seccomp programs, run by a small machine of our own: what each call gets, on both processors."""
+"""Run the seccomp programs in a small interpreter: the answer to each system call, on both architectures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERRNO = 0x00050000
 
 
 def run(code: bytes, arch: int, number: int, *args: int) -> int:
-    """What the kernel would do: classic BPF, as much of it as is used."""
+    """Interpret classic BPF as the kernel does, limited to the instructions that are used."""
     args = (*args, *[0] * (6 - len(args)))
     data = struct.pack("<IIQ6Q", number, arch, 0, *(value & (2**64 - 1) for value in args))
     lines = [struct.unpack_from("<HBBI", code, at) for at in range(0, len(code), 8)]
@@ -52,12 +52,12 @@ def test_a_program_is_short_enough_for_the_kernel(machine: str) -> None:
 @pytest.mark.parametrize(
     "name", ["mount", "unshare", "setns", "ptrace", "bpf", "keyctl", "open_by_handle_at", "reboot"]
 )
-def test_what_leads_out_is_refused(machine: str, name: str) -> None:
+def test_system_calls_that_lead_out_are_refused(machine: str, name: str) -> None:
     assert answer(machine, name) == ERRNO | errno.EPERM
 
 
 @pytest.mark.parametrize("name", ["clone3", "io_uring_setup", "openat2"])
-def test_what_cannot_be_looked_into_is_not_there(machine: str, name: str) -> None:
+def test_system_calls_with_uncheckable_arguments_are_reported_as_missing(machine: str, name: str) -> None:
     assert answer(machine, name) == ERRNO | errno.ENOSYS
 
 
@@ -92,13 +92,13 @@ def test_devices_are_not_made_and_pipes_are(machine: str) -> None:
             assert answer(machine, "mknod", 0, kind) == wanted
 
 
-def test_nobody_types_on_a_terminal(machine: str) -> None:
+def test_typing_into_a_terminal_is_refused(machine: str) -> None:
     assert answer(machine, "ioctl", 0, 0x5412) == ERRNO | errno.EPERM
-    assert answer(machine, "ioctl", 0, 0x5412 | 1 << 40) == ERRNO | errno.EPERM  # the kernel looks at 32 bits
+    assert answer(machine, "ioctl", 0, 0x5412 | 1 << 40) == ERRNO | errno.EPERM  # the kernel reads 32 bits
     assert answer(machine, "ioctl", 0, 0x5401) == ALLOW
 
 
-def test_no_snapshots_are_made_and_files_are_cloned(machine: str) -> None:
+def test_snapshots_are_refused_and_file_clones_allowed(machine: str) -> None:
     refused = ERRNO | errno.EOPNOTSUPP
     for number in (0x5000940E, 0x50009401, 0x50009417, 0x50009418, 0x5000940F, 0x4008941A, 0x4020BC10, 0x40806685):
         assert answer(machine, "ioctl", 3, number) == refused
@@ -107,7 +107,7 @@ def test_no_snapshots_are_made_and_files_are_cloned(machine: str) -> None:
         assert answer(machine, "ioctl", 3, number) == ALLOW
 
 
-def test_sockets_are_of_the_families_that_are_allowed(machine: str) -> None:
+def test_only_sockets_of_allowed_families_are_created(machine: str) -> None:
     families = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16, "packet": 17, "vsock": 40, "alg": 38}
     open_ = {name for name, family in families.items() if answer(machine, "socket", family) == ALLOW}
     assert open_ == {"inet", "inet6", "netlink"}
@@ -115,7 +115,7 @@ def test_sockets_are_of_the_families_that_are_allowed(machine: str) -> None:
     assert closed == set()
 
 
-def test_pairs_of_sockets_are_those_that_cannot_be_sent_elsewhere(machine: str) -> None:
+def test_only_socket_pairs_that_stay_connected_are_created(machine: str) -> None:
     kinds = {"stream": 1, "datagram": 2, "raw": 3, "seqpacket": 5}
     for flags in (0, 0o2000000 | 0o4000):  # SOCK_CLOEXEC, SOCK_NONBLOCK
         open_ = {name for name, kind in kinds.items() if answer(machine, "socketpair", 1, kind | flags) == ALLOW}
@@ -123,12 +123,12 @@ def test_pairs_of_sockets_are_those_that_cannot_be_sent_elsewhere(machine: str) 
     assert answer(machine, "socketpair", 30, 1) == ERRNO | errno.EAFNOSUPPORT
 
 
-def test_attributes_are_set_where_mounts_keep_them(machine: str) -> None:
+def test_extended_attributes_are_allowed_where_mounts_protect_them(machine: str) -> None:
     assert answer(machine, "fsetxattr") == ALLOW
     assert answer(machine, "fsetxattr", attributes=False) == ERRNO | errno.EOPNOTSUPP
 
 
-def test_no_file_is_left_that_runs_as_somebody_else(machine: str) -> None:
+def test_setuid_and_setgid_files_are_refused(machine: str) -> None:
     refused = ERRNO | errno.EPERM
     for mode, wanted in ((0o4755, refused), (0o2755, refused), (0o1777, ALLOW), (0o755, ALLOW)):
         assert answer(machine, "fchmod", 3, mode) == wanted
@@ -137,7 +137,7 @@ def test_no_file_is_left_that_runs_as_somebody_else(machine: str) -> None:
         assert answer(machine, "mknodat", -100, 0, 0o100000 | mode) == wanted
         assert answer(machine, "openat", -100, 0, 0o101, mode) == wanted  # O_CREAT
         assert answer(machine, "openat", -100, 0, 0o20200001, mode) == wanted  # O_TMPFILE
-        assert answer(machine, "openat", -100, 0, 0o1, mode) == ALLOW  # whatever stands there: nothing is made
+        assert answer(machine, "openat", -100, 0, 0o1, mode) == ALLOW  # the mode is ignored: no file is created
         if machine == "x86_64":
             assert answer(machine, "chmod", 0, mode) == wanted
             assert answer(machine, "creat", 0, mode) == wanted
@@ -146,6 +146,6 @@ def test_no_file_is_left_that_runs_as_somebody_else(machine: str) -> None:
             assert answer(machine, "mknod", 0, 0o100000 | mode) == wanted
 
 
-def test_limits_are_set_on_oneself_only(machine: str) -> None:
+def test_a_process_may_limit_only_itself(machine: str) -> None:
     assert answer(machine, "prlimit64", 0, 7) == ALLOW
     assert answer(machine, "prlimit64", 4711, 7) == ERRNO | errno.EPERM

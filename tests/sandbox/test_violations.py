@@ -1,4 +1,4 @@
-"""What counts as a violation: the tree compared, and what a failed process says."""
+"""Detect violations by comparing the tree, and by the error output of a failed process."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("only_attributes", [True, False])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_was_touched_is_told(root: Path, change: str, only_attributes: bool) -> None:
+def test_a_touched_file_is_reported(root: Path, change: str, only_attributes: bool) -> None:
     assert told(root, lambda: CHANGES[change](root / "src/file"), only_attributes=only_attributes) == ["src/file"]
 
 
-def test_a_folder_that_was_touched_is_told(root: Path) -> None:
+def test_a_touched_folder_is_reported(root: Path) -> None:
     assert told(root, lambda: (root / "src").chmod(0o700), only_attributes=True) == ["src"]
 
 
@@ -53,17 +53,19 @@ WRITES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_what_others_write_is_theirs_where_the_kernel_keeps_writes(root: Path, write: str) -> None:
+def test_writes_by_others_are_ignored_where_the_kernel_confines_writes(root: Path, write: str) -> None:
     assert told(root, lambda: WRITES[write](root), only_attributes=True) == []
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_where_it_keeps_nothing_every_write_is_told(root: Path, write: str) -> None:
+def test_every_write_is_reported_where_the_kernel_confines_nothing(root: Path, write: str) -> None:
     assert told(root, lambda: WRITES[write](root), only_attributes=False)
 
 
 @pytest.mark.parametrize("only_attributes", [True, False])
-def test_a_mode_of_farros_own_is_told_and_what_farro_does_there_is_not(root: Path, only_attributes: bool) -> None:
+def test_changed_modes_of_farros_folders_are_reported_and_its_own_writes_are_not(
+    root: Path, only_attributes: bool
+) -> None:
     (root / "jobs/one").write_text("x")
 
     def work() -> None:
@@ -80,14 +82,14 @@ def test_a_mode_of_farros_own_is_told_and_what_farro_does_there_is_not(root: Pat
 
 
 @pytest.mark.parametrize("folder", ["allowed", "agents/Runner", "jobs", "logs", ".git/objects"])
-def test_what_is_made_in_allowed_or_farros_own_folders_is_not_told(root: Path, folder: str) -> None:
+def test_files_created_in_allowed_or_farros_folders_are_not_reported(root: Path, folder: str) -> None:
     def change() -> None:
         (root / folder / "new").write_text("x")
 
     assert [name for name in told(root, change, only_attributes=False) if name != folder] == []
 
 
-def test_a_tree_is_looked_at_in_bounds(root: Path) -> None:
+def test_the_comparison_of_a_tree_is_bounded(root: Path) -> None:
     for number in range(50):
         (root / f"src/{number}").touch()
     looked = violations.snapshot(str(root), [], limit=20)
@@ -107,12 +109,12 @@ SAID = {
 
 
 @pytest.mark.parametrize("line", SAID)
-def test_the_line_that_says_so_is_found(tmp_path: Path, line: str) -> None:
+def test_the_line_that_reports_a_refusal_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "stderr").write_text(f"first\n{line}\nlast\n")
     assert violations.refused(str(tmp_path / "stderr")) == (line if SAID[line] else None)
 
 
-def test_what_a_process_says_cannot_write_on_a_screen(tmp_path: Path) -> None:
+def test_quoted_process_output_contains_no_terminal_escapes(tmp_path: Path) -> None:
     (tmp_path / "stderr").write_bytes(b"\x1b[31mPermission denied\x1b[0m \xff\n")
     said = violations.refused(str(tmp_path / "stderr"))
     assert said is not None

@@ -34,7 +34,7 @@ def end(claim: str) -> None:
 def _confined(pid: int) -> bool:
     """Return whether farro confined this process. In a container every process may have a filter and no new privileges,
     this one too; a confined process has one filter more.
-    [test_a_container_that_filters_everything_makes_nobody_a_stray]"""
+    [test_a_container_with_a_seccomp_filter_makes_no_process_a_stray]"""
     found = _status(pid)
     if found.get("NoNewPrivs") != "1" or found.get("Seccomp") != "2":
         return False
