@@ -1,6 +1,6 @@
-"""The process that test_strace.py kills: a real one per run, forked from a zygote that has farro imported already.
+"""Run the process that test_strace.py kills: one for each run, forked from a zygote that has imported farro.
 
-Which call kills it, and what must hold afterwards, lives in test_strace.py. Started as
+Started as
 
     python -I -S strace_target.py PATH…       with the folders to import from
 
@@ -32,14 +32,14 @@ def chosen(store: Any, say: Say) -> None:
 
 
 def many(store: Any, say: Say) -> None:
-    """Minted and chosen, with a payload and a narrative, in one call."""
+    """Enqueue jobs with minted and chosen ids, with a payload and a narrative, in one call."""
     more = Submission(role="Runner", prompt=stage.plan(2), payload={"a.txt": b"a" * 5000}, narrative="read me")
     for job_id in store.enqueue_many([more, stage.submission(1, job_id="chosen-1")]):
         say("enqueued", job_id)
 
 
 def commit(store: Any, say: Say, children: int = 0) -> None:
-    """A worker's turn: join, claim, a step's file, commit; the answer; leave."""
+    """Do a worker's turn: join, claim, write a step's file, commit, report the answer, leave."""
     agent = store.join("worker", role="Runner")
     claim = store.claim(agent)
     say("claimed", claim.job_id, claim.attempt)
@@ -59,7 +59,7 @@ def children(store: Any, say: Say) -> None:
 
 
 def recover(store: Any, say: Say) -> None:
-    """A watchdog's pass over what dead agents left, and the manager's decision."""
+    """Run a watchdog's pass over the jobs of dead agents, and the manager's decision."""
     agent = store.join("keeper", role=None)
     store.recover(agent)
     for job_id in store.stale():
@@ -69,7 +69,7 @@ def recover(store: Any, say: Say) -> None:
 
 
 def kill(store: Any, say: Say) -> None:
-    """An operator takes a job out of a live worker's hands."""
+    """Kill a live worker's job as an operator."""
     agent = store.join("operator", role=None)
     told = store.kill(agent, "chosen-1", note="no more")
     say("killed", "chosen-1", str(told.status))
@@ -77,7 +77,7 @@ def kill(store: Any, say: Say) -> None:
 
 
 def journalled(store: Any, say: Say) -> None:
-    """With a journal: enqueues and commits until its files have been changed and freed; then it is closed."""
+    """Enqueue and commit with a journal until its files were rotated and freed; then close it."""
     agent = store.join("worker", role="Runner")
     for number in range(4):
         more = Submission(role="Runner", prompt=stage.plan(number), narrative="read me\n" * 500)
@@ -93,7 +93,7 @@ SCENARIOS = {work.__name__: work for work in (minted, chosen, many, commit, chil
 
 
 class Noting:
-    """A seam that only writes down what passes it."""
+    """A seam that only records the calls."""
 
     def __init__(self) -> None:
         self.ops: list[str] = []
@@ -107,13 +107,13 @@ class Noting:
 
 
 def run(request: dict[str, Any]) -> None:
-    """In the child: everything up to SIGUSR1 is preparation; from BEGIN to END every call may be the last."""
+    """Run in the child: everything before SIGUSR1 is preparation; from BEGIN to END any call may be killed."""
     acks = os.open(request["acks"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
     def say(what: str, *told: Any) -> None:
         os.write(acks, (json.dumps([what, *told]) + "\n").encode())
 
-    # With `rescan_s` at its default the feeds are real: inotify's calls are killed at as well.
+    # With the default `rescan_s` the feeds are real, so that inotify's calls are killed as well.
     journal = request["scenario"] == "journalled"
     store = stage.open_files(request["root"], seed=7, store_policy=stage.policy(rescan_s=30.0), journal=journal)
     noting = Noting()
@@ -131,7 +131,7 @@ def run(request: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    gc.disable()  # no collection between two runs of the same calls
+    gc.disable()  # a garbage collection would add system calls to some runs
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     child = 0
     for line in iter(sys.stdin.buffer.readline, b""):
@@ -148,7 +148,7 @@ def serve() -> None:
 
 
 def _let_strace_in() -> None:
-    """Where Yama restricts ptrace to descendants: strace is a sister of this process."""
+    """Permit strace, a sibling process, to trace this one where Yama restricts ptrace to descendants."""
     libc.prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER, PR_SET_PTRACER_ANY
 
 

@@ -1,6 +1,6 @@
-"""Figures that many parametrized tests, in several processes, add up to one number.
+"""Add up figures over many parametrized tests in several processes.
 
-Printing them is the runner's (scripts/suites.py): of a name written twice it keeps the last value.
+The runner (scripts/suites.py) prints them; for a name that is written twice it keeps the last value.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from support import write_figure
 
 
 def add_figure(name: str, value: int, unit: str) -> None:
-    """Add `value` to the figure `name` of this run; nothing happens outside of a run that keeps figures."""
+    """Add `value` to the figure `name` of this run; do nothing in a run without figures."""
     path = os.environ.get("FARRO_FIGURES")
     if not path:
         return
     with open(path, "a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the total that we read must still be the last one when we write
+        fcntl.flock(file, fcntl.LOCK_EX)  # no other process may write between our read and our write
         file.seek(0)
         known = [json.loads(line) for line in file if line.endswith("\n")]
         so_far = next((item["value"] for item in reversed(known) if item.get("name") == name), 0)

@@ -1,7 +1,7 @@
-"""A worker killed at every mutating call of a plan that grows while it runs, from its first step to its commit.
+"""Kill a worker at every mutating call of a plan that grows while it runs, from its first step to its commit.
 
-The next attempt goes on after the last success that the dead one wrote down: no success is lost with what it added, no
-recorded step is run again, and the result is that of a run in peace.
+The next attempt resumes after the last recorded success: no success and none of its added steps is lost, no recorded
+step runs again, and the result is that of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ PROMPT = {
 
 
 class Grown:
-    """A plan whose steps add steps, and what of it was run, by attempt."""
+    """A plan whose steps add steps, and the steps that ran in each attempt."""
 
     def __init__(self) -> None:
         self.ran: list[tuple[str, str]] = []
 
     def tool(self, call: Call) -> None:
-        """A kill that a call of the tool's own thread meets is the process's: nothing is told of it there, and the next
-        call of the worker's meets it too."""
+        """Run the step. A kill in the tool's thread kills the whole process: the thread reports nothing, and the
+        worker's next call crashes too."""
         with contextlib.suppress(Crash):
             self.grow(call)
 
@@ -73,7 +73,7 @@ def begin(root: str, *, durable: bool) -> tuple[FilesStore, Agent, str]:
 
 
 def play(root: str, seam: Seam, *, durable: bool) -> tuple[Grown, str]:
-    """A worker claims the job in peace, performs and commits it under `seam`, and is dead afterwards."""
+    """Let a worker claim the job undisturbed, run and commit it under `seam`, and then die."""
     store, agent, job_id = begin(root, durable=durable)
     claim = store.claim(agent)
     assert claim is not None
@@ -88,7 +88,7 @@ def play(root: str, seam: Seam, *, durable: bool) -> tuple[Grown, str]:
 
 
 def finish(root: str, grown: Grown, *, durable: bool) -> None:
-    """Watchdog, manager and a worker come, and bring the job to its end."""
+    """Let a watchdog, a manager and a worker finish the job."""
     store = stage.open_files(root, seed=2, store_policy=stage.policy(durable=durable))
     keeper, worker = store.join("keeper", role=None), store.join("second", role="Runner")
     for _ in range(5):

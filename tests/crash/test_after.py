@@ -1,4 +1,4 @@
-"""Jobs that run after others, killed at every call: submitting, ending, unblocking and recovering them."""
+"""Kill processes at every call while they submit, end, unblock and recover dependent jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def first_queued(world: World) -> None:
 
 
 def chain(world: World) -> None:
-    """`first` is claimed; `second` wants its success, `third` second's, `tidy` third's end."""
+    """Claim `first`; `second` needs its success, `third` needs that of `second`, `tidy` needs the end of `third`."""
     first_queued(world)
     submitted(
         world,
@@ -64,7 +64,7 @@ def chain_and_operator(world: World) -> None:
 
 
 def dead_before_unblocking(world: World) -> None:
-    """The commit's last move was made, and nothing after it."""
+    """Kill the worker right after its commit's last move."""
     chain(world)
     with pytest.raises(stage.Crash), placed(KillAt(1, after=True, only=MOVE)):
         commit(success)(world)
@@ -76,9 +76,9 @@ MOVE = frozenset({"move"})
 
 
 def dead_while_unblocking(world: World) -> None:
-    """The dependent lies in the hands of whoever ended its dependency, and died."""
+    """Kill the worker after it took the dependent to unblock it."""
     chain(world)
-    with pytest.raises(stage.Crash), placed(KillAt(3, after=True, only=MOVE)):  # its own, the agent's, the dependent's
+    with pytest.raises(stage.Crash), placed(KillAt(3, after=True, only=MOVE)):  # job, agent, dependent
         commit(success)(world)
     world.die(world.actor)
     watchdog(world)
@@ -93,10 +93,10 @@ def dead_operator_with_a_waiting_job(world: World) -> None:
 
 
 def pruned(world: World) -> None:
-    """The dependency was finished and removed before anybody saw to those that wait for it."""
+    """Finish and remove the dependency before any process unblocks its dependents."""
     dead_before_unblocking(world)
     submitted(world, after("second", job_id="patient", any_end=True))
-    for store in world.processes:  # nobody removes what a journal still speaks of
+    for store in world.processes:  # a job that is still in a journal is never removed
         if store._context.journal is not None:
             store._context.journal.close()
     shutil.rmtree(f"{world.root}/agents/Runner/completed/succeeded/first")
@@ -140,7 +140,7 @@ def submit_again(world: World) -> None:
 
 
 def submit_while_the_dependency_ends(world: World) -> None:
-    """It ends after the submitter's first look, and before the index names the dependent."""
+    """End the dependency after the submitter's first check and before the index names the dependent."""
     register = dependencies.register
 
     def late(*args: object) -> list[str]:
@@ -188,7 +188,7 @@ def ends(**wanted: Status) -> verbplays.Step:
 
 
 def nothing_waits(world: World) -> None:
-    """Nobody is forgotten in the index, but for what a dead submitter left in staging."""
+    """Check that no job is left in the index, except those that a dead submitter left in staging."""
     staged = {name.split(".")[0] for name in os.listdir(f"{world.root}/jobs/.staging")}
     assert {name for names in index(world.root).values() for name in names} <= staged
 
@@ -199,14 +199,14 @@ def index(root: str) -> dict[str, list[str]]:
 
 
 def in_order(world: World) -> None:
-    """A dependent was never executed before what it runs after."""
+    """Check that no dependent ran before its dependency."""
     order = [job_id for job_id, _ in world.history.executed]
     assert order.index("first") == 0
     nothing_waits(world)
 
 
 def second_came_or_not(world: World) -> None:
-    """Killed before the operator decided: the worker's success counts, and second ran."""
+    """Accept both outcomes: if the operator was killed before its decision, `second` runs and succeeds."""
     told = {world.lifecycle(name).status for name in ("second", "third")}
     assert told in ({Status.SUCCEEDED}, {Status.KILLED})
     assert world.lifecycle("tidy").status is Status.SUCCEEDED
@@ -222,7 +222,7 @@ def good_or_repeated(world: World) -> None:
 
 
 def bad_or_repeated(world: World) -> None:
-    """A failure that was not decided is repeated by the drain, which succeeds."""
+    """Accept both outcomes: an undecided failure is repeated by the drain, which succeeds."""
     if world.lifecycle("first").status is Status.SUCCEEDED:
         return GOOD(world)
     told = world.lifecycle("second")
@@ -257,8 +257,8 @@ NAMES = [scenario.name for scenario in PLAYS]
 
 @pytest.fixture(autouse=True)
 def known_plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The plays are known by name. And who unblocks has an agent for that alone: killed leaving, its lease would not
-    drop in a test, where the process lives on."""
+    """Register the plays by name. Also drop the leases of agents that were made only for unblocking: when such an agent
+    is killed while leaving, its lease would stay held, because the test process lives on."""
     for scenario in PLAYS:
         monkeypatch.setitem(BY_NAME, scenario.name, scenario)
     die, join = World.die, agents.join
@@ -297,12 +297,12 @@ def test_kill_at_every_call_of_what_runs_after_with_a_journal(name: str, restart
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "while_the_dependency" not in name])
 def test_errno_at_every_call_of_what_runs_after(name: str, shm: Path) -> None:
-    """Trouble while unblocking is no trouble of the commit: it is acknowledged, and the next pass unblocks."""
+    """An error while unblocking does not fail the commit: it is acknowledged, and the next pass unblocks."""
     n = 0
     while True:
         n += 1
         seam = Errno(n, CODES[n % len(CODES)])
-        alive = name.startswith(("commit", "enqueue_a_", "enqueue_dep"))  # elsewhere a worker stays at work on `first`
+        alive = name.startswith(("commit", "enqueue_a_", "enqueue_dep"))  # in the others a worker still runs `first`
         test_errno.play(shm / str(n), name, seam, alive=alive)
         if seam.hit is None:
             break
@@ -321,7 +321,7 @@ def test_a_commit_is_acknowledged_whatever_becomes_of_those_that_wait(shm: Path)
 
 
 def test_two_unblock_one_job(shm: Path) -> None:
-    """A watchdog is faster than the worker that ended the dependency, at each of its calls."""
+    """A watchdog overtakes the worker that ended the dependency, at each of its calls."""
     calls = 1
     while True:
         world = verbplays.begin(str(shm / str(calls)), BY_NAME["commit_with_dependents"], durable=False)
@@ -340,7 +340,7 @@ def test_two_unblock_one_job(shm: Path) -> None:
 
 
 def test_a_power_cut_cannot_keep_a_waiting_job_and_lose_its_entry(shm: Path) -> None:
-    """The index and its folders are synced before the job appears among the waiting."""
+    """The index and its folders are synced before the job appears as waiting."""
     world = verbplays.begin(str(shm / "root"), BY_NAME["enqueue_a_dependent"], durable=True)
     synced: list[str] = []
     moved: list[list[str]] = []

@@ -1,7 +1,4 @@
-"""A worker killed at every mutating call of an agent's attempt: the job completes, nothing is lost or paid twice.
-
-The ledger by itself: test_ledger. What roles do in peace: tests/agents.
-"""
+"""Kill a worker at every mutating call of an agent's attempt: the job completes, nothing is lost or paid twice."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ SETTINGS = Settings(
 
 
 class Paid:
-    """Port: Provider. Each answer costs something."""
+    """Port: Provider. Each answer has a cost."""
 
     tries = 1
 
@@ -78,7 +75,7 @@ def begin(root: str) -> str:
 
 
 def attempt(root: str, paid: Paid, seed: int, seam: Seam) -> None:
-    """The dead are recovered; a worker claims the job in peace, performs and commits under `seam`, and dies."""
+    """Recover dead agents; let a worker claim the job undisturbed, run and commit it under `seam`, and die."""
     keeping = opened(root, seed)
     keeper = keeping.join("keeper", role=None)
     keeping.recover(keeper)
@@ -126,10 +123,10 @@ def judge(root: str, paid: Paid, job_id: str, how: str) -> None:
     settled = [call for call in known if call.end == "answered"]
     assert all(call.cost_usd == COST for call in settled), how
     assert len(settled) <= paid.answers, f"{how}: {len(settled)} paid for, {paid.answers} had"
-    # Whatever was had counts: as what it cost, or, where nobody lived to say so, as the most that it may have cost.
+    # Every answer counts: with its cost, or, if its process died before recording the cost, with the highest possible.
     assert len(known) >= paid.answers, f"{how}: {paid.answers} answers, {len(known)} in the ledger"
     kept = [path for one in attempts for path in one.glob("steps/1/calls/*.json")]
-    if kept:  # once it was on the disk, nobody asked again
+    if kept:  # once the answer was on disk, no attempt asked again
         first = min(int(path.parts[-5]) for path in kept)
         made = [call for call in known if call.charge.attempt > first]
         assert made == [], f"{how}: asked again though attempt {first} had the answer"
@@ -156,7 +153,7 @@ def test_a_worker_killed_at_every_call_of_an_agents_attempt_loses_and_doubles_no
             attempt(root, paid, 20 + 10 * again, Counting())
         judge(root, paid, job_id, f"{seam!r}")
         asked_twice += paid.answers > 1
-    assert asked_twice > 0  # a crash before the answer was kept: it counts as the most, and somebody asks again
+    assert asked_twice > 0  # after a crash before the answer was stored the next attempt asks again
     add_figure("kill points, an agent's attempt", 2 * counted.count, "points")
 
 
@@ -164,8 +161,8 @@ def test_a_worker_killed_at_every_call_of_an_agents_attempt_loses_and_doubles_no
 def test_the_judge_of_paid_answers_notices_what_is_lost(
     shm: Path, monkeypatch: pytest.MonkeyPatch, safeguard: str
 ) -> None:
-    """The test of the test: where nobody looks for what was bought it is bought again; a ledger that is told of no call
-    has nothing to show."""
+    """Prove that the checks can fail: without reuse of stored answers an answer is paid twice, and a ledger without
+    calls shows no cost."""
     from farro.agents import call_records as kept
 
     if safeguard == "keep":

@@ -1,4 +1,4 @@
-"""The files bus killed at every call: what was accepted stays, what was not is whole or absent, nothing is half."""
+"""Kill the files bus at every call: accepted messages stay, and any other message is whole or absent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def message(number: int) -> BusMessage:
 
 
 def play(folder: str, act: Callable[[FilesBus], Awaitable[object]]) -> None:
-    """One life of a process; at its end nothing is tidied up."""
+    """Run a process until it ends or is killed, without any clean-up."""
 
     async def life() -> None:
         bus = FilesBus(folder)
@@ -40,7 +40,7 @@ def play(folder: str, act: Callable[[FilesBus], Awaitable[object]]) -> None:
     held = set(leases._held)
     with contextlib.suppress(Crash):
         asyncio.run(life())
-    for fd in set(leases._held) - held:  # the kernel lets go of a dead process's leases
+    for fd in set(leases._held) - held:  # the kernel releases a dead process's leases
         leases.Lease(fd).drop()
 
 
@@ -51,7 +51,7 @@ async def declared(bus: FilesBus) -> None:
 
 
 def found(folder: str) -> dict[str, list[str]]:
-    """Every message of every queue, as a healthy consumer gets them; each is whole."""
+    """Return every message of every queue as a healthy consumer gets it; check that each is whole."""
     told: dict[str, list[str]] = {}
 
     async def drain(bus: FilesBus) -> None:
@@ -73,13 +73,13 @@ def found(folder: str) -> dict[str, list[str]]:
 def killed_everywhere(
     shm: Path, before: Callable[[FilesBus], Awaitable[object]], act: Callable[[FilesBus], Awaitable[object]]
 ) -> list[tuple[dict[str, list[str]], bool]]:
-    """What is found after each way to die in `act`, and whether it had come to its end."""
+    """Kill `act` at every call; return the messages found after each kill, and whether `act` had finished."""
     start, whole = str(shm / "start"), str(shm / "whole")
     play(start, before)
     shutil.copytree(start, whole)
     with placed(Counting()) as calls:
         play(whole, act)
-    assert calls.count >= 8  # else it died of something else, and shows nothing
+    assert calls.count >= 8  # fewer calls would mean that it failed early and proves nothing
     answers = []
     for n in range(1, calls.count + 1):
         for after in (False, True):
@@ -151,7 +151,7 @@ def test_kill_at_every_call_of_a_consumer(shm: Path) -> None:
 
     for told, finished in killed_everywhere(shm, before, consume):
         everything = told["one"] + told["dead"]
-        # One that was about to be acknowledged may be gone or not; nothing else may, and nothing is doubled.
+        # Only a message that was being acknowledged may be gone; all others are there, each once.
         assert sorted(everything) in (["m1", "m2", "m3"], ["m2", "m3"])
         assert told["two"] == ["m1", "m2", "m3"]
         assert not finished or (told["one"], told["dead"]) == (["m3"], ["m2"])

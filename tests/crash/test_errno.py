@@ -1,8 +1,8 @@
-"""The errno matrix: every mutating call of every verb × EIO ENOSPC EMFILE EINTR, once and for good; and every look.
+"""Fail every mutating call of every command with EIO, ENOSPC, EMFILE and EINTR, once and permanently; and every read.
 
-Each ends in the answer or in a FarroError that says what and what next; what was stored before is intact; and when the
-trouble has passed, everything is finished by those who are there: nobody needs to die for it (the process that had the
-trouble lives on, its agent leaves as a worker's slot does).
+Each call returns its answer or raises a FarroError that says what happened and what to do; stored data stays intact.
+When the error is over, the running processes finish everything, and none has to die for it: the process that got the
+error lives on, and its agent leaves as a worker's slot does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support import torture
 
 NAMES = [scenario.name for scenario in ALL]
 CODES = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EINTR)
-SAID = (TryAgain, SyncFailed)  # what trouble of the filesystem may be told as
+SAID = (TryAgain, SyncFailed)  # the errors that may report a filesystem error
 
 
 def play(
@@ -40,9 +40,9 @@ def play(
     journal: bool = False,
     restarts: bool = False,
 ) -> FarroError | None:
-    """Play the scenario under `seam`, then to its end without it. What was told, None when it succeeded.
+    """Play the scenario under `seam`, then finish it without. Return the error, or None when it succeeded.
 
-    `restarts`: while everybody is at it, the machine goes down and comes up again.
+    `restarts`: the machine restarts before all processes have finished.
     """
     scenario = BY_NAME[name]
     world = verbplays.begin(str(root), scenario, durable=durable, journal=journal)
@@ -72,7 +72,7 @@ def play(
 
 
 def _go_on(world: World, scenario: Scenario, told: FarroError | None) -> None:
-    """What the services do: a watchdog makes its next pass; whoever else had trouble leaves; a worker works on."""
+    """Continue as the services do: a watchdog makes its next pass, a failed agent leaves, a worker goes on."""
     if "keeper" in world.agents and scenario.name.startswith("recover"):
         world.actor.recover(world.agents["keeper"])
         return
@@ -123,15 +123,15 @@ JOURNALLED = (
 @pytest.mark.parametrize("restarts", [False, True], ids=["alive", "restart"])
 @pytest.mark.parametrize("name", JOURNALLED)
 def test_errno_at_every_call_with_a_journal(name: str, restarts: bool, shm: Path) -> None:
-    """As without one. A record, or a sync, that failed is acknowledged to nobody; trouble while a journal's file is
-    made is nobody's: the caller syncs the careful way. And the trouble may stay."""
+    """The same promises hold with a journal. A failed record or sync is never acknowledged; an error while a
+    journal file is created fails no call, because the caller then syncs each file. The error may also persist."""
     count = 0
     ops = calls(shm / "whole", name, journal=True)
     for n, op in enumerate(ops, 1):
         for place, code in enumerate(CODES):
             for persistent in (False, True):
                 if persistent and (n + place) % 2 and not torture():
-                    continue  # trouble that stays: half of them at each call, the others at the next
+                    continue  # persistent errors: half of the codes at each call, the others at the next
                 seam = Errno(n, code, persistent=persistent)
                 told = play(
                     shm / f"{n}-{code}-{persistent}", name, seam, alive=not restarts, journal=True, restarts=restarts
@@ -149,7 +149,7 @@ def test_errno_at_every_call_with_a_journal(name: str, restarts: bool, shm: Path
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_error_after_the_call_took_effect(name: str, shm: Path) -> None:
-    """The ambiguous error: both ends are looked at before anything is decided (R7)."""
+    """After an ambiguous error both source and destination are checked before any decision (R7)."""
     count = 0
     for n, op in enumerate(calls(shm / "whole", name), 1):
         if op not in TAKES_EFFECT:
@@ -162,8 +162,8 @@ def test_an_error_after_the_call_took_effect(name: str, shm: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_trouble_that_stays_until_it_passes(name: str, code: int, shm: Path) -> None:
-    """Every call fails from the n-th on: a clear error; when it has passed, nothing is lost. Dead or alive: at each
-    call with one error the one, with the other error the other."""
+    """Every call fails from the n-th on: a clear error, and nothing is lost afterwards. At each call the process dies
+    with one error code and lives on with the other."""
     count = 0
     for n, _ in enumerate(calls(shm / "whole", name, durable=False), 1):
         for alive in (True, False) if torture() else (bool((n + (code == errno.EIO)) % 2),):
@@ -175,7 +175,7 @@ def test_trouble_that_stays_until_it_passes(name: str, code: int, shm: Path) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_look_at_the_disk_that_fails(name: str, shm: Path) -> None:
-    """Too many open files, or an unreadable sector, where a decision rests on a look: no guess is made of it."""
+    """A decision that depends on a failed read (too many open files, an unreadable sector) is not guessed."""
     n = 0
     while True:
         n += 1
@@ -190,7 +190,7 @@ def test_a_look_at_the_disk_that_fails(name: str, shm: Path) -> None:
 
 
 class _OneRound(Open):
-    """Lets the first sync wait until `others` threads have queued up behind it; then fails each sync of `bad`."""
+    """Delay the first sync until `others` threads wait behind it; then fail each sync of `bad`."""
 
     def __init__(self, others: int, bad: Callable[[str], bool]) -> None:
         self.others = others
@@ -211,7 +211,7 @@ class _OneRound(Open):
 
 
 def _sync_together(shm: Path, bad: Callable[[str], bool]) -> dict[str, Exception | None]:
-    """Thread `a` leads a round; `b` and `c` make up the next one."""
+    """Let thread `a` lead one round and `b` and `c` form the next; return the error of each."""
     for name in "abc":
         (shm / name).write_text(name)
     told: dict[str, Exception | None] = {}
@@ -237,7 +237,7 @@ def _sync_together(shm: Path, bad: Callable[[str], bool]) -> dict[str, Exception
 
 
 def test_a_failed_sync_acknowledges_nobody_of_its_group(shm: Path) -> None:
-    """EIO of one member's file: nobody knows what reached the disk, so nobody of that round is told "done" (R7)."""
+    """After EIO for one file it is unknown what reached the disk, so no call of that round is acknowledged (R7)."""
     told = _sync_together(shm, lambda path: path.endswith("/b"))
     assert told["a"] is None
     assert isinstance(told["b"], SyncFailed)
@@ -313,8 +313,8 @@ def test_the_message_of_what_no_room_would_help_says_so(shm: Path, number: int, 
 @pytest.mark.parametrize("again", ["same", "other"])
 @pytest.mark.parametrize("name", ["commit_success", "commit_with_children", "commit_unroutable", "release"])
 def test_a_commit_that_failed_may_be_tried_again(name: str, again: str, shm: Path) -> None:
-    """StorageTrouble is a TryAgain. What the failed try decided stands, whatever the next one asks for; and a kill of
-    the next try, wherever it comes, leaves no decision whose result is another's."""
+    """StorageTrouble is a TryAgain. A decision that the failed try wrote stands, even if the next try asks for another;
+    and a kill anywhere in the next try never leaves a decision with the other try's result."""
     stride = 1 if torture() else 4 if name == "commit_with_children" else 2
     for n in range(1, len(calls(shm / "whole", name, durable=False)) + 1, stride):
         m = 0
@@ -324,7 +324,7 @@ def test_a_commit_that_failed_may_be_tried_again(name: str, again: str, shm: Pat
             with placed(Errno(n, errno.EIO, persistent=True)), contextlib.suppress(StorageTrouble):
                 BY_NAME[name].act(world)
             seam = KillAt(m)
-            if not world.history.committed:  # it was not told
+            if not world.history.committed:  # no answer was given
                 with placed(seam), contextlib.suppress(Crash):
                     if again == "same":
                         BY_NAME[name].act(world)

@@ -72,7 +72,7 @@ def written(journal: Journal, number: int, size: int = 1000) -> JournalEntry:
 
 
 def fill(journal: Journal, numbers: Iterator[int], until: Callable[[], bool]) -> None:
-    """Records whose folders are written at once, until it is so."""
+    """Write records, with their folders, until the condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not until():
         assert time.monotonic() < deadline
@@ -80,7 +80,7 @@ def fill(journal: Journal, numbers: Iterator[int], until: Callable[[], bool]) ->
 
 
 def in_thread(work: Callable[[], object]) -> Callable[[], None]:
-    """Start it; the answer waits for its end, and says it when there is none."""
+    """Start `work` in a thread; return a function that joins it and fails if it does not end."""
     trouble: list[BaseException] = []
 
     def run() -> None:
@@ -94,7 +94,7 @@ def in_thread(work: Callable[[], object]) -> Callable[[], None]:
 
     def join() -> None:
         thread.join(PATIENCE_S)
-        assert not thread.is_alive(), "somebody waits for ever"
+        assert not thread.is_alive(), "a thread waits forever"
         if trouble:
             raise trouble[0]
 
@@ -107,7 +107,7 @@ def generations(root: str) -> list[int]:
 
 
 def restarted(root: str, **more: Any) -> FilesStore:
-    """The first process after the machine came up again."""
+    """Open the store as the first process after a restart of the machine."""
     return stage.open_files(root, seed=40_000, boot=AFTER, **more)
 
 
@@ -115,8 +115,8 @@ def restarted(root: str, **more: Any) -> FilesStore:
 
 
 def test_a_journal_is_freed_when_its_folders_are_synced(root: str) -> None:
-    """A head that lets records be forgotten is written after a sync of everything, and that after the last move of all
-    whose records they are."""
+    """A head that discards records is written after a sync of the filesystem, which comes after the last move of every
+    job in those records."""
     store = opened(root)
     worker = store.join("w", role="Runner")
     with placed(Recording()) as seen:
@@ -158,7 +158,7 @@ def test_a_journal_is_not_freed_at_every_record_but_soon_when_it_is_idle(
     with placed(Counting(frozenset({"syncfs"}))) as syncs:
         for number in range(40):
             written(journal, number).finished()
-            threading.Event().wait(0.002)  # so that the thread could, if it would
+            threading.Event().wait(0.002)  # gives the thread time to free it wrongly
         assert syncs.count == 0
     assert len(journal._files) == 1
     journal.close()
@@ -184,8 +184,8 @@ def test_a_journal_of_a_dead_process_is_freed_by_a_watchdog(root: str) -> None:
 
 
 def test_a_journal_that_is_gone_stays_gone(root: str) -> None:
-    """Its removal is on the disk before anything else is: a file that came back with the power would bring back what
-    was pruned meanwhile. At its end, after its process's death, and after a replay."""
+    """Its removal is synced before any later change: a file that reappeared after a power cut would restore pruned
+    jobs. This holds when it is closed, after its process's death, and after a replay."""
     ends: list[Callable[[FilesStore], object]] = [
         lambda store: store.close(),
         lambda store: (stage.die(store), journal_file.sweep(root, "0")),
@@ -204,8 +204,8 @@ def test_a_journal_that_is_gone_stays_gone(root: str) -> None:
 
 
 def test_eight_threads_lose_nothing_and_nobody_hangs(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files so small that they are changed all the time. What was acknowledged is in a journal, or was finished before
-    a sync of everything: watched from outside."""
+    """The files are so small that they rotate all the time. An observer checks that every acknowledged job is in a
+    journal, or was finished before a sync of the filesystem."""
     monkeypatch.setattr("farro.store.files.journal.FREE_AFTER_S", 0.002)
     journal = made(root)
     lock = threading.Lock()
@@ -314,7 +314,7 @@ def test_a_store_is_closed_twice_and_then_goes_the_careful_way(root: str) -> Non
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_no_journal(root: str, background: bool) -> None:
-    """Its descriptors are closed there, and their numbers soon another file's."""
+    """A child closes the descriptors, whose numbers other files may soon reuse."""
     journal = made(root, background=background)
     written(journal, 1).finished()
     (path,) = [file.path for file in journal._files]
@@ -338,7 +338,7 @@ def test_a_forked_child_has_no_journal(root: str, background: bool) -> None:
 
 @pytest.mark.parametrize("background", [False, True])
 def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: str, background: bool) -> None:
-    """The kernel tells of it once. Whoever syncs next is told that all is well, and must not believe it."""
+    """The kernel reports the error once. The next sync succeeds, and the journal must not trust it."""
     store = opened(root)
     broken = store._context.journal = made(root, background=background)
     told: list[str] = []
@@ -356,14 +356,14 @@ def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: 
     assert set(told) & before
     store.close()
     assert broken._files == []
-    assert made(root).write([entry_of(1)]) is None  # nobody begins one that could not be forgotten
+    assert made(root).write([entry_of(1)]) is None  # no record is written that could not be freed later
     watchdog = stage.open_files(root, seed=2)
     keeper = watchdog.join("keeper", role=None)
     for _ in range(3):
         watchdog.recover(keeper)
     assert journal_records.mentioned(root) == before
     watchdog.close()
-    for job_id in before:  # what the failed sync did not write is gone when the machine comes up
+    for job_id in before:  # the data of the failed sync is gone after the restart
         trees.remove_tree(f"{root}/agents/Runner/incoming/{job_id}")
     restarted(root).close()
     assert set(told) <= stage.everywhere(root).keys()
@@ -405,7 +405,7 @@ def test_nobody_waits_for_a_freeing_thread_that_is_gone(root: str, monkeypatch: 
 
 
 def test_nobody_waits_for_a_record_that_is_never_finished(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its writer was interrupted, by a signal say. The careful way is always right."""
+    """Its writer was interrupted, for example by a signal. Writing without the journal is always right."""
     monkeypatch.setattr("farro.store.files.journal.PATIENCE_S", 0.05)
     journal = made(root)
     written(journal, 0)
@@ -425,7 +425,7 @@ def test_nobody_waits_for_a_record_that_is_never_finished(root: str, monkeypatch
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
 @pytest.mark.parametrize("op", ["create", "write", "mkdir"])
 def test_trouble_while_a_journal_is_made_leaves_nothing_behind(op: str, code: int, root: str) -> None:
-    """Half a file of zeros on a full disk would make it fuller, and the next one too."""
+    """A half-written journal file would fill a full disk further, and so would the next one."""
     journal = made(root)
     with placed(Errno(1, code, only=frozenset({op}), persistent=True)):
         assert journal.write([entry_of(1)]) is None
@@ -438,7 +438,7 @@ def test_trouble_while_a_journal_is_made_leaves_nothing_behind(op: str, code: in
 
 
 def test_a_watchdog_that_meets_a_journal_before_it_is_locked(root: str) -> None:
-    """It takes it for a dead process's; whoever makes it goes the careful way, and makes another one later."""
+    """It treats the file as a dead process's; its maker writes without a journal, and makes another one later."""
     journal = made(root)
     swept: list[str] = []
 
@@ -465,7 +465,7 @@ def test_a_watchdog_that_meets_a_journal_before_it_is_locked(root: str) -> None:
 
 
 def test_no_room_for_a_second_file(root: str) -> None:
-    """Then the only one is freed in place, while whoever writes waits."""
+    """The only file is then freed in place, while writers wait."""
     journal, numbers = made(root), itertools.count()
     written(journal, next(numbers)).finished()
     with placed(Errno(1, errno.ENOSPC, only=frozenset({"create"}), persistent=True)):
@@ -476,7 +476,7 @@ def test_no_room_for_a_second_file(root: str) -> None:
 
 @pytest.mark.parametrize("files", [1, 2])
 def test_a_file_that_cannot_be_freed_is_written_no_more(files: int, root: str) -> None:
-    """Nobody knows which generation its head has: a record of either may be taken for another's."""
+    """The generation of its head is unknown, so a reader might assign a record to the wrong generation."""
     journal, numbers = made(root, background=False), itertools.count()
     written(journal, next(numbers)).finished()
     heads = Heads(files)
@@ -491,12 +491,12 @@ def test_a_file_that_cannot_be_freed_is_written_no_more(files: int, root: str) -
 
 
 class Heads(Open):
-    """A head cannot be written, nor, with one file, a second one be made."""
+    """Fail every write of a head, and with one file also the creation of a second."""
 
     def __init__(self, files: int) -> None:
         self.files = files
         self.failed = 0
-        self.late: list[str] = []  # what was written to afterwards
+        self.late: list[str] = []  # files written after the failure
 
     def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
         if op == "create" and self.files == 1:
@@ -538,7 +538,7 @@ def test_records_of_an_earlier_generation_are_ignored(root: str) -> None:
     named = [record.job_id for record in journal_records.read(first.path)]
     assert named[-1] == f"job-{last}"
     assert len(named) <= 2
-    assert b"job-1" in stage.read(first.path)  # the bytes of the first generation are still there, behind
+    assert b"job-1" in stage.read(first.path)  # the bytes of the first generation are still there, after the new ones
     journal.close()
 
 
@@ -552,7 +552,7 @@ def test_heads_that_a_power_cut_left_half_made_are_no_journals(root: str) -> Non
 
 
 def test_a_journal_of_another_version_is_not_forgotten(root: str) -> None:
-    """What it says was acknowledged, and is nowhere else: the root stays closed, and says why."""
+    """Its records were acknowledged and exist nowhere else: the root refuses to open, and says why."""
     store = opened(root)
     store.enqueue(stage.submission(1))
     stage.die(store)
@@ -572,7 +572,7 @@ def test_a_journal_of_another_version_is_not_forgotten(root: str) -> None:
 
 
 def test_a_job_in_a_journal_is_not_pruned(root: str) -> None:
-    """After a power cut its record would bring it back."""
+    """After a power cut its record would restore it."""
     store, pruner = opened(root), stage.open_files(root, seed=2)
     everything = PruneFilter(keep=0)
 
@@ -593,7 +593,7 @@ def test_a_job_in_a_journal_is_not_pruned(root: str) -> None:
 
 
 def test_a_job_that_ends_while_a_pruner_is_at_work_is_not_pruned(root: str) -> None:
-    """The pruner has looked at the journals already when the record is written."""
+    """The pruner has already read the journals when the record is written."""
     store, pruner = opened(root), stage.open_files(root, seed=2)
     worker = store.join("w", role="Runner")
     first, second = (store.enqueue(stage.submission(number)) for number in range(2))
@@ -611,11 +611,11 @@ def test_a_job_that_ends_while_a_pruner_is_at_work_is_not_pruned(root: str) -> N
     "play", [powerplays.rotated, powerplays.rerun, powerplays.mixed, powerplays.chained], ids=lambda play: play.__name__
 )
 def test_a_power_cut_during_the_replay(play: Callable[[Play], None], shm: Path) -> None:
-    """The power goes again at every call of the replay; a third process finishes."""
+    """Cut the power again at every call of the replay; a third process finishes."""
     recorded = record(play, str(shm / "root"), journal=True)
     first, second = (60, 400) if torture() else (6, 60)
     told = recorded.log.told()
-    # The first state of each cut has lost nothing, and the replay little to do.
+    # The first state of each cut has lost nothing, so the replay has little to do.
     found = list(itertools.islice(states(recorded.log, seed=26, randoms=3, cuts=told), len(told), 8 * len(told)))
     count = 0
     for state in found[:: max(1, len(found) // first)]:
@@ -636,7 +636,7 @@ def test_a_power_cut_during_the_replay(play: Callable[[Play], None], shm: Path) 
 
 
 def test_a_kill_during_the_replay(shm: Path) -> None:
-    """Killed at every call of the replay; the next process begins again."""
+    """Kill the replay at every call; the next process starts it again."""
     recorded = record(powerplays.mixed, str(shm / "root"), journal=True)
     (state,) = itertools.islice(states(recorded.log, seed=28, randoms=1, cuts=[len(recorded.log.entries) - 1]), 1, 2)
     count = 0
@@ -673,7 +673,7 @@ def test_two_processes_after_a_power_cut_replay_once(root: str) -> None:
 
 
 def test_a_journal_of_another_boot_whose_process_lives_is_left_alone(root: str) -> None:
-    """A container may have a boot id of its own, on the same machine and the same root."""
+    """A container may have its own boot id on the same machine and the same root."""
     store = opened(root)
     store.enqueue(stage.submission(1))
     said: list[str] = []
@@ -691,7 +691,7 @@ def test_a_refused_enqueue_does_not_come_back_with_the_power(root: str) -> None:
     with placed(Errno(2, errno.EACCES, only=frozenset({"move"}), persistent=True)), pytest.raises(StorageTrouble):
         store.enqueue_many([stage.submission(2), stage.submission(3), stage.submission(4)])
     there = stage.everywhere(root)
-    assert len(there) == 2  # the first of the three was published before the trouble
+    assert len(there) == 2  # the first of the three was published before the error
     stage.die(store)
     restarted(root).close()
     assert stage.everywhere(root) == there
@@ -699,7 +699,7 @@ def test_a_refused_enqueue_does_not_come_back_with_the_power(root: str) -> None:
 
 @pytest.mark.parametrize("stays", [True, False])
 def test_an_enqueue_whose_folder_cannot_be_made_is_taken_back(stays: bool, root: str) -> None:
-    """Its record is on the disk by then. Trouble that is over is nobody's: the usual way makes the job."""
+    """Its record is on disk by then. After a transient error the job is made without the journal."""
     store = opened(root)
     store.enqueue(stage.submission(1))
     refused = pytest.raises(StorageTrouble) if stays else contextlib.nullcontext()
@@ -728,7 +728,7 @@ def test_a_begun_record_that_fails_is_acknowledged_to_nobody(root: str) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_where_no_write_can_be_begun_it_is_made(after: bool, root: str) -> None:
-    """Also where it was begun, and nobody was told: it is over before the next one comes to its place."""
+    """This also holds for a begun write that was never acknowledged: it ends before the next one uses its place."""
     store = opened(root)
     store.enqueue(stage.submission(1))
     with placed(Errno(1, errno.EAGAIN, after, only=frozenset({"write_begun"}))):
@@ -746,7 +746,7 @@ def test_where_no_write_can_be_begun_it_is_made(after: bool, root: str) -> None:
 
 
 def test_eight_submitters_of_one_process_lose_nothing_with_the_power(root: str) -> None:
-    """Some have the journal to themselves and begin ahead, others find it taken and wait."""
+    """Some have the journal to themselves and begin their write early, others find it busy and wait."""
     store = opened(root)
     done: list[str] = []
     ends = [
@@ -762,7 +762,7 @@ def test_eight_submitters_of_one_process_lose_nothing_with_the_power(root: str) 
 
 
 def lost(root: str) -> None:
-    """The worst that a power cut may leave of a young root: nothing but the journals."""
+    """Reduce a young root to the worst state after a power cut: only the journals are left."""
     for place in ("agents/Runner/incoming", "agents/CodeReviewer/incoming", "jobs/.staging"):
         for name in os.listdir(f"{root}/{place}"):
             trees.remove_tree(f"{root}/{place}/{name}")
@@ -789,7 +789,7 @@ def test_the_order_of_a_queue_is_put_right_by_the_replay(root: str) -> None:
 
 
 def test_the_mirrors_after_a_replay_are_the_last_reports(root: str) -> None:
-    """The first attempt is in a journal, the second was synced where it lies: the older must not cover the newer."""
+    """The first attempt is in a journal, the second was synced in place: the older must not replace the newer."""
     store, careful = opened(root), stage.open_files(root, seed=2)
     store.enqueue(stage.submission(1, routing={"next": "CodeReviewer"}))
     history = stage.History()
@@ -827,7 +827,7 @@ def test_a_quarantined_job_stays_there(root: str) -> None:
 
 
 def test_of_two_folders_of_one_id_the_one_that_says_more_stays(root: str) -> None:
-    """On a disk that tore a rename. Without this the other would be worked again, and committed twice."""
+    """A disk may tear a rename. Without this rule the other folder would run again and be committed twice."""
     store = opened(root)
     job_id = store.enqueue(stage.submission(1))
     queued, done = f"{root}/agents/Runner/incoming/{job_id}", f"{root}/agents/Runner/completed/succeeded/{job_id}"
@@ -843,7 +843,7 @@ def test_of_two_folders_of_one_id_the_one_that_says_more_stays(root: str) -> Non
 
 
 def test_a_role_that_is_gone_keeps_the_root_closed_until_it_is_made_again(root: str) -> None:
-    """Its job would be left in staging, where clean-up takes it for debris."""
+    """Its job would stay in staging, where clean-up would remove it as debris."""
     store = opened(root)
     job_id = store.enqueue(stage.submission(1, role="CodeReviewer"))
     stage.die(store)
@@ -870,7 +870,7 @@ def test_trouble_at_every_call_of_the_replay_keeps_the_journals(code: int, root:
         with placed(Errno(n, code)) as seam, contextlib.suppress(StorageTrouble, SyncFailed):
             restarted(home).close()
         if os.path.exists(f"{home}/{FOLDER}/{AFTER}{journal_records.FAILED}"):
-            assert journal_records.mentioned(home) == told  # until the machine starts again
+            assert journal_records.mentioned(home) == told  # until the machine restarts
             stage.open_files(home, seed=9, boot="2").close()
         restarted(home).close()
         assert stage.everywhere(home).keys() == told
@@ -880,7 +880,7 @@ def test_trouble_at_every_call_of_the_replay_keeps_the_journals(code: int, root:
 
 
 def test_a_commit_of_a_job_that_is_nowhere_is_said(root: str) -> None:
-    """Somebody's hand took it away; the others are restored all the same."""
+    """An operator removed its folder by hand; the other jobs are still restored."""
     store = stage.open_files(root, seed=1)
     taken, other = store.enqueue(stage.submission(1)), store.enqueue(stage.submission(2))
     quick = opened(root, 2)
@@ -896,8 +896,7 @@ def test_a_commit_of_a_job_that_is_nowhere_is_said(root: str) -> None:
 
 
 def test_a_commit_that_was_tried_again_with_another_result_is_not_mixed(root: str) -> None:
-    """The first try's record is in the journal, and its folder could not be written; the second went the careful
-    way."""
+    """The first try's record is in the journal, but its folder could not be written; the second try used no journal."""
     store = opened(root)
     store.enqueue(stage.submission(1))
     claim = store.claim(store.join("w", role="Runner"))

@@ -1,7 +1,7 @@
-"""Kill at every mutating call: of every verb, and of every verb paired with every point of the recovery that follows.
+"""Kill every command at every mutating call, and each of these kills again at every call of the following recovery.
 
-A kill is tried before each call, after each that shows what was done, and each write is also torn in half. What is left
-is drained by healthy processes and judged: lost, duplicated, unexpected.
+A kill comes before each call, after each call that publishes something, and in the middle of each write. Healthy
+processes then finish the jobs, and the result is checked: nothing lost, duplicated or unexpected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAIRED = (
     "settle_stale_again",
     "settle_stale_give_up",
 )
-PARTS = 4  # so that parallel test processes share the long plays
+PARTS = 4  # splits the long plays between parallel test processes
 KEEPER = 5_000  # seeds of the recovering processes
 
 
@@ -46,7 +46,7 @@ JOURNALLED = {
     "enqueue",
     "enqueue_a_chosen_id",
     "enqueue_many",
-    "commit_with_children",  # they have ids of their own
+    "commit_with_children",  # these plays have their own test ids
     "recover_from_the_outbox",
     "recover_half_dispatched",
     "commit_success",
@@ -62,7 +62,7 @@ JOURNALLED = {
 @pytest.mark.parametrize("restarts", [False, True], ids=["process", "machine"])
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
 def test_kill_at_every_call_with_a_journal(name: str, restarts: bool, shm: Path) -> None:
-    """The process alone, and recovery in the same boot; or the machine, and the replay comes first."""
+    """Kill only the process, with recovery in the same boot; or restart the machine, with a replay first."""
     ops: set[str] = set()
     count = play_every_point(str(shm), name, durable=True, journal=True, restarts=restarts, ops=ops)
     assert ("write_sync" in ops) is (name in JOURNALLED)
@@ -71,7 +71,7 @@ def test_kill_at_every_call_with_a_journal(name: str, restarts: bool, shm: Path)
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["process", "machine"])
 def test_kill_at_every_call_of_a_journals_rotation(restarts: bool, shm: Path) -> None:
-    """So many enqueues and commits that its files are changed and freed; then it is closed: killed anywhere in that."""
+    """Kill anywhere in a run of enqueues and commits that rotates and frees the journal's files and then closes it."""
 
     def work(world: World) -> None:
         world.process()
@@ -96,7 +96,7 @@ def test_kill_at_every_call_of_a_journals_rotation(restarts: bool, shm: Path) ->
 
 
 def test_kill_at_every_call_of_enqueue(shm: Path) -> None:
-    """A crash before the rename leaves no job, after it the job is there; in numbers, not only by the judge."""
+    """A crash before the rename leaves no job, a crash after it leaves the job; counted exactly."""
     scenario = BY_NAME["enqueue"]
     for index, seam in enumerate(points(str(shm / "whole"), scenario, durable=True)):
         world = verbplays.begin(str(shm / str(index)), scenario, durable=True)
@@ -108,7 +108,7 @@ def test_kill_at_every_call_of_enqueue(shm: Path) -> None:
 
 
 def test_kill_at_every_call_of_commit(shm: Path) -> None:
-    """Before the decision the attempt is repeated; from the decision on it is rolled forward, never repeated."""
+    """A kill before the decision repeats the attempt; a later kill is rolled forward and never repeated."""
     scenario = BY_NAME["commit_success"]
     for index, seam in enumerate(points(str(shm / "whole"), scenario, durable=True)):
         world = verbplays.begin(str(shm / str(index)), scenario, durable=True)
@@ -125,7 +125,7 @@ def test_kill_at_every_call_of_commit(shm: Path) -> None:
 
 
 def recovery(world: World, root: str, seed: int, seam: Counting | KillAt) -> None:
-    """A watchdog's pass and the manager's, in one process that joins in peace and then meets `seam`."""
+    """Run a pass of a watchdog and of the manager in one process, under `seam` after it has joined."""
     store = stage.open_files(root, seed=seed, store_policy=world.policy())
     keeper = store.join("keeper", role=None)
     try:
@@ -160,7 +160,7 @@ def _copy(history: stage.History) -> stage.History:
 
 
 def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int) -> int:
-    """Kill the next recovery at each of its calls; under each, the one after it, `depth` deep. Counts the endings."""
+    """Kill the next recovery at each call, and after each kill the next one, `depth` deep; count the endings."""
     base = world.root
     verbplays.clone(base, f"{base}-w")
     decided = dict(world.decided)
@@ -189,10 +189,10 @@ def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int
 
 
 def play_pairs(shm: Path, name: str, part: int, *, durable: bool, depth: int) -> int:
-    """Every `PARTS`-th way to die, each under every point of recovery."""
+    """Play every `PARTS`-th kill point, each with a kill at every point of recovery; return the number of plays."""
     scenario = BY_NAME[name]
     found = points(str(shm / "whole"), scenario, durable=durable)
-    # A kill after a call leaves the same bytes as a kill before the next one, which is tried too; the last has no next.
+    # A kill after a call leaves the same bytes as a kill before the next call; only the last call has no next one.
     found = [seam for seam in found if not seam.after or seam is found[-1]]
     count = 0
     for index, seam in enumerate(found):

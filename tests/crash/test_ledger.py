@@ -1,4 +1,4 @@
-"""The ledger killed at every call, and under a power cut: a call is absent or counts, once, and never as nothing."""
+"""Kill the ledger at every call, and cut the power: a provider call is absent, or counts once with a cost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def charge(job: str = "job-1", number: int = 1) -> Charge:
 
 
 def ways_to_die(folder: Path, prepare: Act, act: Act, durable: bool) -> Iterator[tuple[str, KillAt]]:
-    """For every mutating call of `act`: the root that its killer left, and how it died."""
+    """Kill `act` at every mutating call; yield the root after each kill, and the seam that killed it."""
     before = str(folder / "before")
     os.makedirs(f"{before}/jobs")
     prepare(opened(before, 1, durable))
@@ -79,7 +79,7 @@ def ways_to_die(folder: Path, prepare: Act, act: Act, durable: bool) -> Iterator
 
 
 def judged(root: str, how: str) -> list[CallRecord]:
-    """What every reader finds: the same by day and by job, each call once, none torn."""
+    """Return the calls, after checking that the views by day and by job agree, each call once, none torn."""
     ledger = opened(root, 3)
     calls = list(ledger.of_day(DAY))
     jobs = sorted({call.charge.job_id for call in calls})
@@ -105,7 +105,7 @@ def test_kill_at_every_call_of_reserve(shm: Path, durable: bool) -> None:
         assert len(calls) in (1, 2), f"{seam!r}"
         if told:
             assert told[0] in [call.id for call in calls], f"LOST: {seam!r}"
-        # Whoever repeats it is held to the budget with what the dead one left: 0.40 of 1.00 each, so never a third.
+        # A repeated reserve counts the dead process's calls towards the budget: 0.40 of 1.00 each, so never a third.
         again = opened(root, 4, durable)
         if len(calls) == 1:
             again.reserve(charge("job-2"), LIMITS)
@@ -124,7 +124,7 @@ def test_kill_at_every_call_of_the_first_reserve_of_all(shm: Path, durable: bool
 
 @BOTH
 def test_kill_at_every_call_of_settle(shm: Path, durable: bool) -> None:
-    """Killed between the answer and its record, it counts as the most; whoever settles it later does so once."""
+    """A call killed between the answer and its record counts with the highest cost; a later settle counts once."""
     ids: list[str] = []
 
     def prepare(ledger: FilesLedger) -> None:
@@ -150,7 +150,7 @@ def _in_order(ids: list[str], known: dict[str, Decimal]) -> list[Decimal]:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("code", [5, 28, 24], ids=["EIO", "ENOSPC", "EMFILE"])
 def test_an_error_at_any_call_leaves_a_call_that_counts_or_none(shm: Path, code: int, after: bool) -> None:
-    """An error is told as farro's own; what reserve refused does not count, what it gave an id counts once."""
+    """Errors are FarroErrors; a call that reserve refused does not count, a call with an id counts once."""
     for number in itertools.count(1):
         root = str(shm / str(number))
         os.makedirs(f"{root}/jobs")
@@ -165,7 +165,7 @@ def test_an_error_at_any_call_leaves_a_call_that_counts_or_none(shm: Path, code:
     assert number > 10
 
 
-# --- the power goes ----------------------------------------------------------------------------------------------
+# --- power cuts ----------------------------------------------------------------------------------------------
 
 
 STATES = 20_000 if torture() else 500
@@ -235,4 +235,4 @@ def test_a_sync_that_is_missing_under_the_ledger_is_noticed(shm: Path, pattern: 
             check(state, str(shm / "state"))
         except AssertionError:
             return
-    pytest.fail(f"nobody misses the sync of {pattern}")
+    pytest.fail(f"no state needs the sync of {pattern}")

@@ -1,8 +1,7 @@
-"""The manager and a person killed at every mutating call, again and again: the task completes, no hop is accepted
-twice, children are not doubled.
+"""Kill the manager and a person's answer at every mutating call, repeatedly: the task completes, no hop counts twice.
 
-One life is the four-role task: Architect (with two drafts), engineer, a review that asks for a change once, a person,
-Doc Writer. Roles answer from a script, at the level of the store; a role's own attempt is killed in test_agents.
+The task has four roles: Architect (with two drafts), engineer, a review that asks for a change once, a person,
+Doc Writer. Roles answer from a script, at the level of the store.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class Seeds:
 
 
 def manage(root: str, seed: int, seam: Seam) -> None:
-    """One turn of a manager process, which dies afterwards, if not before."""
+    """Run one turn of a manager process, which is killed during it or dies afterwards."""
     store = stage.open_files(root, seed=seed)
     clock = stage.QuickClock()
     gate = Gate()
@@ -117,9 +116,9 @@ def manage(root: str, seed: int, seam: Seam) -> None:
 
 
 def say(root: str, seed: int, seam: Seam, text: str | None) -> None:
-    """A person's answer, by a process that dies afterwards, if not before."""
+    """Give a person's answer from a process that is killed during it or dies afterwards."""
     store = stage.open_files(root, seed=seed)
-    vars(store)["leave"] = lambda agent: None  # the dead do not leave: `die` drops what they hold
+    vars(store)["leave"] = lambda agent: None  # a dead process does not leave: `die` drops its leases
     try:
         with placed(seam):
             if text is None:
@@ -139,7 +138,7 @@ def look(store: FilesStore) -> Lifecycle:
 
 
 def recover(root: str, seed: int) -> Lifecycle:
-    """A watchdog's pass, and how the job stands after it."""
+    """Run a watchdog's pass; return the job's lifecycle."""
     store = stage.open_files(root, seed=seed)
     store.recover(store.join("dog", role=None))
     life = look(store)
@@ -150,7 +149,7 @@ def recover(root: str, seed: int) -> Lifecycle:
 def work(root: str, seed: int, role: str) -> None:
     store = stage.open_files(root, seed=seed)
     claim = store.claim(store.join("w", role=role))
-    while claim is not None and claim.job_id != "one":  # a child: not this test's
+    while claim is not None and claim.job_id != "one":  # a child, which this test does not run
         store.commit(claim, Succeeded(report=stage.report(claim)))
         claim = store.claim(store.join("w", role=role))
     if claim is not None:
@@ -161,7 +160,7 @@ def work(root: str, seed: int, role: str) -> None:
 
 
 def live(root: str, manager: Kill, person: Kill, *, times: int, text: str | None = None) -> Lifecycle:
-    """The whole life: each turn of the manager and each answer is killed `times` times, and then is left in peace."""
+    """Play the whole task: each turn of the manager and each answer is killed `times` times, then runs undisturbed."""
     begin(root)
     seeds = Seeds()
     for _ in range(60):
@@ -187,7 +186,7 @@ def judge(root: str, life: Lifecycle, how: str, decided: list[str] = DECIDED) ->
     worked = [hop.role for hop in life.hops if hop.reason is Reason.ROUTED and hop.role != "Manager"]
     assert worked == WORKED, f"{how}: {worked}"
     codes = [hop.route["code"] for hop in life.hops if hop.route]
-    # A person whose process died between the text and the answer is asked again; everything else is decided once.
+    # A person whose process died between the text and the answer is asked again; all other decisions occur once.
     assert [code for n, code in enumerate(codes) if codes[n : n + 2] != ["human", "human"]] == decided, (
         f"{how}: {codes}"
     )
@@ -202,15 +201,15 @@ def judge(root: str, life: Lifecycle, how: str, decided: list[str] = DECIDED) ->
 
 
 def kills(upto: int) -> Iterator[tuple[int, bool]]:
-    """Before each call. A kill after it leaves the same as one before the next; and after its last call every process
-    dies here."""
+    """Yield a kill before each call. A kill after it equals one before the next call, and every process dies after its
+    last call anyway."""
     for n in range(1, upto + 1):
         for after in (False, True) if torture() else (False,):
             yield n, after
 
 
 def longest(root: str, *, text: str | None) -> tuple[int, int]:
-    """The calls of the longest turn of the manager, and of an answer."""
+    """Return the number of calls in the manager's longest turn and in the longest answer."""
     seams: dict[str, list[Counting]] = {"manager": [], "person": []}
 
     def counting(who: str) -> Seam:
@@ -264,7 +263,7 @@ def test_a_manager_killed_while_it_finalises_a_failure_does_so_once(shm: Path) -
 
 
 def test_the_judge_notices_children_that_come_twice(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of the test: with ids that are made up at each delivery a crash in the outbox doubles the children."""
+    """Prove that the check can fail: with a new id at each delivery, a crash in the outbox duplicates the children."""
     from farro.store.files import dispatch
 
     calls, _ = longest(str(shm / "peace"), text=None)

@@ -1,4 +1,4 @@
-"""A named enqueue killed at every call: the name and its job are there together, or the name is as it was."""
+"""Kill a named enqueue at every call: the name and its job appear together, or the name is unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def killed_everywhere(
     act: Callable[[FilesStore], object],
     judge: Callable[[str, str], None],
 ) -> None:
-    """Every way to die in `act`, and what a healthy process then finds."""
+    """Kill `act` before and after every call; call `judge` on the root after each kill."""
     before, whole = str(shm / "before"), str(shm / "whole")
     stage.make(before)
     prepare(before)
@@ -52,7 +52,7 @@ def killed_everywhere(
         with placed(seam), contextlib.suppress(Crash):
             act(dying)
         stage.die(dying)
-        for fd in leases._held - before_it:  # of an operator that was on its way out: the kernel lets go of it too
+        for fd in leases._held - before_it:  # the kernel also releases the leases of an agent that was leaving
             leases.Lease(fd).drop()
         judge(root, f"{seam!r}")
         shutil.rmtree(root)
@@ -71,10 +71,10 @@ def test_kill_at_every_call_of_a_named_enqueue(shm: Path, durable: bool, chosen:
         jobs = set(stage.everywhere(root))
         if present is None:
             assert jobs == set(), how
-            # Whoever wants the name next gets it, with another job too, and the dead one never comes back.
+            # The next submitter gets the name, even for another job, and the dead submission never appears.
             present = store.enqueue_named("nightly", stage.submission(2))
             store.recover(store.join("watchdog", role=None))
-        elif chosen is not None:  # registered: the same submission again finishes it, and is the same job
+        elif chosen is not None:  # registered: repeating the submission finishes the same job
             assert store.enqueue(stage.submission(1, job_id=chosen)) == present, how
         assert set(stage.everywhere(root)) == {present}, how
         assert store.names() == {"nightly": present}, how
@@ -85,7 +85,7 @@ def test_kill_at_every_call_of_a_named_enqueue(shm: Path, durable: bool, chosen:
 
 @BOTH
 def test_kill_at_every_call_of_a_name_that_passes_on(shm: Path, durable: bool) -> None:
-    """Whoever repeats it makes one job of it, not two: the name says whether it happened."""
+    """Repeating it makes one job, not two: the name tells whether the first try succeeded."""
     old: list[str] = []
 
     def prepare(root: str) -> None:
@@ -114,7 +114,7 @@ def test_kill_at_every_call_of_a_name_that_passes_on(shm: Path, durable: bool) -
 @BOTH
 @pytest.mark.parametrize("state", ["failed", "stale"])
 def test_kill_at_every_call_of_a_reset(shm: Path, durable: bool, state: str) -> None:
-    """Repeated after the kill it has one job waiting under the name, and the old one can never run again."""
+    """After a repeat one job waits under the name, and the old one can never run again."""
     old: list[str] = []
 
     def prepare(root: str) -> None:
@@ -137,7 +137,7 @@ def test_kill_at_every_call_of_a_reset(shm: Path, durable: bool, state: str) -> 
     def judge(root: str, how: str) -> None:
         store = opened(root, 3, durable)
         keeper = store.join("keeper", role=None)
-        store.recover(keeper)  # what the dead operator held
+        store.recover(keeper)  # held by the dead operator
         named.reset_named_job(store, store.root, "nightly", by="person")
         present = store.named("nightly")
         assert present is not None, how

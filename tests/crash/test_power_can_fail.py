@@ -1,6 +1,6 @@
-"""The power suites can fail: with any one sync taken out, the model finds a state in which the promise is broken.
+"""Prove that the power suites can fail: without any one sync, the model finds a state that breaks the promise.
 
-A sync is taken out of the recording: it has no other effect than on what a cut keeps.
+The sync is removed from the recording, because a sync only affects what a cut keeps.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from crash import blocklog, powerplays
 from crash.powermodel import Order, Synced, states
 from crash.powerplays import Broken, Play, check, record
 
-LIMIT = 3_000  # states; most are found within a hundred
+LIMIT = 3_000  # states; most syncs are missed within a hundred
 
 JOB = r"agents/\w+/in-progress/[^/]+/[^/]+"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Without:
-    """One kind of sync, the play in which it is missed, and the disk on which."""
+    """One kind of sync, and the play and the disk that need it."""
 
     what: str
     pattern: str
     play: Callable[[Play], None]
     order: Order = Order.BORN
-    acknowledged: bool = False  # cut only right after acknowledgements: all that holds on a disk without order
-    nth: int | None = None  # only this one of those that match, from 1
+    acknowledged: bool = False  # cut only right after acknowledgements: a disk without order promises no more
+    nth: int | None = None  # only the n-th match, from 1
     journal: bool = False
 
 
-# Not here, because no state misses them: the destination of a move that carries a decision out (completed/, the next
-# incoming/, jobs/stale, jobs/outbox): the decision is durable in the agent's folder, and recovery rolls it forward.
+# Not listed, because no state needs them: syncs of the destination of a move that carries out a decision (completed/,
+# the next incoming/, jobs/stale, jobs/outbox). The decision is durable in the agent's folder; recovery rolls it
+# forward.
 WITHOUT = (
     Without(what="folders of a new root", pattern=r"agents/Runner/completed", play=powerplays.initiated),
     Without(what="prompt", pattern=r"\.staging/[^/]+/prompt\.json", play=powerplays.minted),
@@ -114,8 +115,8 @@ def test_a_missing_sync_is_noticed(without: Without, shm: Path) -> None:
             check(state, recorded, str(shm / f"state-{os.getpid()}"))
         except Broken:
             return
-        assert count < LIMIT, f"nobody misses the sync of {without.what} in {count} states"
-    pytest.fail(f"nobody misses the sync of {without.what}")
+        assert count < LIMIT, f"no state of {count} needs the sync of {without.what}"
+    pytest.fail(f"no state needs the sync of {without.what}")
 
 
 def test_without_any_sync_real_disks_lose_work(shm: Path) -> None:

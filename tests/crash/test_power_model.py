@@ -1,4 +1,4 @@
-"""Power cuts on the model of a disk (RELIABILITY 21): after each, every acknowledgement holds, and nothing is torn.
+"""Cut the power on the model of a disk (RELIABILITY 21): every acknowledgement holds afterwards, and nothing is torn.
 
 test_power_can_fail proves that this suite can fail.
 """
@@ -23,9 +23,9 @@ from support import torture
 Played = Callable[[Play], None]
 
 STATES_A_PLAY = 20_000 if torture() else 320  # at most; the short plays have fewer
-FEWEST = 60  # of a play's; beyond them as many as there are cuts
+FEWEST = 60  # states of a play; a long play has one for each cut
 RANDOMS_A_CUT = 600 if torture() else 3
-ROUNDS = max(torture(), 1)  # each with dice of its own
+ROUNDS = max(torture(), 1)  # each with its own random seed
 FIGURE = "power-loss states, model"
 
 
@@ -41,14 +41,14 @@ def judge_all(recorded: Recorded, folder: Path, limit: int, found: Iterator[Stat
 @pytest.mark.parametrize("journal", [False, True], ids=["careful", "journal"])
 @pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
 def test_power_cut_keeps_what_was_acknowledged(play: Played, journal: bool, turn: int, shm: Path) -> None:
-    """A cut after every call of every play, on a disk weaker than any that is promised."""
+    """Cut after every call of every play, on a disk weaker than any that farro supports."""
     recorded = record(play, str(shm / "root"), journal=journal)
     there = len(recorded.log.entries)
     limit = STATES_A_PLAY if torture() else min(STATES_A_PLAY, max(FEWEST, there))
-    # In any order, so that of a long play not the beginning alone is cut.
+    # In random order, so that a long play is not only cut at its beginning.
     cuts = random.Random(turn).sample(range(there + 1), there + 1)
     found = states(recorded.log, seed=21 + turn, randoms=RANDOMS_A_CUT, cuts=cuts)
-    # What a cut leaves that loses nothing is what a kill leaves, which has suites of its own: a few of them.
+    # A cut that loses nothing equals a kill, which other suites cover: play only a few of them.
     few = (state for state in found if torture() or state.cut % 4 == 0 or not state.story.endswith(EVERYTHING))
     count = judge_all(recorded, shm, limit, few)
     assert count >= FEWEST
@@ -62,7 +62,7 @@ QUIET = tuple(play for play in PLAYS if play.__name__ not in ("operated", "unrou
 
 @pytest.mark.parametrize("play", QUIET, ids=lambda play: play.__name__)
 def test_power_cut_after_an_acknowledgement_on_a_disk_without_order(play: Played, shm: Path) -> None:
-    """Where even a folder's creation may be lost after what was synced in it, an acknowledgement still stands."""
+    """An acknowledgement holds even on a disk that may lose a folder's creation after a sync inside it."""
     recorded = record(play, str(shm / "root"))
     found = states(recorded.log, seed=22, randoms=RANDOMS_A_CUT, order=Order.PLACELESS, cuts=recorded.log.told())
     assert judge_all(recorded, shm, STATES_A_PLAY, found) >= 1
@@ -77,7 +77,7 @@ def test_power_cut_after_enqueue(play: Played, shm: Path) -> None:
 
 
 def test_power_cut_during_a_claim_keeps_earlier_hops(shm: Path) -> None:
-    """Every state of every cut between the first hop's acknowledgement and the second's."""
+    """Check every state of every cut between the acknowledgements of the first and the second hop."""
     recorded = record(powerplays.routed, str(shm / "root"))
     _, routed, committed = recorded.log.told()
     told = recorded.log.entries[routed - 1].ack  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Power cuts on real filesystems (RELIABILITY 21): block writes are replayed up to a flush, with any of those after it.
+"""Cut the power on real filesystems (RELIABILITY 21): replay block writes up to a flush, and any subset of later ones.
 
 Needs root, loop devices, FUSE and mfusepy.
 """
@@ -41,6 +41,6 @@ def test_power_cut_on_a_real_filesystem(kind: str, turn: int, shm: Path) -> None
 @pytest.mark.parametrize("turn", range(ROUNDS))
 @pytest.mark.parametrize("kind", sorted(BESIDE_A_NEIGHBOUR))
 def test_a_neighbours_syncs_show_no_half_transaction(kind: str, turn: int, shm: Path) -> None:
-    """Somebody else syncs after each of our calls. btrfs, which logs single inodes, once kept a decision and lost the
-    claim before it: the finished job lay in a queue, and no worker took it."""
+    """Another process syncs after each of our calls. btrfs, which logs single inodes, once kept a decision and lost the
+    claim before it: the finished job stayed in a queue, and no worker claimed it."""
     replayed(kind, shm, BESIDE_A_NEIGHBOUR[kind], turn, "--neighbour")

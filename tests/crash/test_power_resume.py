@@ -1,4 +1,4 @@
-"""Power cuts in a plan that syncs its steps' results: the attempt after the boot resumes, never from a torn file."""
+"""Cut the power in a plan that syncs its steps' results: the next attempt resumes, and never from a torn file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RANDOMS = 200 if torture() else 3
 
 
 def piece(name: str) -> bytes:
-    """What that step says: what came in, and its own; more than a sector, so that it can be torn."""
+    """Return a step's output: its input and its own text; more than a sector, so that it can be torn."""
     return b"".join(one.encode() * 700 + b"\n" for one in NAMES[: NAMES.index(name) + 1])
 
 
@@ -53,11 +53,11 @@ def opened(root: str, *, seed: int, boot: str = "0") -> FilesStore:
 
 
 class Steps:
-    """The tool of the plan. It writes its stdout itself, through the seam, so that the model knows of it."""
+    """The tool of the plan. It writes its stdout through the seam, so that the model records it."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
-        self.halves: list[str] = []  # whose input was not what the step before says
+        self.halves: list[str] = []  # steps whose input differs from the previous step's output
 
     def tool(self, call: Call) -> None:
         name = call.command
@@ -82,14 +82,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class Kept:
-    """The worker went on because these steps were on the disk."""
+    """An acknowledgement: the worker continued because these steps were on disk."""
 
     names: tuple[str, ...]
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], None]:
-    """Every success is synced when `SYNC` says so, and the recorder hears of it."""
+    """Report to the recorder which successes each sync of the records covers."""
 
     def of(recorder: Recorder) -> None:
         sync = Records._sync
@@ -117,7 +117,7 @@ def syncing(monkeypatch: pytest.MonkeyPatch) -> Syncing:
 
 
 def attempt(root: str, recorder: Recorder, seed: int, *, dies_at: str | None) -> None:
-    """A worker takes the job, and dies when it wants to write down that step; its death is recovered."""
+    """Let a worker claim the job and die when it records that step; then recover the job."""
     store = opened(root, seed=seed)
     claim = store.claim(store.join("w", role="Runner"))
     assert claim is not None
@@ -141,8 +141,8 @@ def recovered(root: str, seed: int, boot: str = "0") -> None:
 
 
 def record(root: str, syncing: Syncing, told: Callable[[Recorder], None], *, at_once: bool) -> Log:
-    """Killed in its third step, then in its last, then done. `at_once`: the first attempt syncs already, else only the
-    second does, and what it took over from the first is all that it syncs for it."""
+    """Record three attempts: killed in the third step, killed in the last, finished. `at_once`: the first attempt syncs
+    too; otherwise only the later ones do, including the steps that they took over."""
     stage.make(root)
     store = opened(root, seed=1)
     store.enqueue(Submission(role="Runner", prompt=PROMPT))
@@ -162,11 +162,11 @@ def record(root: str, syncing: Syncing, told: Callable[[Recorder], None], *, at_
 
 
 class Broken(AssertionError):
-    """What was resumed was not whole, or what was kept was not resumed."""
+    """An attempt resumed from a torn step, or did not resume a kept one."""
 
 
 def check(state: State, root: str, *, keeps: bool = True) -> bool:
-    """The next boot: the job is recovered and performed. Whether it resumed anything."""
+    """Boot again, recover and run the job; return whether it resumed any step."""
     state.write_out(root)
     try:
         return _judge(state, root, keeps=keeps)
@@ -259,5 +259,5 @@ def test_a_sync_that_is_missing_under_a_resumed_step_is_noticed(
             check(state, str(shm / f"state-{os.getpid()}"))
         except Broken:
             return
-        assert count < 5_000, f"nobody misses the sync of {pattern} in {count} states"
-    pytest.fail(f"nobody misses the sync of {pattern}")
+        assert count < 5_000, f"no state of {count} needs the sync of {pattern}"
+    pytest.fail(f"no state needs the sync of {pattern}")

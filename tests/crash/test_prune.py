@@ -1,7 +1,4 @@
-"""Pruning killed at every call: a job is in completed/ whole, or its debris is in the trash and the next prune ends it.
-
-The seams are crash.seams; what a prune chooses and how slowly it works is tested in tests/flows.
-"""
+"""Kill pruning at every call: a job is whole in completed/, or its remains are in the trash for the next prune."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"
 
 
 def prepared(root: str) -> list[str]:
-    """Three finished jobs, one of a chosen id, and a queued one of a chosen id; answers the finished ones."""
+    """Make three finished jobs, one with a chosen id, and a queued one with a chosen id; return the finished ones."""
     store = stage.open_files(stage.make(root), seed=1)
     finished = [store.enqueue(stage.submission(number)) for number in range(2)]
     finished.append(store.enqueue(stage.submission(2, job_id="chosen")))
@@ -69,7 +66,7 @@ def test_kill_at_every_call_of_prune(shm: Path, durable: bool) -> None:
 
 
 def _judge_wreck(root: str, finished: list[str], how: str) -> None:
-    """Right after the kill, for whoever looks: each job is there whole, or not there at all."""
+    """Check that right after the kill each job is whole or absent."""
     store = stage.open_files(root, seed=3)
     for job_id in finished:
         view = store.find(job_id)
@@ -83,7 +80,7 @@ def _judge_wreck(root: str, finished: list[str], how: str) -> None:
 
 
 def _judge_end(root: str, finished: list[str], durable: bool, how: str) -> None:
-    """The next prune, after a watchdog, leaves nothing of them; a chosen id may be used again."""
+    """Check that a watchdog and the next prune remove the jobs entirely, and that a chosen id is free again."""
     store = opened(root, 4, durable)
     store.recover(store.join("watchdog", role=None))
     pruned(store)
@@ -98,7 +95,7 @@ def _judge_end(root: str, finished: list[str], durable: bool, how: str) -> None:
 
 
 def test_a_pruned_id_may_be_used_again(shm: Path) -> None:
-    """Also when the pruner died before it removed the empty folder: the new job's id is not taken for the old one's."""
+    """Also when the pruner died before it removed the empty folder: the new job is not mistaken for the old one."""
     root = str(shm / "root")
     prepared(root)
     dying = opened(root, 2, True)

@@ -1,8 +1,4 @@
-"""A worker killed at every mutating call of a plan whose steps run together, feed each other and add steps; and killed
-again while it resumes.
-
-Growing plans of one step at a time: test_added_tasks. Power cuts: test_power_resume.
-"""
+"""Kill a worker at every mutating call of a plan with parallel, piped and added steps; and again while it resumes."""
 
 from __future__ import annotations
 
@@ -45,18 +41,18 @@ SAID = {
     "reads": "left.reads.",
     "last": "left.reads.last.",
 }
-PAIRS = 1 if torture() else 47  # of all pairs of kills, one in so many
+PAIRS = 1 if torture() else 47  # play one in so many of all pairs of kills
 
 
 class Pieces:
-    """The tool of the plan, and which of its calls came to their end, by attempt."""
+    """The tool of the plan, and its finished calls by attempt."""
 
     def __init__(self) -> None:
         self.ran: list[tuple[str, str]] = []
         self._lock = threading.Lock()
 
     def tool(self, call: Call) -> None:
-        """A kill that a call of the tool's own thread meets is the process's: see test_added_tasks."""
+        """Run the step. A kill in the tool's thread kills the whole process, so the thread reports nothing."""
         with contextlib.suppress(Crash):
             self.say(call)
 
@@ -94,7 +90,7 @@ def begin(root: str) -> str:
 
 
 def attempt(root: str, pieces: Pieces, seed: int, seam: Seam) -> None:
-    """The dead are recovered and a worker claims the job in peace; it performs and commits under `seam`, and dies."""
+    """Recover dead agents; let a worker claim the job undisturbed, run and commit it under `seam`, and die."""
     keeping = opened(root, seed)
     keeper = keeping.join("keeper", role=None)
     keeping.recover(keeper)
@@ -137,7 +133,7 @@ def judge(root: str, pieces: Pieces, job_id: str, how: str) -> None:
         ran = {name for number, name in pieces.ran if number == folder.name}
         assert not known & ran, f"{how}: {known & ran} had succeeded before attempt {folder.name}"
         done = set(recorded(folder))
-        # An attempt that was killed before it had taken anything over says nothing, and hides nothing.
+        # An attempt killed before it took over any step records none, and hides none.
         assert not done or known <= done, f"{how}: attempt {folder.name} lost {known - done}"
         known |= done
     resumed = {one["id"] for one in result["step_results"] if one.get("resumed")}
@@ -159,7 +155,7 @@ def kills(upto: int) -> Iterator[KillAt]:
 
 
 def test_a_worker_killed_at_every_call_of_parallel_piped_steps_is_resumed_and_nothing_is_lost(shm: Path) -> None:
-    """How many calls a run makes depends on which of two steps ends first: the kills go on until one comes too late."""
+    """The number of calls depends on which of two steps ends first, so the kills continue until one comes too late."""
     count = 0
     for number, seam in enumerate(kills(whole(str(shm / "whole")) + 10)):
         root = str(shm / str(number))
@@ -192,7 +188,7 @@ def test_a_worker_killed_again_while_it_resumes_loses_nothing_either(shm: Path) 
 
 
 class KillAtTheResult(KillAt):
-    """Every step is over, and its worker dies before it says so."""
+    """Kill the worker after all steps, before it writes the result."""
 
     def perform(self, op: str, call: Any, args: tuple[Any, ...]) -> Any:
         if op == "create" and args[0].endswith("/result.json"):
@@ -202,7 +198,7 @@ class KillAtTheResult(KillAt):
 
 @pytest.mark.parametrize("lost", ["steps.jsonl", "steps"])
 def test_the_judge_of_resumed_plans_notices_what_is_lost(shm: Path, lost: str) -> None:
-    """What an attempt had written down is taken away between the kill and the resume: success is run again."""
+    """Remove an attempt's records between the kill and the resume: successful steps then run again."""
     root = str(shm / "root")
     job_id, pieces = begin(root), Pieces()
     attempt(root, pieces, 10, KillAtTheResult(0))

@@ -48,7 +48,7 @@ def world(shm: Path) -> Iterator[World]:
 
 
 def where(world: World) -> str:
-    """The one place of the one job."""
+    """Return the only place of the only job."""
     (place,) = stage.everywhere(world.root)[world.jobs[0]]
     return place
 
@@ -64,7 +64,7 @@ def only(op: str) -> frozenset[str]:
 
 
 def finish(world: World) -> Lifecycle:
-    """Healthy processes finish everything; the judge looks; the first job's lifecycle."""
+    """Let healthy processes finish everything, check the tree, and return the first job's lifecycle."""
     world.everybody_dies()
     stage.drain(world.root, world.history, clock=world.clock, store_policy=world.policy())
     verbplays.judge(world)
@@ -101,7 +101,7 @@ for line in sys.stdin:
 
 @contextmanager
 def real_worker(root: str, *prefix: str, seed: int = 500) -> Iterator[subprocess.Popen[str]]:
-    """A process that has joined and claimed. It obeys lines: commit, write, job.json."""
+    """Run a process that joins and claims, then executes input lines: commit, write, job.json."""
     code = _WORKER.format(tests=f"{ROOT}/tests", source=f"{ROOT}/src", root=root, seed=seed)
     process = subprocess.Popen(
         [*prefix, sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -133,13 +133,13 @@ def recovered(world: World, store: FilesStore) -> list[str]:
 
 
 def declare_silent(world: World, store: FilesStore) -> list[str]:
-    """Passes, between which no heartbeat came for longer than `stale_after_s`."""
+    """Run passes without a heartbeat for longer than `stale_after_s`; return the actions of the last one."""
     assert almost_silent(world, store) == []
     return recovered(world, store)
 
 
 def almost_silent(world: World, store: FilesStore) -> list[str]:
-    """As many as it takes but for the last; a pass counts for half of that time at most."""
+    """Run all these passes but the last; a single pass counts as at most half of `stale_after_s`."""
     told = recovered(world, store)
     for _ in range(2):
         told += recovered(world, store)
@@ -201,7 +201,7 @@ def test_of_two_workers_one_rename_wins(world: World, op: str) -> None:
 
     def be_faster() -> None:
         for name in os.listdir(f"{world.root}/agents/Runner/incoming/{world.jobs[0]}"):
-            if name == "lock":  # lost, as if a late one had removed it: the rename still arbitrates
+            if name == "lock":  # lost, as if a late worker had removed it: the rename still decides
                 os.unlink(f"{world.root}/agents/Runner/incoming/{world.jobs[0]}/lock")
         world.claim("fast")
 
@@ -237,7 +237,7 @@ def test_a_decided_job_is_rolled_forward_not_repeated(world: World) -> None:
 
 
 def test_a_lock_left_inside_goes_with_the_next_owner(world: World) -> None:
-    """Row 7: folder moved, lock left inside: removed by whoever owns the folder next."""
+    """Row 7: folder moved, lock left inside: removed by the next owner of the folder."""
     claim = world.claim()
     world.die(world.actor)
     assert os.readlink(f"{claim.folder}/../../lock") == claim.agent.id
@@ -286,7 +286,7 @@ def test_an_agent_in_another_pid_namespace_lives_and_dies_by_its_lease(shm: Path
         store = watchdog(world)
         assert recovered(world, store) == []
         process.send_signal(signal.SIGKILL)
-        process.communicate()  # until the last one who had its stdout is gone: the worker itself
+        process.communicate()  # until the last holder of its stdout has ended: the worker itself
         assert recovered(world, store) == ["stale"]
     assert finish(world).attempt == 2
 
@@ -328,7 +328,7 @@ def test_a_watchdog_that_takes_a_hung_worker_for_dead_moves_before_it_reads(worl
     almost_silent(world, store)
     outcome = Succeeded(report=stage.report(claim))
     with placed(Before("move", lambda: world.commit(claim, outcome, worker))) as seam:
-        assert recovered(world, store) == []  # its move came too late: ENOENT, and nothing was read or written
+        assert recovered(world, store) == []  # its move came too late (ENOENT), and it read and wrote nothing
     assert seam.happened
     assert finish(world).status is Status.SUCCEEDED
     assert world.history.executed == [(world.jobs[0], 1)]
@@ -378,7 +378,7 @@ def test_a_dead_lock_removed_by_two_at_once_is_harmless(world: World) -> None:
 
 
 def test_a_new_lock_removed_by_a_late_one_is_harmless(world: World) -> None:
-    """Row 15: a new lock removed by a late one: the rename arbitrates, the winner puts its own name right."""
+    """Row 15: a new lock removed by a late worker: the rename decides, and the winner restores its own lock."""
     lock = f"{world.root}/agents/Runner/incoming/{world.jobs[0]}/lock"
     late = world.actor
     late_agent = world.agents["w"]
@@ -386,7 +386,7 @@ def test_a_new_lock_removed_by_a_late_one_is_harmless(world: World) -> None:
     world.join(name="winner")
 
     def remove_and_lock() -> None:
-        """What the late one does: it saw the dead lock that the winner has removed since."""
+        """Act as the late worker, which saw the dead lock that the winner has since removed."""
         os.unlink(lock)
         os.symlink(late_agent.id, lock)
 
@@ -453,7 +453,7 @@ def test_order_of_one_producer_is_kept_when_the_clock_jumps_back(shm: Path) -> N
 
 
 class JumpyClock(stage.QuickClock):
-    """A wall clock that somebody sets; the other clocks go on as before."""
+    """A wall clock that the test sets; the other clocks run normally."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -644,7 +644,7 @@ def test_a_restart_with_work_in_flight_loses_nothing(shm: Path) -> None:
         answer(process)
         world.process()
         world.join()
-        claim = world.claim()  # the other is told to stop
+        claim = world.claim()  # the other is asked to stop
         world.actor.release(claim, note="shutdown")
         world.actor.close()
         assert world.lifecycle(claim.job_id).hops[-1].reason is Reason.RELEASED
@@ -673,7 +673,7 @@ def test_watchdog_manager_and_operator_at_one_stale_job(shm: Path) -> None:
         with placed(Before("any", interfere, n)) as seam:
             told = manager.resolve_stale(manager_agent, world.jobs[0])
         if told is None:
-            assert world.decided  # the operator had it
+            assert world.decided  # the operator held it
         verbplays.end(world, scenario)
         if not seam.happened:
             break
@@ -715,7 +715,7 @@ def test_a_missing_destination_leaves_the_source_untouched(world: World) -> None
     store.recover(keeper)
     assert "is missing" in said[0]
     os.mkdir(missing)
-    store.recover(keeper)  # the same watchdog, still alive: what it could not finish it finishes now
+    store.recover(keeper)  # the same watchdog, still alive, now finishes its interrupted work
     assert where(world) == "agents/Runner/completed/succeeded"
     finish(world)
     assert world.history.executed == [(world.jobs[0], 1)]

@@ -1,7 +1,8 @@
-"""The proof can fail: each safeguard is taken out in turn, and the smallest part of the suite that should notice does.
+"""Prove that the crash suite can fail: remove each safeguard in turn, and check that a small part of the suite notices.
 
-Here: the safeguards that a few kills can show. The syncs are taken out in test_power_can_fail, those that need two
-actors at once in test_interleavings_can_fail; `test_every_safeguard_has_its_meta_test` keeps the list whole.
+This module covers the safeguards that a few kills can test. test_power_can_fail removes syncs, and
+test_interleavings_can_fail removes safeguards that need two actors. `test_every_safeguard_has_its_meta_test`
+checks the list.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Play = Callable[[FilesStore], None]
 
 
 def kill_everywhere(folder: Path, play: Play, check: Callable[[str], None]) -> None:
-    """Play it with a kill at every call, and check what a healthy world makes of what is left."""
+    """Play it with a kill at every call, and run `check` on the root after each."""
     for n in range(1, 200):
         root = stage.make(str(folder / str(n)))
         store = stage.open_files(root, seed=1)
@@ -64,7 +65,7 @@ def drained(root: str) -> None:
 
 
 def submitted_again(root: str) -> None:
-    """Everything is worked, then the submitter, who was never answered, submits the same id again."""
+    """Finish all jobs, then let the submitter, which got no answer, submit the same id again."""
     stage.drain(root, stage.History())
     store = stage.open_files(root, seed=2)
     store.enqueue(stage.submission(1, job_id="job-a"))
@@ -94,7 +95,7 @@ def test_with_all_safeguards_the_same_plays_pass(shm: Path) -> None:
 
 
 def test_without_unique_temporary_names_a_kill_is_noticed(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A temporary file that a dead agent left is then in the way of the next one."""
+    """A dead agent's temporary file then blocks the next agent."""
     monkeypatch.setattr(fs, "temporary", lambda folder: f"{folder}/{fs.TEMPORARY}x")
     noticed(shm, work, drained)
 
@@ -102,7 +103,7 @@ def test_without_unique_temporary_names_a_kill_is_noticed(shm: Path, monkeypatch
 def test_with_the_registry_after_the_rename_a_resubmission_is_noticed(
     shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill between the two leaves a job whose id nobody knows: submitting it again makes a second one."""
+    """A kill between the two leaves a job with an unregistered id: submitting it again makes a second job."""
     register, publish = submit._register, submit._publish
 
     def backwards(context: object, item: object) -> None:
@@ -136,7 +137,7 @@ def test_without_the_decision_in_job_json_a_kill_is_noticed(shm: Path, monkeypat
 
 
 def test_without_noreplace_two_jobs_become_one(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """POSIX rename replaces an empty directory silently: whatever lay at the destination would be gone."""
+    """POSIX rename silently replaces an empty directory, so that the job at the destination would be lost."""
     root = stage.make(str(shm / "root"))
     for safe in (True, False):
         source, destination = (
@@ -165,7 +166,7 @@ def test_without_the_fork_guard_a_child_keeps_a_dead_agent_alive(shm: Path, guar
         store = stage.open_files(root, seed=1)
         store.join("w", role="Runner")
         if not guarded:
-            leases._held = set()  # the guard has nothing to close any more
+            leases._held = set()  # the guard now has nothing to close
         if os.fork() == 0:
             os.write(told, str(os.getpid()).encode())  # by the child: now the guard has run in it
         signal.pause()

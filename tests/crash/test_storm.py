@@ -1,4 +1,4 @@
-"""A storm of kills and stops over real processes; then the history is checked: lost, duplicated, unexpected.
+"""Run a storm of kills and stops over real processes; then check the history: nothing lost, duplicated or unexpected.
 
 The checker is tested too, with forged histories.
 """
@@ -33,7 +33,7 @@ from crash.storm import Storm
 from support import torture
 
 SECONDS = 1800.0 * torture() if torture() else 10.0  # each of the three storms: 30 in all
-HITS = 3  # kills of a worker with jobs in its hands, at least
+HITS = 3  # at least so many kills of a worker with claimed jobs
 
 
 @pytest.mark.linux
@@ -70,7 +70,7 @@ def test_a_storm_of_kills_and_stops_loses_nothing(
         assert left == [], "journals of the dead are freed by a watchdog's pass, those of the living at their end"
         assert bool(storm.journals) is (durability == "power")
     # A storm in which nothing happened would prove nothing.
-    assert storm.hits >= HITS, "no worker was killed at work: this machine is too busy for a storm"
+    assert storm.hits >= HITS, "no worker was killed with a claimed job: this machine is too busy for a storm"
     assert len(history.enqueued) > 20
     figure(f"storm, durability {durability}, runner {runner}, jobs", len(tree.jobs))
     figure(f"storm, durability {durability}, runner {runner}, kills and stops", storm.kills + storm.stops + storm.terms)
@@ -80,7 +80,7 @@ def test_a_storm_of_kills_and_stops_loses_nothing(
 
 
 def publish_what_was_staged(root: str) -> None:
-    """Hours later: clean-up publishes what a registered id points to, and removes the rest."""
+    """Run clean-up as if hours later: it publishes staged jobs with a registered id and removes the rest."""
     clock = stage.QuickClock()
     clock.offset_s = time.time() - stage.EPOCH.timestamp() + 7200
     store = stage.open_files(root, seed=time.time_ns(), clock=clock)

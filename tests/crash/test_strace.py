@@ -1,6 +1,6 @@
-"""Real processes, real SIGKILL: strace kills a process at each of its system calls in turn, and nothing may be lost.
+"""Kill real processes with SIGKILL: strace kills a process at each of its system calls in turn; nothing may be lost.
 
-The seam's suites kill at every mutating call that farro says it makes; this one asks the kernel. The process, forked
+The other suites kill at every mutating call that passes the seam; this one uses the kernel's calls. The process, forked
 anew for every kill, is strace_target.py. Reads, closes and the C library's own calls are killed at as well: a kill
 between two of them must be like a kill at the next mutating call, and here it is seen to be. strace delivers the signal
 when the call is entered, and the kernel then does not make the call (`test_the_kill_comes_before_the_call`).
@@ -42,13 +42,13 @@ BEGIN, END = "/farro-begin", "/farro-end"
 JOB = "chosen-1"
 SCENARIOS = ("minted", "chosen", "many", "commit", "children", "recover", "kill", "journalled")
 
-# Of how many looks one is killed at in the short form; at mutating calls always.
+# The short form kills at one of so many reads, and at every mutating call.
 SPARSE = {"recover": 4, "journalled": 8}
 
-# The interpreter asks for memory when it likes: such a call may be missing in the next run of the same code.
+# The interpreter allocates memory at any time: such a call may be missing in the next run of the same code.
 WHIMS = frozenset({"brk", "mmap", "munmap", "mremap", "madvise", "mprotect", "futex", "rt_sigtimedwait"})
 
-# What the kernel calls it, and what the seam calls it.
+# The kernel's name of each call, and the seam's.
 MUTATING = {
     "mkdir": "mkdir",
     "mkdirat": "mkdir",
@@ -76,7 +76,7 @@ READING = frozenset(
 
 
 class Target:
-    """The zygote, and what it takes to have a child of it traced."""
+    """The zygote process, and methods that trace or kill its children with strace."""
 
     def __init__(self, scratch: Path) -> None:
         self.strace = need("strace", "to kill a real process at each of its system calls")
@@ -99,7 +99,7 @@ class Target:
         return int(self.zygote.stdout.readline())
 
     def run(self, scenario: str, root: str, options: list[str], *, seam: bool = False) -> tuple[int, list[list[Any]]]:
-        """One child under strace: how it ended (as waitpid says it), and what it was told before that."""
+        """Run one child under strace; return its wait status and its acknowledgements."""
         self.runs += 1
         acks = f"{self.scratch}/acks-{self.runs}"
         pid = self._ask(json.dumps({"scenario": scenario, "root": root, "acks": acks, "seam": seam}))
@@ -117,7 +117,7 @@ class Target:
         return status, [json.loads(line) for line in lines]
 
     def trace(self, scenario: str, root: str, *, seam: bool = False) -> tuple[list[str], list[list[Any]]]:
-        """A run to its end: strace's line for every call, and what the child said."""
+        """Run a child to its end; return strace's line for every call, and the child's acknowledgements."""
         path = f"{self.scratch}/trace"
         status, said = self.run(scenario, root, ["-y", "-o", path], seam=seam)
         assert status == 0, f"{scenario}: the target failed without being killed"
@@ -141,7 +141,7 @@ def target(shm: Path) -> Iterator[Target]:
 
 
 def between_marks(lines: list[str]) -> list[tuple[str, int]]:
-    """Every call from BEGIN to END as strace's `when` counts it: its name, and which of that name since the attach."""
+    """Return every call from BEGIN to END as strace's `when` counts it: its name, and its number since the attach."""
     counts: collections.Counter[str] = collections.Counter()
     points, inside = [], False
     for line in lines:
@@ -155,11 +155,11 @@ def between_marks(lines: list[str]) -> list[tuple[str, int]]:
     raise AssertionError("the target did not reach its end")
 
 
-# --- what is there before, and what must hold afterwards -----------------------------------------------------------
+# --- preparation and checks -------------------------------------------------------------------------------------
 
 
 class Scene:
-    """A root with what a scenario needs, and the history of it."""
+    """The prepared root of a scenario, and its history."""
 
     def __init__(self, root: str, scenario: str) -> None:
         self.root = stage.make(root)
@@ -167,11 +167,11 @@ class Scene:
         self.history = History()
         self.live: FilesStore | None = None
         self.boot = "0"
-        self.expected = 0  # jobs that are there whatever happens
+        self.expected = 0  # jobs that exist after any kill
         getattr(self, f"_before_{scenario}", lambda: None)()
 
     def copy(self, root: str) -> Scene:
-        """The same moment again: another future can be tried from it. Not while a live process is part of it."""
+        """Copy the scene, to continue from it in another way. It must have no live process."""
         assert self.live is None
         shutil.copytree(self.root, root, symlinks=True)
         other = copy.deepcopy(self)
@@ -188,7 +188,7 @@ class Scene:
         self._enqueue(JOB)
 
     def _before_children(self) -> None:
-        """The second attempt of a job whose first one failed: there are hops and a mirror that could be lost."""
+        """Prepare the second attempt of a failed job: its hops and its mirror could be lost."""
         self._enqueue(JOB)
         store = stage.open_files(self.root, seed=200)
         claim = store.claim(store.join("first", role="Runner"))
@@ -198,7 +198,7 @@ class Scene:
         store.close()
 
     def _before_recover(self) -> None:
-        """Four dead agents: undecided, decided but not moved, decided with children, and an operator in the middle."""
+        """Leave dead agents: undecided, decided but not moved, decided with children, and an operator during a kill."""
         for number, (op, nth, children) in enumerate([("", 0, 0), ("move", 1, 0), ("move", 2, 2), ("unlink", 1, 0)]):
             job_id = f"left-{number}"
             self._enqueue(job_id)
@@ -218,13 +218,13 @@ class Scene:
         stage.die(store)
 
     def _before_kill(self) -> None:
-        """A live worker in the middle of its attempt; it will try to commit after the operator's death."""
+        """Start a live worker, which will try to commit after the operator's death."""
         self._enqueue(JOB)
         self.live = stage.open_files(self.root, seed=500)
         self.claim = self.live.claim(self.live.join("live", role="Runner"))
 
     def hear(self, said: list[list[Any]]) -> None:
-        """Acknowledgements bind the store from here on."""
+        """Add acknowledgements to the history, which the store must honour."""
         for what, *told in said:
             if what == "enqueued":
                 self.history.enqueued.add(told[0])
@@ -234,7 +234,7 @@ class Scene:
                 self.history.executed.append((told[0], told[1]))
 
     def finish(self, said: list[list[Any]]) -> None:
-        """Whoever is still alive goes on; then healthy processes finish everything."""
+        """Let the live worker commit; then let healthy processes finish everything."""
         if self.live is not None:
             assert self.claim is not None
             try:
@@ -249,7 +249,7 @@ class Scene:
         assert journal_records.names(self.root) == []
 
     def sweep(self) -> None:
-        """Hours later: clean-up publishes what a registered id points to, and removes all other debris."""
+        """Run clean-up as if hours later: it publishes staged jobs with a registered id and removes the rest."""
         clock = stage.QuickClock()
         clock.offset_s = time.time() - stage.EPOCH.timestamp() + 7200
         store = stage.open_files(self.root, seed=600, clock=clock, boot=self.boot)
@@ -289,19 +289,19 @@ class Scene:
 
 
 def resubmit(scene: Scene) -> None:
-    """The submitter was not answered and tries again with the same id (RELIABILITY 19)."""
+    """Submit the same id again, as a submitter without an answer does (RELIABILITY 19)."""
     store = stage.open_files(scene.root, seed=700)
     scene.history.enqueued.add(store.enqueue(stage.submission(1, job_id=JOB)))
     store.close()
 
 
 def play(target: Target, scenario: str, root: str, point: tuple[str, int]) -> bool:
-    """One kill, and everything that must hold after it. Answers whether the call came and the process was killed."""
+    """Kill at one call and check the result; return whether the process reached the call and was killed."""
     scene = Scene(root, scenario)
     killed, said = target.kill(scenario, root, point)
     scene.hear(said)
     if scenario in ("chosen", "many"):
-        # Two futures: in one the submitter comes again at once, in the other it never does, or after the clean-up.
+        # Two variants: the submitter submits again at once; or never, or after the clean-up.
         later = Scene.__new__(Scene)
         later.__dict__.update(
             scene.__dict__, root=f"{root}-later", history=History(enqueued=set(scene.history.enqueued))
@@ -315,7 +315,7 @@ def play(target: Target, scenario: str, root: str, point: tuple[str, int]) -> bo
         later.judge(said)
         resubmit(scene)
     if scenario == "journalled":
-        # The machine may go down with the process: then the replay comes first.
+        # The machine may restart with the process: then the replay comes first.
         later = scene.copy(f"{root}-later")
         later.boot = "1"
         later.finish(said)
@@ -336,7 +336,7 @@ def test_sigkill_at_every_system_call(scenario: str, target: Target, shm: Path, 
     kills = 0
     for number, point in enumerate(points):
         if scenario in SPARSE and number % SPARSE[scenario] and not torture() and point[0] not in MUTATING:
-            continue  # it looks more than it does, and between two looks the tree is the same
+            continue  # it mostly reads, and between two reads the tree is unchanged
         root = f"{shm}/{number}"
         try:
             killed = play(target, scenario, root, point)
@@ -391,11 +391,11 @@ def test_sigkill_at_every_mutating_call_of_recovery_after_sigkill_at_every_call_
     figure("SIGKILL at every syscall, commit and then recovery", kills, "pairs of kills")
 
 
-# --- the means are to be trusted -----------------------------------------------------------------------------------
+# --- the tools of this suite -----------------------------------------------------------------------------------
 
 
 def test_the_kill_comes_before_the_call(target: Target, shm: Path) -> None:
-    """Else "killed at the rename" would mean "after it", and the state before the first call would never be tried."""
+    """Otherwise "killed at the rename" would mean "after it", and the state before the first call would be untested."""
     for nth, there in ((1, False), (2, True)):
         root = stage.make(f"{shm}/{nth}")
         store = stage.open_files(root, seed=1)
@@ -413,7 +413,7 @@ def test_the_kill_comes_before_the_call(target: Target, shm: Path) -> None:
 def test_the_kernel_sees_exactly_the_calls_that_the_seam_sees(
     scenario: str, target: Target, shm: Path, figure: Callable[..., None]
 ) -> None:
-    """Else a kill through the seam would leave points out, and the seam's figures would say too much."""
+    """Otherwise the suites that kill through the seam would miss points, and their figures would be too high."""
     root = Scene(f"{shm}/counted", scenario).root
     lines, said = target.trace(scenario, root, seam=True)
     seen = [op for line in between_lines(lines) if (op := seam_name(line, root)) is not None]
@@ -433,7 +433,7 @@ def between_lines(lines: list[str]) -> list[str]:
 
 
 def seam_name(line: str, root: str) -> str | None:
-    """What the seam calls this call if it changes something below the root; None if it does not; ?name if unknown."""
+    """Return the seam's name of a call that changes something below the root; None for a read; ?name if unknown."""
     name, _, arguments = line.partition("(")
     by_path = re.search(rf'"{re.escape(root)}(/[^"]*)?"', arguments)
     by_descriptor = re.match(rf"\d+<{re.escape(root)}[/>]", arguments)
@@ -455,7 +455,7 @@ def seam_name(line: str, root: str) -> str | None:
 
 
 def test_a_mutating_call_beside_the_seam_would_be_seen() -> None:
-    """The comparison itself: names that farro never uses are not taken for reading."""
+    """The comparison does not treat calls that farro never makes as reads."""
     assert seam_name('truncate("/r/jobs/x", 0) = 0', "/r") == "?truncate"
     assert seam_name('pwrite64(3</r/jobs/x>, "a", 1, 0) = 1', "/r") == "?pwrite64"
     assert seam_name('openat(AT_FDCWD</>, "/r/x", O_WRONLY|O_CLOEXEC) = 3', "/r") == "?open for writing"
@@ -466,7 +466,7 @@ def test_a_mutating_call_beside_the_seam_would_be_seen() -> None:
 
 
 def test_a_lost_job_would_be_noticed(target: Target, shm: Path) -> None:
-    """The judge of this suite, on a tree from which an acknowledged job was taken."""
+    """The checks of this suite fail on a tree without an acknowledged job."""
     scene = Scene(f"{shm}/lost", "minted")
     _, said = target.trace("minted", scene.root)
     scene.hear(said)

@@ -1,7 +1,4 @@
-"""The four-role task with paid answers, workers and watchdogs killed at every mutating call: it completes, at its cost.
-
-The manager and a person under kills: test_manager. One role's attempt alone: test_agents.
-"""
+"""Kill workers and watchdogs at every mutating call of a four-role task with paid answers: it completes at its cost."""
 
 from __future__ import annotations
 
@@ -43,12 +40,12 @@ ANSWERS = {
     "SeniorEngineer": {"summary": "done"},
     "DocWriter": {"summary": "told"},
 }
-HOPS = 6  # that somebody is paid for
+HOPS = 6  # hops with a paid answer
 Kill = Callable[[], Seam]
 
 
 class Paying(Paid):
-    """Each role's own answer; the reviewer asks for a change once."""
+    """A provider with an answer for each role; the reviewer asks for a change once."""
 
     def answer(self, request: Request) -> Answer:
         self.answers += 1
@@ -66,11 +63,11 @@ def opened(root: str, seed: int) -> FilesStore:
 
 
 def work(root: str, seed: int, role: str, paid: Paying, seam: Seam) -> None:
-    """One turn of a worker process, which dies afterwards, if not before."""
+    """Run one turn of a worker process, which is killed during it or dies afterwards."""
     store, clock = opened(root, seed), SystemClock()
     agent = store.join("w", role=role)
     claim = store.claim(agent)
-    while claim is not None and claim.job_id != "one":  # a child: not this test's
+    while claim is not None and claim.job_id != "one":  # a child, which this test does not run
         store.commit(claim, Succeeded(report=stage.report(claim)))
         claim = store.claim(agent)
     if claim is not None:
@@ -104,7 +101,7 @@ def work(root: str, seed: int, role: str, paid: Paying, seam: Seam) -> None:
 
 
 def recover(root: str, seed: int, seam: Seam) -> Lifecycle:
-    """A watchdog's pass under `seam`, then one in peace, which also queues again what is stale."""
+    """Run a watchdog's pass under `seam`, then an undisturbed one, which also requeues stale jobs."""
     dying = opened(root, seed)
     try:
         with placed(seam):
@@ -123,7 +120,7 @@ def recover(root: str, seed: int, seam: Seam) -> Lifecycle:
 
 
 def live(root: str, paid: Paying, worker: Kill, dog: Kill) -> Lifecycle:
-    """The whole life: each attempt of a role is killed once, each pass of a watchdog as well."""
+    """Play the whole task: each attempt of a role and each pass of a watchdog is killed once."""
     Path(root).mkdir()
     make_root(root, ROLES)
     Path(root, "tasks").mkdir(exist_ok=True)
