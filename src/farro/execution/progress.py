@@ -50,7 +50,7 @@ def lines(folder: str, attempt: int) -> list[Mapping[str, Any]]:
 
 
 class Over:
-    """Which steps of one attempt are over, read from its growing steps.jsonl; each line is read once.
+    """The ended steps of one attempt, read from its growing steps.jsonl; each line is read once.
 
     That the next step has begun says nothing: steps may run in parallel, and a reader beside its input. Read by
     descriptor, because the job's folder may be moved meanwhile.

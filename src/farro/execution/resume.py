@@ -31,7 +31,7 @@ _NUMBERS = ("step_number", "exit_code", "duration_s", "user_s", "system_s", "max
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastAttempts:
-    """What earlier attempts did, as far as it is still valid."""
+    """The still valid work of earlier attempts."""
 
     folder: str = ""
     lines: tuple[Line, ...] = ()  # records of the steps below, and of tasks added late

@@ -32,7 +32,7 @@ TICK_S = 1.0  # how soon a lost claim is noticed: its processes are ended within
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarding:
-    """How jobs with allowed_paths are confined (the config's `security`)."""
+    """The rules for confining jobs with allowed_paths (the config's `security`)."""
 
     sandbox: Literal["auto", "A", "B", "none"] = "auto"
     required: bool = False  # run nothing without a sandbox

@@ -137,7 +137,7 @@ class BegunCall:
 
 @dataclass(kw_only=True)
 class Tries:
-    """What all tries of one run share."""
+    """The state that all tries of one run share."""
 
     attempt_dir: str
     job_id: str

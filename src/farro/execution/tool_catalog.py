@@ -40,7 +40,7 @@ class ToolInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramSearch:
-    """Where to search for programs."""
+    """The places to search for programs."""
 
     env: Mapping[str, str]
     cwd: str

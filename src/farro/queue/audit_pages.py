@@ -30,7 +30,7 @@ SLACK_S = 5.0  # by how much lines of different writers may be out of order
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditPageQuery:
-    """Which lines to return."""
+    """A filter for the lines to return."""
 
     limit: int
     cursor: str | None = None

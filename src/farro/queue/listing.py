@@ -15,7 +15,7 @@ from farro.store.port import JobView, Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobQuery:
-    """Which jobs to list; empty or None means all."""
+    """A filter for the jobs to list; empty or None means all."""
 
     roles: Collection[str] = ()
     statuses: Collection[Status] = ()

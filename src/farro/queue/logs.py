@@ -44,7 +44,7 @@ class LogFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogQuery:
-    """Which output to show."""
+    """The output to show."""
 
     step: str | None = None
     streams: Sequence[str] = STREAMS
@@ -132,7 +132,7 @@ def _steps(folder: str, attempt: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TruncatedStream:
-    """A stream of which the store kept only the beginning."""
+    """A stream whose end the store did not keep."""
 
     step: str
     stream: str

@@ -24,7 +24,7 @@ MOST_QUEUED = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatsLimits:
-    """How many jobs to read at most."""
+    """The largest number of jobs to read."""
 
     finished: int = MOST_FINISHED
     queued: int = MOST_QUEUED  # per role

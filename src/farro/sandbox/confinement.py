@@ -12,7 +12,7 @@ PROCESSES = 512  # at once, of one step: more than a build needs, less than a ma
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confinement:
-    """What a process may access. Paths are absolute and physical (without links), without a slash at the end."""
+    """The access rights of a process. Paths are absolute and physical (without links), without a slash at the end."""
 
     writable: tuple[str, ...] = ()  # files and folders; a folder with all that is in it
     protected: tuple[str, ...] = ()  # read-only though inside writable folders

@@ -40,7 +40,7 @@ class PathRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WritablePaths:
-    """What a job may write, resolved."""
+    """The resolved paths that a job may write."""
 
     writable: tuple[str, ...]  # physical paths
     protected: tuple[str, ...]  # inside of them, but not writable

@@ -201,7 +201,7 @@ class PersonAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueuePause:
-    """Who paused a queue, when and why."""
+    """A pause of a queue: the user, the time and the reason."""
 
     by: str
     at: str  # in the envelope's time format

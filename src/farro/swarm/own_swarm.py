@@ -152,7 +152,7 @@ def _uptime_s(seen: ProcessView, clock: Clock) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartResult:
-    """What `up` did with one component."""
+    """The result of `up` for one component."""
 
     name: str
     what: What

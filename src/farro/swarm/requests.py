@@ -258,7 +258,7 @@ def swarm_of(files: SwarmFiles, role: str, instance: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanChanges:
-    """What a new plan changes."""
+    """The changes of a new plan."""
 
     lines: list[str]  # for people
     steps: list[Signal]  # the commands that apply it, in order; empty if the swarm is already as the plan says

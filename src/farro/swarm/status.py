@@ -70,7 +70,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregate:
-    """What a controller reports of its swarm."""
+    """The report of a controller about its swarm."""
 
     health: Health
     reason: str | None  # why it is not Healthy

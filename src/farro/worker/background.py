@@ -25,7 +25,7 @@ _LOOK_S = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartedService:
-    """What happened to one service when it was started."""
+    """The result of starting one service."""
 
     name: str
     what: Literal["started", "already runs", "runs otherwise", "died"]

@@ -49,7 +49,7 @@ NO_LIMITS = ComponentLimits()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessSpec:
-    """What to launch."""
+    """A component to launch."""
 
     name: str
     argv: tuple[str, ...]  # may be empty where `image` says what runs

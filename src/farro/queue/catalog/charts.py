@@ -17,7 +17,7 @@ SAMPLES = 256  # durations that a slot keeps per role
 
 @dataclass(slots=True)
 class ChartSlot:
-    """What happened to jobs of one role within ten seconds."""
+    """The counts and durations of one role's jobs within ten seconds."""
 
     enqueued: int = 0
     succeeded: int = 0

@@ -26,7 +26,7 @@ _FEW = 2_000  # up to so many rows are sorted by last change instead of filterin
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageQuery:
-    """Which jobs to return; empty or None means all."""
+    """A filter for the jobs to return; empty or None means all."""
 
     roles: Collection[str] = ()
     statuses: Collection[Status] = ()
@@ -55,7 +55,7 @@ class JobPage:
 
 @dataclass(kw_only=True, slots=True)
 class RoleCounts:
-    """How many jobs a role has; `queued` excludes those that are delayed or wait."""
+    """The number of jobs of a role; `queued` excludes those that are delayed or wait."""
 
     queued: int = 0
     delayed: int = 0

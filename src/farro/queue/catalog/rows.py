@@ -28,7 +28,7 @@ _MINTED = "job-YYYYMMDD-hhmmss-mmm"
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """What a job does, in short."""
+    """A short description of a job's work."""
 
     title: str = ""
     name: str | None = None  # the plan's name

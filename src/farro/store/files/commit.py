@@ -105,7 +105,7 @@ def _or_error(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Fa
 
 @dataclass(kw_only=True, slots=True)
 class Commit:
-    """What a commit will write."""
+    """The data that a commit will write."""
 
     owner: LocalAgent
     claim: Claim

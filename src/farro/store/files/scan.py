@@ -43,7 +43,7 @@ class ScanExample:
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    """How often a contradiction was found, with a few examples."""
+    """The number of findings of one contradiction, with a few examples."""
 
     count: int = 0
     examples: list[ScanExample] = field(default_factory=list)

@@ -58,7 +58,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 
 
 class ServerCalls(Protocol):
-    """What the checks need of a client."""
+    """The part of a client that the checks use."""
 
     def call(self, *command: str | bytes | int | float) -> Any: ...
 

@@ -221,7 +221,7 @@ class RedisClient:
         return self._ask([command], [script], waits=waits, patience_s=patience_s)[0]
 
     def run_both(self, first: tuple[LuaScript, Sequence[Arg]], second: tuple[LuaScript, Sequence[Arg]]) -> BothReplies:
-        """Run two scripts one after the other in one round trip; this is not one transaction."""
+        """Run two scripts in order in one round trip; this is not one transaction."""
         commands = [self._command(script, args) for script, args in (first, second)]
         wait = self.address.wait_replicas > 0
         answers = self._answers(commands, [first[0], second[0]], wait=wait)

@@ -37,7 +37,7 @@ WORK = "jobs/.work"
 LEASE = ".lease"
 SPARE = ".spare"
 CARRIED = "carried"
-LOOKS = 32  # jobs of which a process keeps a copy for reading
+LOOKS = 32  # jobs whose copy a process keeps for reading
 LOOKED_BYTES = 16 << 20  # of a file in the shared directory that must be copied for reading
 # Two files with one name, a file where a folder must be, or a name that the disk rejects.
 _NO_NAMES = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ})

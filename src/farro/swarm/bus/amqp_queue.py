@@ -1,7 +1,7 @@
 """A queue of aio-pika that passes on raw messages, and is consumed again after a reconnect like any other.
 
-aio-pika would wrap each message in a large object and give it a task of its own, a tenth of the cost of a message for a
-controller that receives hundreds a second. A module of its own, since it needs aio-pika at import.
+aio-pika would wrap each message in a large object and start a task for it: a tenth of the cost of a message for a
+controller that receives hundreds a second. This is a separate module because it needs aio-pika at import.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run a component: its control queue, health and status at all times, and its workload while it is enabled.
 
 - Config updates and status requests are taken whether it is enabled or not. An update is checked as a whole before any
-  of it is used; its error is in the status, under the correlation id of the signal. Updates run one after the other;
+  of it is used; its error is in the status, under the correlation id of the signal. Updates run one at a time;
   status is sent meanwhile, even while an update drains the workload.
 - A full status is sent at the start, on request, and every ten seconds; a delta when something changed.
 - An unreachable bus, for however long, ends no component: once it is back, the component reports what it did meanwhile.

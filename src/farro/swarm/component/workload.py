@@ -5,7 +5,7 @@
 - A function that raises gets the item again, up to `tries` times; then the item goes to the queue's dead letters.
   [test_an_item_that_keeps_failing_becomes_a_dead_letter]
 - A source is called again when the bus has accepted all that it made before: one that notes its progress when it is
-  called loses nothing, whatever dies. [test_a_source_is_called_again_after_its_items_were_accepted]
+  called loses nothing in any crash. [test_a_source_is_called_again_after_its_items_were_accepted]
 - Stopping drains: nothing new is taken, items in progress are finished, the rest goes back.
 """
 
@@ -37,7 +37,7 @@ _SPACE = uuid.UUID("6f9a3d1e-6b1c-4b8f-9b2f-6a1c5a3c7f10")  # namespace of resul
 
 @dataclass
 class WorkCounts:
-    """What was done, and when, for the status."""
+    """Counts and times of processed items, for the status."""
 
     done: int = 0
     failed: int = 0

@@ -1,4 +1,4 @@
-"""What the parts of an orchestrator share: files, bus, runtime, ledger, and the desired state of each swarm."""
+"""Hold what the parts of an orchestrator share: files, bus, runtime, ledger, and the desired state of each swarm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIRMED_BY_CONTROLLERS = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.R
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchOptions:
-    """How controllers are started."""
+    """The parameters for starting controllers."""
 
     program: tuple[str, ...]  # the command that starts farro here
     root: str

@@ -67,7 +67,7 @@ def check_name(text: str, what: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """What a message is about: a whole swarm, or one component."""
+    """The subject of a message: a whole swarm, or one component."""
 
     swarm: str | None = None
     role: str | None = None
