@@ -1,4 +1,4 @@
-"""Settings: what a config says, and that docs/configuration.md says the same. Files and exit codes: tests/flows."""
+"""Read settings from a config, and compare them with docs/configuration.md. tests/flows checks files and exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refused(data: Any, environ: dict[str, str] | None = None) -> list[str]:
     return str(caught.value).split("\n")
 
 
-# --- what each section says
+# --- sections
 
 
 def test_a_role_has_the_cap_of_all_unless_it_has_its_own_and_runner_has_none() -> None:
@@ -41,7 +41,7 @@ def test_a_role_has_the_cap_of_all_unless_it_has_its_own_and_runner_has_none() -
     assert settings.capacity.total_cap == 1000
 
 
-def test_only_named_users_may_force_and_a_star_is_everybody() -> None:
+def test_only_named_users_may_force_and_a_star_names_all() -> None:
     assert not read({}).may_force("ann")
     assert read({"capacity": {"force": ["ann"]}}).may_force("ann")
     assert not read({"capacity": {"force": ["ann"]}}).may_force("bob")
@@ -56,7 +56,7 @@ def test_finished_jobs_are_kept_for_good_unless_a_duration_is_named() -> None:
 
 
 def test_every_secret_of_a_section_stays_a_name_and_is_known_as_one() -> None:
-    """Also where the variable is not set: whoever does not need it is not stopped."""
+    """This holds for an unset variable, too: commands that do not need it still run."""
     found = [
         (section, key)
         for section, of in typing.get_type_hints(Settings).items()
@@ -149,12 +149,12 @@ def test_variables_expand_in_every_text_value_and_in_no_key() -> None:
     assert settings.providers["cli"].command == ("run", "--as=ann")
 
 
-def test_what_a_variable_holds_is_not_expanded_again() -> None:
+def test_the_value_of_a_variable_is_not_expanded_again() -> None:
     settings = read({"tools": {"a": {"command": "${A}"}}}, {"A": "${B}", "B": "never"})
     assert settings.tools["a"].command == "${B}"
 
 
-def test_variables_that_are_missing_or_malformed_are_all_told_with_their_places() -> None:
+def test_all_missing_or_malformed_variables_are_reported_with_their_places() -> None:
     text = b"""{"tools": {"a": {"command": "${NOPE}/${NEITHER}"}},
  "runners": {"base_path": "${NOPE}"},
  "version": "${not-a-name}", "audit": {"mode": "${"}}"""
@@ -198,7 +198,7 @@ SECRET = "hunter2-9d"
         "${S}",
     ],
 )
-def test_what_a_variable_holds_is_never_told(data: Any) -> None:
+def test_the_value_of_a_variable_is_never_shown(data: Any) -> None:
     told = "\n".join(refused(data, {"S": SECRET}))
     assert SECRET not in told
     assert "hunter2" not in told
@@ -207,7 +207,7 @@ def test_what_a_variable_holds_is_never_told(data: Any) -> None:
 # --- strict
 
 
-def test_unknown_keys_are_told_and_ignored_where_the_config_is_not_strict() -> None:
+def test_unknown_keys_are_reported_and_ignored_if_the_config_is_not_strict() -> None:
     text = b'{"strict": false,\n "zzzzz": 1, "retry": {"base": 3, "max_attempts": 5}}'
     told: list[str] = []
     settings = settings_of(parse_json(text, source="c"), {}, told.append)
@@ -291,13 +291,15 @@ CLI = {"kind": "cli", "command": ["ask"]}
         ),
     ],
 )
-def test_a_mistake_about_agents_is_told_with_its_place(data: Any, problem: str) -> None:
+def test_a_mistake_about_agents_is_reported_with_its_place(data: Any, problem: str) -> None:
     (told,) = refused(data, {"API_KEY": "k"})
     assert told.startswith(f"c: {problem}")
 
 
 def test_a_key_is_a_variable_and_stays_a_name_until_it_is_used() -> None:
-    settings = read({"providers": {"openai": {"api_key": "${OPENAI_API_KEY}"}}})  # which is not set: nobody minds yet
+    settings = read(
+        {"providers": {"openai": {"api_key": "${OPENAI_API_KEY}"}}}
+    )  # which is not set: no error until it is used
     key = settings.providers["openai"].api_key
     assert key is not None
     assert str(key) == "${OPENAI_API_KEY}"
@@ -343,7 +345,7 @@ def test_an_installed_kind_has_options_whose_secrets_stay_names(monkeypatch: pyt
     assert secrets(settings, {"MINE": SECRET}) == (SECRET,)
 
 
-def test_a_role_is_answered_by_whom_it_names_else_by_the_only_one_there_is() -> None:
+def test_a_role_uses_the_provider_it_names_or_else_the_only_one() -> None:
     one = read({"providers": {"local": CLI}})
     assert one.provider_of("Architect") == "local"
     two = read({"providers": {"local": CLI, "far": CLI}, "roles": {"DocWriter": {"provider": "far"}}})
@@ -370,7 +372,7 @@ def test_editors_may_have_their_schema_line() -> None:
 
 
 def keys(shape: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key that a config may have, as the document writes it, with its default."""
+    """Return every config key with its default, as the document writes them."""
     for each in dataclasses.fields(shape):
         name, hint = each.name, typing.get_type_hints(shape)[each.name]
         value = None if each.default_factory is dataclasses.MISSING else each.default_factory()

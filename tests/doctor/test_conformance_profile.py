@@ -1,4 +1,4 @@
-"""SPEC-1's profile as data: what it pins, what differs, and that farro's own defaults keep it."""
+"""The profile of SPEC-1 as data: pinned values, differences, and the defaults of farro, which conform."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_backpressure_is_what_the_config_says() -> None:
     ]
 
 
-def test_what_is_missing_or_new_is_a_difference() -> None:
+def test_missing_and_new_values_are_differences() -> None:
     assert [str(item) for item in differences({"a": 1}, {"b": 2})] == ["a: (absent), not 1", "b: 2, not (absent)"]
     assert [str(item) for item in differences({"a": 1}, {"a": True})] == ["a: true, not 1"]
 
 
 @given(DATA, DATA)
-def test_there_is_a_difference_where_and_only_where_the_texts_differ(one: Any, other: Any) -> None:
+def test_differences_are_reported_exactly_where_the_texts_differ(one: Any, other: Any) -> None:
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert (list(differences(one, other)) == []) is same
 

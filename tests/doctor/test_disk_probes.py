@@ -1,4 +1,4 @@
-"""Probes of a filesystem: well on a good one, and told on one that does not keep what a store needs."""
+"""Probe a filesystem: a good one passes, and a missing guarantee is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.linux
 
 
 class Bad:
-    """A filesystem on which one call does something else."""
+    """A filesystem on which one call behaves differently."""
 
     def __init__(self, op: str, instead: Callable[..., Any]) -> None:
         self.op, self.instead = op, instead
@@ -63,7 +63,7 @@ def test_a_good_filesystem_passes_and_nothing_is_left_behind(tmp_path: Path) -> 
         ("fsync", refusing(errno.EIO), "sync", "a sync failed"),
     ],
 )
-def test_what_a_filesystem_does_not_keep_is_told(
+def test_a_missing_guarantee_of_a_filesystem_is_reported(
     op: str, instead: Callable[..., Any], check: str, words: str, tmp_path: Path
 ) -> None:
     fs.set_seam(Bad(op, instead))

@@ -1,4 +1,4 @@
-"""The schema files are what the models say. Against a validator that is not ours: test_schemas_validated.py."""
+"""The schema files match the models. test_schemas_validated.py checks them with an independent validator."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FOLDER = Path(ROOT, "schemas")
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))
-def test_the_files_of_the_repository_are_what_the_models_say(name: str) -> None:
+def test_the_schema_files_match_the_models(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == schemas()[name], "run: make schemas"
 
 
-def test_there_is_one_for_each_kind_of_document_with_its_version() -> None:
+def test_each_kind_of_document_has_a_schema_with_its_version() -> None:
     named = {name: json.loads(text) for name, text in schemas().items()}
     assert set(named) == {f"{kind}.schema.json" for kind in ("prompt", "agents-config", "job", "task", "plan")}
-    # With the documents of the wire and of HTTP, which no root has.
+    # Includes the documents of the wire formats and of HTTP, which no root holds.
     written = runpy.run_path(str(Path(ROOT, "scripts", "schemas.py")))["files"]()
     assert {file.name: file.read_text(encoding="utf-8") for file in FOLDER.iterdir()} == written, "run: make schemas"
     for name, document in named.items():
@@ -31,7 +31,7 @@ def test_there_is_one_for_each_kind_of_document_with_its_version() -> None:
         assert document["$schema"] == DIALECT
 
 
-def test_what_spec_1_requires_is_required() -> None:
+def test_fields_that_spec_1_requires_are_required() -> None:
     config = json.loads(schemas()["agents-config.schema.json"])
     assert config["required"] == ["version", "providers", "security"]
     assert config["properties"]["security"]["required"] == ["max_job_bytes", "payload_allowlist"]

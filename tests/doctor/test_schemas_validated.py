@@ -1,4 +1,4 @@
-"""The schemas are JSON Schema themselves, and of one mind with farro's own checks."""
+"""The schemas are valid JSON Schema and agree with farro's own checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def accepts(name: str, data: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))
-def test_each_is_json_schema_itself(name: str) -> None:
+def test_each_schema_is_valid_json_schema(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(schemas()[name]))
 
 
@@ -84,7 +84,7 @@ CHANGES = st.fixed_dictionaries(
 
 
 @given(CHANGES, st.sets(st.sampled_from(sorted(PROMPT)), max_size=2))
-def test_schema_and_checker_are_of_one_mind_about_prompts(changes: dict[str, Any], without: set[str]) -> None:
+def test_schema_and_checker_agree_about_prompts(changes: dict[str, Any], without: set[str]) -> None:
     data = {key: value for key, value in {**PROMPT, **changes}.items() if key not in without}
     try:
         prompt.load(Document(data, "p"))
@@ -122,7 +122,7 @@ def test_the_config_of_a_new_root_fits_its_schema() -> None:
         ({}, False),
     ],
 )
-def test_schema_and_checker_are_of_one_mind_about_plans(plan: Any, good: bool) -> None:
+def test_schema_and_checker_agree_about_plans(plan: Any, good: bool) -> None:
     assert accepts("plan.schema.json", plan) is good
     try:
         loading.load_data(plan, "p")

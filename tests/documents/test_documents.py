@@ -1,4 +1,4 @@
-"""Documents: what parses, what is refused, and that a refusal names its place. No plans (`test_plans`)."""
+"""Parse documents, and refuse bad ones with the place of the error. `test_plans` covers plans."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_too_many_yaml_values_are_refused_with_their_place() -> None:
     assert refused(b"[1, 2, 3]", parse_yaml, limits=Limits(nodes=3)) == "f:1:8: [2]: more than 3 values"
 
 
-def test_all_faults_are_told_in_text_order_and_no_more_than_a_reader_reads() -> None:
+def test_faults_are_reported_in_text_order_up_to_a_limit() -> None:
     text = b"{" + b",\n".join(b'"a": NaN' for _ in range(MAX_PROBLEMS)) + b"}"
     lines = refused(text).split("\n")
     assert lines[:3] == [
@@ -245,7 +245,7 @@ def test_all_faults_are_told_in_text_order_and_no_more_than_a_reader_reads() -> 
 
 
 def test_an_unterminated_string_of_escaped_quotes_is_refused_in_one_pass() -> None:
-    # Quadratic scanning would keep this test for minutes.
+    # With quadratic scanning this test would take minutes.
     assert refused(b"[" * 65 + b'"' + b'\\"' * 500_000) == "f:1:65: nested deeper than 64 levels"
 
 

@@ -25,7 +25,7 @@ Kind = Callable[..., Any]
 
 
 def family(dataclass: Kind) -> dict[str, Any]:
-    """The same classes, made by one or the other."""
+    """Return the same classes, made by either decorator."""
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Step:
@@ -99,7 +99,7 @@ def family(dataclass: Kind) -> dict[str, Any]:
 
 
 def outcome(act: Callable[[], Any]) -> Any:
-    """What comes of it, in words that do not say whose class it was."""
+    """Return the result as a text that does not name the kind of class."""
     try:
         return str(act()).replace("<locals>.", "")
     except Exception as error:  # the kinds of errors are compared, too
@@ -154,7 +154,7 @@ ACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 @pytest.mark.parametrize("first", [None, "fields", "match args"])
 @pytest.mark.parametrize("name", ACTS)
 def test_a_lazy_class_equals_that_of_the_standard_library(name: str, first: str | None) -> None:
-    """Whatever is asked for first."""
+    """The first use of a class may be of any kind."""
     ours, theirs = family(lazy_dataclass.dataclass), family(dataclasses.dataclass)
     if first is not None:
         assert outcome(lambda: ACTS[first](ours)) == outcome(lambda: ACTS[first](theirs))
@@ -181,7 +181,7 @@ FIRST_LOOKS: tuple[Callable[[dict[str, Any]], Any], ...] = (
 
 
 def test_threads_that_use_a_new_class_together_get_whole_instances() -> None:
-    """Whatever each of them wants first: a class that another thread is making is met at any moment of that."""
+    """Each thread starts with another use of the classes, at any moment while another thread builds them."""
     expected = [look(family(dataclasses.dataclass)) for look in FIRST_LOOKS]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -205,14 +205,14 @@ def test_threads_that_use_a_new_class_together_get_whole_instances() -> None:
 
 
 def first_instance(kinds: dict[str, Any], name: str, at_each_call: Callable[[int], None]) -> Any:
-    """The first instance of a class; at each call that is made for it somebody else has a turn."""
+    """Create the first instance of a class, and run `at_each_call` at each call that this makes."""
     calls = itertools.count(1)
 
     def another(frame: object, event: str, arg: object) -> None:
         if event in ("call", "c_call"):
             at_each_call(next(calls))
 
-    gc.disable()  # what is called for that is nobody's business here
+    gc.disable()  # calls of the collector would disturb the count
     sys.setprofile(another)
     try:
         return kinds[name](**({"a": 1} if name == "Wider" else {}))
@@ -239,7 +239,7 @@ def test_nothing_is_missing_while_a_class_is_built(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Wider", "More"])
 def test_an_interrupted_build_is_repeated(name: str) -> None:
-    """Ctrl-C, or the end of a function's thread, at each call of the making in turn."""
+    """Interrupt each call of the build in turn, as Ctrl-C or the end of a function's thread does."""
     expected = outcome(lambda: first_instance(family(dataclasses.dataclass), name, lambda call: None))
     for point in itertools.count(1):
         kinds = family(lazy_dataclass.dataclass)
@@ -252,7 +252,7 @@ def test_an_interrupted_build_is_repeated(name: str) -> None:
                 sys.setprofile(None)
                 raise KeyboardInterrupt
 
-        with contextlib.suppress(KeyboardInterrupt, RuntimeError):  # Python's own word where a name is set in a class
+        with contextlib.suppress(KeyboardInterrupt, RuntimeError):  # Python wraps an error in __set_name__ so
             first_instance(kinds, name, interrupt)
         assert outcome(lambda kinds=kinds: first_instance(kinds, name, lambda call: None)) == expected, point
         if not interrupted:
@@ -269,7 +269,7 @@ def test_nothing_is_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     kinds = family(lazy_dataclass.dataclass)
     assert made == []
     kinds["More"]()
-    assert made == ["More", "Step"] or made == ["Step", "More"], "and those that it is made of"
+    assert made == ["More", "Step"] or made == ["Step", "More"], "with the classes of its fields"
 
 
 def test_an_unknown_option_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Shapes: data against dataclasses. What plans and settings say is tested with them."""
+"""Check data against dataclasses. The tests of plans and settings cover their own messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_right_data_becomes_the_dataclass() -> None:
     assert isinstance(checked.value.ratio, float)
 
 
-def test_what_is_absent_has_its_default() -> None:
+def test_a_missing_member_gets_its_default() -> None:
     assert check(Outer, {}).value == Outer()
 
 
@@ -120,7 +120,7 @@ def test_what_is_absent_has_its_default() -> None:
         ({"flag": None}, ["flag: must be true or false, not null"]),
     ],
 )
-def test_every_fault_is_told_at_once_in_the_order_of_the_data(data: Any, problems: list[str]) -> None:
+def test_all_faults_are_reported_together_in_the_order_of_the_data(data: Any, problems: list[str]) -> None:
     assert said(data) == problems
 
 
@@ -134,7 +134,7 @@ def test_unknown_members_alone_leave_a_value_and_are_marked() -> None:
     assert check(Outer, {"flag": 1, "flog": 1}).value is None
 
 
-def test_beyond_what_is_told_unknown_members_get_no_hint() -> None:
+def test_unknown_members_beyond_the_limit_get_no_hint() -> None:
     faults = check(Outer, {f"member-{number}": 0 for number in range(100_000)}).faults
     assert len(faults) == 100_000
     assert faults[-1].message == "is not a known field"

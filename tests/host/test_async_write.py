@@ -1,4 +1,4 @@
-"""Writes that are under way while their caller goes on."""
+"""Asynchronous writes, which run while their caller continues."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def writer() -> Iterator[AsyncWriter]:
     assert found is not None, "no asynchronous writes here: a journal's records are written one by one"
     yield found
     found.close()
-    found.close()  # twice is no error
+    found.close()  # closing twice is no error
 
 
 def block(letter: bytes, number: int = 1) -> bytes:
     return letter * fs.BLOCK * number
 
 
-def test_what_was_begun_is_there_when_it_has_ended(writer: AsyncWriter, fd: int, path: Path) -> None:
+def test_a_begun_write_is_in_the_file_when_it_has_ended(writer: AsyncWriter, fd: int, path: Path) -> None:
     for number in range(BLOCKS):
         data = block(bytes([65 + number]))
         fs.begin_write(writer, fd, str(path), data, number * fs.BLOCK)
@@ -51,11 +51,9 @@ def test_what_was_begun_is_there_when_it_has_ended(writer: AsyncWriter, fd: int,
     assert path.read_bytes() == b"".join(block(bytes([65 + number])) for number in range(BLOCKS))
 
 
-def test_a_write_whose_beginning_was_not_answered_is_over_before_the_next(
-    writer: AsyncWriter, fd: int, path: Path
-) -> None:
+def test_an_unawaited_write_ends_before_the_next_begins(writer: AsyncWriter, fd: int, path: Path) -> None:
     for _ in range(50):
-        fs.begin_write(writer, fd, str(path), block(b"a", BLOCKS), 0)  # and nobody asks for its end
+        fs.begin_write(writer, fd, str(path), block(b"a", BLOCKS), 0)  # and its end is not awaited
         fs.begin_write(writer, fd, str(path), block(b"b"), 0)
         fs.write_through(fd, str(path), block(b"b"), 0, writer)
         assert path.read_bytes() == block(b"b") + block(b"a", BLOCKS - 1)
@@ -65,7 +63,7 @@ def test_a_write_whose_beginning_was_not_answered_is_over_before_the_next(
     assert path.read_bytes() == block(b"d") + block(b"c", BLOCKS - 1)
 
 
-def test_what_is_under_way_is_over_when_it_is_closed(fd: int, path: Path) -> None:
+def test_closing_the_writer_waits_for_running_writes(fd: int, path: Path) -> None:
     writer = async_write.async_writer()
     assert writer is not None
     fs.begin_write(writer, fd, str(path), block(b"a", BLOCKS), 0)
@@ -73,7 +71,7 @@ def test_what_is_under_way_is_over_when_it_is_closed(fd: int, path: Path) -> Non
     assert path.read_bytes() == block(b"a", BLOCKS)
 
 
-def test_what_cannot_be_begun_is_told_at_once(writer: AsyncWriter, path: Path) -> None:
+def test_a_write_that_cannot_begin_raises_at_once(writer: AsyncWriter, path: Path) -> None:
     reader = os.open(path, os.O_RDONLY)
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         fs.begin_write(writer, reader, str(path), block(b"a"), 0)
@@ -81,12 +79,12 @@ def test_what_cannot_be_begun_is_told_at_once(writer: AsyncWriter, path: Path) -
     assert path.read_bytes() == bytes(BLOCKS * fs.BLOCK)
 
 
-def test_part_of_a_block_or_too_much_is_not_for_it(writer: AsyncWriter) -> None:
+def test_the_writer_accepts_only_whole_blocks_up_to_its_limit(writer: AsyncWriter) -> None:
     assert writer.accepts(block(b"a", BLOCKS))
     assert not writer.accepts(b"a")
     assert not writer.accepts(block(b"a", BLOCKS + 1))
 
 
-def test_on_an_unknown_machine_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_architecture_has_no_async_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_write, "_NUMBERS", {"pdp11": (1, 2, 3, 4)})
     assert async_write.async_writer() is None

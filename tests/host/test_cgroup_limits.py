@@ -1,4 +1,4 @@
-"""A cgroup around the processes of one job: it bounds them, ends them, and goes. Where none can be made, it says so."""
+"""A cgroup around the processes of one job limits and ends them and is then removed, where cgroups are available."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def group() -> Iterator[LimitGroup]:
     assert not any(os.path.exists(folder) for folder in made.folders)
 
 
-def test_what_is_inside_is_ended_with_it(group: LimitGroup) -> None:
+def test_ending_a_limit_group_ends_its_processes(group: LimitGroup) -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         group.attach(process.pid)
         assert group.close() == ()
         assert process.wait(60) == -9
 
 
-def test_it_holds_so_many_processes_and_tells_when_more_were_refused(group: LimitGroup) -> None:
+def test_a_limit_group_bounds_processes_and_reports_refusals(group: LimitGroup) -> None:
     assert not group.full()
     script = "read x; i=0; while [ $i -lt 30 ]; do sleep 1000 & i=$((i+1)); done; wait"
     with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -49,7 +49,7 @@ def test_it_holds_so_many_processes_and_tells_when_more_were_refused(group: Limi
         group.close()
 
 
-def test_a_thread_that_entered_does_not_take_its_process_along(group: LimitGroup) -> None:
+def test_a_thread_enters_a_limit_group_without_its_process(group: LimitGroup) -> None:
     need(group.by_thread, "cgroups of version 1")
     entered, leave = threading.Event(), threading.Event()
 
@@ -63,21 +63,21 @@ def test_a_thread_that_entered_does_not_take_its_process_along(group: LimitGroup
     entered.wait(60)
     closing = threading.Timer(0.05, leave.set)
     closing.start()
-    assert group.close() == ()  # and we are here to tell
+    assert group.close() == ()  # and this process is still alive
     thread.join()
 
 
-def test_one_that_has_ended_can_be_attached(group: LimitGroup) -> None:
+def test_attaching_an_ended_process_is_no_error(group: LimitGroup) -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
     group.attach(process.pid)
 
 
-def test_where_there_is_no_hierarchy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_limit_group_is_made_without_a_cgroup_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup_limits, "_place", lambda *_: None)
     assert cgroup_limits.make(processes=5, memory_bytes=None) is None
 
 
-def test_where_it_may_not_be_written_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_limit_group_is_made_in_a_read_only_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup_limits, "_place", lambda *_: "/proc/self")
     assert cgroup_limits.make(processes=5, memory_bytes=1 << 30) is None

@@ -57,7 +57,7 @@ def test_a_timestamp_reads_back_to_the_millisecond_and_sorts_as_text(moment: dat
 
 
 @pytest.mark.parametrize("text", ["", "now", "2026-01-01", "2026-W01-1", "2026-01-01T00:00:00", "2026-13-01T00:00:00Z"])
-def test_what_is_not_a_moment_is_refused(text: str) -> None:
+def test_an_invalid_timestamp_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_timestamp(text)
 

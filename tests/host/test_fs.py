@@ -1,4 +1,4 @@
-"""Durable files: renames that never replace, writes that are whole or not at all, syncs that are merged."""
+"""Durable files: renames never replace, writes are atomic, and syncs are merged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY = 65534
 
 
 class Seam:
-    """Records the mutating calls; `fail` names calls, by number and kind, that raise instead."""
+    """Record the mutating calls; `fail` names calls, by number and kind, that raise instead."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -61,7 +61,7 @@ def seam() -> Iterator[Seam]:
 
 
 def test_a_move_never_replaces_an_empty_folder(tmp_path: Path) -> None:
-    """POSIX rename would, silently (RELIABILITY 17)."""
+    """POSIX rename would replace it silently (RELIABILITY 17)."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "inside").write_text("x")
     (tmp_path / "b").mkdir()
@@ -138,12 +138,12 @@ def test_a_file_is_synced_before_it_replaces_another(tmp_path: Path) -> None:
         fs.write_atomic(str(tmp_path / "f"), b"x", sync=False)
     assert placed.ops == ["create", "write", "fsync", "replace", "create", "write", "replace"]
     written, synced = placed.calls[0][1][0], placed.calls[2][1][1]
-    assert written == synced, "the very file that will replace"
+    assert written == synced, "the same file that will replace it"
 
 
 @pytest.mark.parametrize("op", ["create", "write", "replace"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT, errno.EINTR])
-def test_a_passing_trouble_is_retried_on_a_new_temporary_file(tmp_path: Path, op: str, code: int) -> None:
+def test_a_transient_error_is_retried_with_a_new_temporary_file(tmp_path: Path, op: str, code: int) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
     pauses: list[float] = []
@@ -159,7 +159,7 @@ def test_a_passing_trouble_is_retried_on_a_new_temporary_file(tmp_path: Path, op
 
 
 @pytest.mark.parametrize("op", ["create", "write", "replace"])
-def test_a_trouble_that_stays_leaves_what_was_there(tmp_path: Path, op: str) -> None:
+def test_a_write_that_fails_repeatedly_leaves_the_old_file(tmp_path: Path, op: str) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
     with seam() as placed:
@@ -171,7 +171,7 @@ def test_a_trouble_that_stays_leaves_what_was_there(tmp_path: Path, op: str) -> 
     assert os.listdir(tmp_path) == ["f"], "nothing is left beside it"
 
 
-def test_an_error_that_does_not_pass_is_told_at_once(tmp_path: Path) -> None:
+def test_a_permanent_error_is_raised_at_once(tmp_path: Path) -> None:
     with seam() as placed, pytest.raises(FileNotFoundError):
         fs.write_atomic(str(tmp_path / "missing" / "f"), b"x", sync=False)
     assert placed.counts["create"] == 1
@@ -273,7 +273,7 @@ def test_an_exclusive_link_is_complete_when_it_appears(tmp_path: Path) -> None:
     assert fs.readlink(path) == "agent-1"
     assert fs.readlink(str(tmp_path / "none")) is None
     (tmp_path / "file").write_text("agent-3\n")
-    assert fs.readlink(str(tmp_path / "file")) == "agent-3", "a file stands for a link where there are none"
+    assert fs.readlink(str(tmp_path / "file")) == "agent-3", "a file replaces a link where links are not supported"
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -308,10 +308,10 @@ def test_reading_stops_one_byte_after_the_limit(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"0123456789")
     path = str(tmp_path / "f")
     assert fs.read_bytes(path, 20) == fs.read_bytes(path, 10) == fs.read_bytes(path) == b"0123456789"
-    assert fs.read_bytes(path, 4) == b"01234", "one more than allowed: the caller can tell that it is too long"
+    assert fs.read_bytes(path, 4) == b"01234", "one byte more than allowed, so the caller sees that it is too long"
 
 
-def test_what_is_absent_has_no_folders(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_subfolders(tmp_path: Path) -> None:
     assert fs.subdirectories(str(tmp_path / "none")) == []
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "file").write_text("x")
@@ -335,7 +335,7 @@ def test_removing_a_tree_never_follows_a_link(tmp_path: Path) -> None:
     trees.remove_tree(str(tree))
     assert not tree.exists()
     assert (outside / "precious").read_text() == "x"
-    trees.remove_tree(str(tree))  # what is gone is fine
+    trees.remove_tree(str(tree))  # a missing path is no error
 
 
 def test_removing_a_link_to_a_tree_is_refused(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_walking_lists_links_and_does_not_follow_them(tmp_path: Path) -> None:
 
 
 class Gate:
-    """Lets the first sync wait until the others stand in line, so that the merging can be counted, not timed."""
+    """Block the first sync until the others wait, so that merged syncs can be counted without timing."""
 
     def __init__(self, followers: int) -> None:
         self.followers = followers
@@ -370,11 +370,11 @@ class Gate:
             self.entered.set()
             until = time.monotonic() + 30  # only a broken group waits so long
             while len(fs._group.waiting) < self.followers and time.monotonic() < until:
-                pass  # they are on their way; each stands in `waiting` before it waits
+                pass  # they are on their way; each is listed in `waiting` before it waits
 
 
 def sync_together(placed: Seam, paths: list[list[str]]) -> list[BaseException | None]:
-    """The first of `paths` leads; the others come while it is at its first fsync. What each was told."""
+    """Let the first of `paths` lead and the others arrive during its first fsync. Return the result of each."""
     gate = Gate(len(paths) - 1)
     placed.before = gate.hold
     told: list[BaseException | None] = [None] * len(paths)
@@ -402,20 +402,20 @@ def make_files(folder: Path, count: int) -> list[str]:
     return [str(path) for path in paths]
 
 
-def test_the_syncs_of_those_who_wait_are_merged(tmp_path: Path, figure: Callable[..., None]) -> None:
-    """Ten threads each sync a file of their own and the folder that they share."""
+def test_waiting_syncs_are_merged(tmp_path: Path, figure: Callable[..., None]) -> None:
+    """Ten threads each sync their own file and a shared folder."""
     files = make_files(tmp_path, 10)
     with seam() as placed:
         told = sync_together(placed, [[path, str(tmp_path)] for path in files])
     assert told == [None] * 10
     synced = Counter(args[1] for op, args in placed.calls)
     assert all(synced[path] == 1 for path in files)
-    assert synced[str(tmp_path)] == 2, "once for the leader, once for the nine who came while it was at it"
+    assert synced[str(tmp_path)] == 2, "once for the leader, once for the nine that came meanwhile"
     figure("fsyncs of ten concurrent commits (20 without group commit)", placed.counts["fsync"], "fsyncs")
 
 
-def test_who_comes_during_a_sync_is_not_told_by_it(tmp_path: Path) -> None:
-    """What was written after the fsync began may not be in it: a sync of its own follows."""
+def test_a_sync_requested_during_an_fsync_gets_its_own_fsync(tmp_path: Path) -> None:
+    """The running fsync may not cover data written after it began: another fsync must follow."""
     path = make_files(tmp_path, 1)[0]
     with seam() as placed:
         told = sync_together(placed, [[path], [path]])
@@ -423,20 +423,20 @@ def test_who_comes_during_a_sync_is_not_told_by_it(tmp_path: Path) -> None:
     assert placed.counts["fsync"] == 2
 
 
-def test_a_failed_sync_is_told_to_everyone_in_the_group(tmp_path: Path) -> None:
+def test_a_failed_sync_fails_every_member_of_the_group(tmp_path: Path) -> None:
     files = make_files(tmp_path, 5)
     with seam() as placed:
         placed.fail = lambda op, number: errno.EIO if op == "fsync" and number == 4 else None
         told = sync_together(placed, [[path] for path in files])
     assert told[0] is None, "the leader's own round was over"
     assert [type(error) for error in told[1:]] == [SyncFailed] * 4
-    assert placed.counts["fsync"] == 4, "nobody guesses on: the round ends there"
+    assert placed.counts["fsync"] == 4, "the round ends at the first error"
     fs.sync_all(files)  # the next round is a new one
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 def test_a_failed_sync_is_never_retried(tmp_path: Path, code: int) -> None:
-    """After EIO the kernel has dropped the dirty pages: a second fsync would say yes to what was lost."""
+    """After EIO the kernel has dropped the dirty pages: a second fsync would succeed although data was lost."""
     path = tmp_path / "f"
     path.write_bytes(b"old")
     with seam() as placed:
@@ -447,7 +447,7 @@ def test_a_failed_sync_is_never_retried(tmp_path: Path, code: int) -> None:
     assert path.read_bytes() == b"old"
 
 
-def test_a_path_that_is_gone_is_its_own_members_alone(tmp_path: Path) -> None:
+def test_a_missing_path_fails_only_its_own_member(tmp_path: Path) -> None:
     files = make_files(tmp_path, 3)
     with seam() as placed:
         told = sync_together(placed, [[files[0]], [str(tmp_path / "gone")], [files[1], files[2]]])
@@ -483,7 +483,7 @@ def test_a_tree_that_is_deeper_than_a_path_can_name_goes(tmp_path: Path, monkeyp
 
 
 def test_folders_that_were_closed_against_their_own_user_go() -> None:
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # where an ordinary user can come
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # which an ordinary user may enter
         folder = Path(home, "tree/closed/inside")
         folder.mkdir(parents=True)
         (folder / "file").touch()

@@ -15,7 +15,7 @@ from farro.host.inotify import Inotify
 pytestmark = pytest.mark.linux
 
 
-def test_a_rename_into_a_folder_is_told_with_its_name(tmp_path: Path) -> None:
+def test_a_rename_into_a_folder_is_reported_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "box").mkdir()
     name = "jöb-" + os.fsdecode(b"\xff")
     with Inotify() as watcher:
@@ -38,7 +38,7 @@ def test_both_halves_of_a_rename_share_a_cookie(tmp_path: Path) -> None:
     assert left.cookie == came.cookie != 0
 
 
-def test_nothing_happened_is_an_empty_answer(tmp_path: Path) -> None:
+def test_a_read_without_events_is_empty(tmp_path: Path) -> None:
     with Inotify() as watcher:
         watcher.watch(str(tmp_path), inotify.CREATE)
         assert watcher.read(0) == []
@@ -51,7 +51,7 @@ def test_wake_from_another_thread_ends_a_read_that_would_last_for_ever(tmp_path:
         waker.start()
         assert watcher.read(None) == []
         waker.join()
-        assert watcher.read(0) == []  # one wake, one return
+        assert watcher.read(0) == []  # one wake ends one read
 
 
 def test_a_wake_before_the_read_is_not_lost() -> None:
@@ -78,11 +78,11 @@ def test_close_from_another_thread_ends_a_read() -> None:
     reader.join(30)
     assert not reader.is_alive()
     assert isinstance(answers[-1], ValueError)
-    watcher.wake()  # no error, no stranger's descriptor
+    watcher.wake()  # no error, and no foreign descriptor is closed
     watcher.close()
 
 
-def test_an_overflow_is_told_as_an_event(tmp_path: Path) -> None:
+def test_an_overflow_is_reported_as_an_event(tmp_path: Path) -> None:
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     with Inotify() as watcher:
         watcher.watch(str(tmp_path), inotify.CREATE | inotify.DELETE)
@@ -110,7 +110,7 @@ def test_watching_what_is_not_there_says_so(tmp_path: Path) -> None:
         watcher.watch(str(tmp_path / "none"), inotify.CREATE)
 
 
-def test_its_descriptors_are_not_inherited_and_all_given_back() -> None:
+def test_inotify_descriptors_are_not_inherited_and_are_all_closed() -> None:
     def descriptors() -> set[int]:
         return {int(fd) for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
 
@@ -123,7 +123,7 @@ def test_its_descriptors_are_not_inherited_and_all_given_back() -> None:
     assert descriptors() == before
 
 
-def test_a_platform_without_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_without_inotify_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     assert not inotify.available()
     with pytest.raises(OSError, match="not available on darwin") as caught:

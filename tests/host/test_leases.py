@@ -1,4 +1,4 @@
-"""Leases: they drop when their holder dies, however it dies, and no child keeps one alive."""
+"""Leases are dropped whenever their holder dies, and no child process keeps one alive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.linux
 
 @contextmanager
 def holder(script: str, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """Another Python process that says a line when it is ready. It, and whatever it left running, ends here."""
+    """Start a Python process that prints a line when it is ready. The fixture ends it and its children."""
     command = [sys.executable, "-c", script, *args]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -105,7 +105,7 @@ folder = leases.take(sys.argv[2])
 ready, tell = os.pipe()
 pid = os.fork()
 if pid == 0:
-    os.write(tell, b"x")  # fork has returned here: whatever it closes is closed
+    os.write(tell, b"x")  # fork has returned here: its descriptors are closed
     os.read(0, 1)
     os._exit(0)
 os.read(ready, 1)
@@ -115,7 +115,7 @@ sys.stdin.read()
 
 
 def test_a_bare_fork_does_not_inherit_the_lease(tmp_path: Path) -> None:
-    """multiprocessing inside a Python tool: the child outlives its worker and must not keep it alive."""
+    """A child made by multiprocessing in a Python tool outlives its worker and must not keep the lease."""
     path, folder = str(tmp_path / ".lease"), str(tmp_path / "folder")
     os.mkdir(folder)
     with holder(FORK, path, folder) as process:
@@ -130,7 +130,7 @@ def test_a_bare_fork_does_not_inherit_the_lease(tmp_path: Path) -> None:
 
 
 class ForkAfter:
-    """A seam under which the process forks right after a file was opened: as another thread might at that instant."""
+    """A seam that forks right after a file was opened, as another thread might."""
 
     def __init__(self, op: str) -> None:
         self.op = op
@@ -143,7 +143,7 @@ class ForkAfter:
             self.child = os.fork()
             if self.child == 0:
                 os.close(self.gate[1])
-                os.write(self.ready[1], b"x")  # fork has returned here: whatever it closes is closed
+                os.write(self.ready[1], b"x")  # fork has returned here: its descriptors are closed
                 os.read(self.gate[0], 1)  # until the parent has closed its end
                 os._exit(0)
             os.read(self.ready[0], 1)
@@ -180,7 +180,7 @@ def test_a_fork_while_a_lease_is_being_opened_does_not_inherit_it(tmp_path: Path
         assert leases.is_held(path)
         lease.drop()
         os.kill(seam.child, 0)
-        assert not leases.is_held(path), "the child, which lives, holds it"
+        assert not leases.is_held(path), "the living child holds it"
     finally:
         seam.end()
 
@@ -189,19 +189,19 @@ def test_a_lease_is_held_by_one(tmp_path: Path) -> None:
     path = str(tmp_path / ".lease")
     mine = leases.create(path, b"content")
     assert leases.take(path) is None
-    assert Path(path).read_bytes() == b"content", "anyone may read who it is"
+    assert Path(path).read_bytes() == b"content", "every process may read the holder"
     mine.drop()
-    mine.drop()  # dropping twice is no error, and closes nobody else's descriptor
+    mine.drop()  # dropping twice is no error, and closes no foreign descriptor
     second = leases.take(path)
     assert second is not None
     assert leases.take(path) is None
     second.drop()
 
 
-def test_a_lease_dropped_twice_closes_nobody_elses_file(tmp_path: Path) -> None:
+def test_a_lease_dropped_twice_closes_no_foreign_file(tmp_path: Path) -> None:
     lease = leases.create(str(tmp_path / "a"), b"")
     lease.drop()
-    other = leases.create(str(tmp_path / "b"), b"")  # takes the number of the first
+    other = leases.create(str(tmp_path / "b"), b"")  # reuses the descriptor number of the first
     lease.drop()
     assert leases.is_held(str(tmp_path / "b"))
     other.drop()
@@ -228,7 +228,7 @@ def test_of_two_takers_one_gets_it(tmp_path: Path) -> None:
         winners[0].drop()
 
 
-def test_a_lease_that_is_not_there_is_held_by_nobody(tmp_path: Path) -> None:
+def test_a_missing_lease_has_no_holder(tmp_path: Path) -> None:
     path = str(tmp_path / ".lease")
     assert not leases.is_held(path)
     with pytest.raises(FileNotFoundError):
@@ -244,7 +244,7 @@ def test_an_existing_file_is_not_leased_anew(tmp_path: Path) -> None:
 
 
 class BeforeStat:
-    """A seam that acts between the lock and the look that follows it."""
+    """A seam that acts between the lock and the stat that follows it."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act
@@ -258,8 +258,8 @@ class BeforeStat:
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path: Path, replaced: bool) -> None:
-    """Whoever recovered the folder has unlinked the file between our open and our lock."""
+def test_a_lock_on_a_removed_file_is_no_lease(tmp_path: Path, replaced: bool) -> None:
+    """A watchdog recovered the folder and unlinked the file between our open and our lock."""
     path = tmp_path / ".lease"
     leases.create(str(path), b"old").drop()
 
@@ -285,7 +285,7 @@ def test_a_folder_can_be_leased(tmp_path: Path) -> None:
     assert leases.take(str(tmp_path)) is None
     moved = tmp_path.with_name(tmp_path.name + "-moved")
     tmp_path.rename(moved)
-    assert leases.is_held(str(moved)), "the lease goes with the folder"
+    assert leases.is_held(str(moved)), "the lease moves with the folder"
     moved.rename(tmp_path)
     mine.drop()
     assert not leases.is_held(str(tmp_path))
@@ -309,7 +309,7 @@ def test_a_heartbeat_changes_the_files_time(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_waited_for_can_be_opened_by_no_other_user(tmp_path: Path) -> None:
-    """Whoever can read a file can lock it, for as long as it likes."""
+    """Every process that can read a file can lock it for any time."""
     path = tmp_path / "lock"
     before = os.umask(0)
     try:
@@ -319,7 +319,7 @@ def test_a_lock_that_is_waited_for_can_be_opened_by_no_other_user(tmp_path: Path
         os.umask(before)
 
 
-def test_a_lock_for_moments_is_waited_for(tmp_path: Path) -> None:
+def test_a_briefly_held_lock_is_awaited(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     inside: list[str] = []
     entered = threading.Event()

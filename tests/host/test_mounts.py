@@ -1,4 +1,4 @@
-"""Reading /proc/self/mountinfo, and what each kind of filesystem means for a root."""
+"""Read /proc/self/mountinfo, and judge each kind of filesystem as a place for a root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_line_of_mountinfo_is_read_with_its_blanks_and_options() -> None:
     assert {"rw", "noatime", "errors=continue"} <= mount.options
 
 
-def test_a_line_that_is_none_is_passed_over() -> None:
+def test_a_malformed_line_of_mountinfo_is_skipped() -> None:
     assert mounts.parse("\n") is None
     assert mounts.parse("1 2 3 4 5 6 7 8\n") is None
 

@@ -1,4 +1,4 @@
-"""Starting, waiting for, ending and naming processes. All of them real."""
+"""Start, await, end and identify real processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.linux
 
 ENV = {"PATH": os.environ["PATH"]}
 
-# A grandchild that got away: forked twice, in a session of its own, its parent gone. It tells its PID through a FIFO.
+# An escaped grandchild: forked twice, in a new session, its parent ended. It writes its PID into a FIFO.
 STUBBORN = 'trap "" TERM; echo $$ > "$FIFO"; exec sleep 1000'
 ESCAPE = "setsid sh -c 'sh -c \"$STUBBORN\" & exit' & "
 
@@ -68,7 +68,7 @@ class Starter:
         return Path(self.out()).read_bytes()
 
     def told_pid(self) -> int:
-        """Blocks until somebody wrote a PID into the FIFO."""
+        """Block until a process has written its PID into the FIFO."""
         return int(self.fifo.read_text())
 
 
@@ -98,13 +98,13 @@ def test_stdin_is_the_file_itself_and_may_be_any_bytes(starter: Starter, tmp_pat
     assert starter.said() == data
 
 
-def test_what_opens_its_stderr_anew_leaves_no_hole_in_it(starter: Starter) -> None:
+def test_reopening_stderr_leaves_no_hole_in_it(starter: Starter) -> None:
     starter.run("sh", "-c", "echo a line of some length >&2; echo anew > /dev/stderr; echo and on >&2")
     assert Path(starter.out("err")).read_bytes() == b"anew\nand on\n"
 
 
 def test_an_archive_on_stdout_is_whole(starter: Starter) -> None:
-    """Who finds a file there seeks back in it."""
+    """A program seeks backwards if its stdout is a file."""
     script = "import sys, zipfile; zipfile.ZipFile(sys.stdout.buffer, 'w').writestr('a', 'text')"
     starter.run(sys.executable, "-c", script)
     assert zipfile.ZipFile(io.BytesIO(starter.said())).read("a") == b"text"
@@ -139,7 +139,7 @@ def test_a_process_leads_its_own_session_without_a_terminal(starter: Starter) ->
 
 
 def test_ignored_signals_of_the_worker_are_not_ignored_by_the_program(starter: Starter) -> None:
-    # Python ignores SIGPIPE; a program that inherited that would write on after `head` has left.
+    # Python ignores SIGPIPE; a program that inherited this would continue to write after `head` ended.
     starter.run("sh", "-c", "grep SigIgn /proc/$$/status")
     ignored = int(starter.said().split()[1], 16)
     assert not ignored & (1 << (signal.SIGPIPE - 1))
@@ -160,7 +160,7 @@ def test_ignored_signals_of_the_worker_are_not_ignored_by_the_program(starter: S
         (["echo", "x" * 200_000], {}, "too_long", 126),
     ],
 )
-def test_what_cannot_be_started_is_a_result(
+def test_a_program_that_cannot_start_is_a_result(
     starter: Starter, tmp_path: Path, argv: list[str], options: dict[str, Any], reason: str, code: int
 ) -> None:
     (tmp_path / "plain").write_text("#!/bin/sh\n")
@@ -172,9 +172,7 @@ def test_what_cannot_be_started_is_a_result(
     assert (started.reason, started.code, started.passing) == (reason, code, False)
 
 
-def test_no_room_for_another_process_is_a_trouble_that_passes(
-    starter: Starter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_process_table_is_a_transient_error(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **options: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
@@ -206,17 +204,17 @@ def test_an_existing_output_file_is_never_written_over(starter: Starter, tmp_pat
 # --- waiting -----------------------------------------------------------------------------------------------------
 
 
-def test_an_exit_code_is_told(starter: Starter) -> None:
+def test_an_exit_code_is_reported(starter: Starter) -> None:
     ended = starter.run("sh", "-c", "exit 7")
     assert (ended.code, ended.signal) == (7, None)
 
 
-def test_death_by_signal_is_told_as_shells_do(starter: Starter) -> None:
+def test_death_by_signal_is_reported_as_shells_do(starter: Starter) -> None:
     ended = starter.run("sh", "-c", "kill -9 $$")
     assert (ended.code, ended.signal) == (137, 9)
 
 
-def test_what_it_used_is_told(starter: Starter) -> None:
+def test_resource_use_is_reported(starter: Starter) -> None:
     ended = starter.run(sys.executable, "-c", "sum(range(3_000_000)); x = b'x' * 200_000_000")
     assert ended.user_s > 0
     assert ended.max_rss_kb > 190_000
@@ -246,11 +244,11 @@ def test_a_wait_is_woken_by_a_descriptor(starter: Starter, monkeypatch: pytest.M
     os.close(wake)
     process.end(None, grace_s=0)
     assert process.exit is not None
-    # Killed; or its `sleep` was, a moment before, and the shell says so in its last one.
+    # The shell was killed, or its `sleep` was killed a moment before and the shell reports that.
     assert process.exit.code == 128 + signal.SIGKILL
 
 
-def test_without_pidfds_it_is_waited_for_all_the_same(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_awaited_without_pidfds(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     assert starter.run("sh", "-c", "exit 3").code == 3
     process = starter.start("cat", str(starter.fifo))
@@ -258,7 +256,7 @@ def test_without_pidfds_it_is_waited_for_all_the_same(starter: Starter, monkeypa
     process.end(None, grace_s=0)
 
 
-def test_a_status_that_somebody_else_took_is_still_an_end(starter: Starter) -> None:
+def test_a_process_reaped_by_another_caller_has_still_ended(starter: Starter) -> None:
     process = starter.start("true")
     os.waitpid(process.pid, 0)
     ended = process.wait(None)
@@ -277,7 +275,7 @@ def test_no_descriptor_stays_open(starter: Starter) -> None:
 
 
 def test_limits_hold_for_the_program_and_what_it_starts(starter: Starter) -> None:
-    # It reads the FIFO first: the limits are set after the spawn, and must be there before it goes on.
+    # It reads the FIFO first: the limits are set after the spawn and must hold before it continues.
     process = starter.start(
         "sh",
         "-c",
@@ -304,7 +302,7 @@ def test_a_limit_that_cannot_be_set_means_not_started(starter: Starter, monkeypa
 
 
 def test_a_tree_is_asked_to_end_and_gets_its_time(starter: Starter) -> None:
-    # The child is there before anybody is told: one that is just becoming `sleep` may lose its SIGTERM.
+    # Report only after the child runs: a process that is just executing `sleep` may lose its SIGTERM.
     script = 'trap "echo bye; exit 0" TERM; sleep 1000 & sleep 0.05; echo $$ > "$FIFO"; while :; do wait; done'
     process = starter.start("sh", "-c", script)
     starter.told_pid()
@@ -314,7 +312,7 @@ def test_a_tree_is_asked_to_end_and_gets_its_time(starter: Starter) -> None:
     assert starter.said() == b"bye\n"
 
 
-def test_what_ignores_sigterm_is_killed_after_the_grace(starter: Starter) -> None:
+def test_a_tree_that_ignores_sigterm_is_killed_after_the_grace(starter: Starter) -> None:
     process = starter.start("sh", "-c", 'trap "" TERM; echo $$ > "$FIFO"; exec sleep 1000')
     starter.told_pid()
     assert process.end(None, grace_s=0.05) == ()
@@ -364,7 +362,7 @@ def test_other_markers_are_left_alone(starter: Starter) -> None:
 
 
 def test_a_watchdog_in_another_process_ends_what_a_dead_worker_left(starter: Starter) -> None:
-    """Row 23: a job's processes outlive the worker: ended with it, by their mark, and by the worker's cgroup below."""
+    """Row 23: processes that outlive their worker are ended by their marker and by the worker's cgroup (below)."""
     worker = (
         "import os, sys\n"
         "from farro.host import processes\n"
@@ -387,8 +385,8 @@ def test_the_caller_of_end_marked_is_spared(starter: Starter) -> None:
     assert starter.said() == b"alive\n"
 
 
-def test_the_caller_has_its_turn_during_the_grace_and_its_exception_ends_the_tree_at_once(starter: Starter) -> None:
-    process = starter.start("sh", "-c", STUBBORN)  # alone: a shell may end by its child's death before its own
+def test_the_caller_is_ticked_during_the_grace_and_its_exception_ends_the_tree_at_once(starter: Starter) -> None:
+    process = starter.start("sh", "-c", STUBBORN)  # without a shell, which may end by the death of its child
     starter.told_pid()
     turns: list[int] = []
 
@@ -403,7 +401,7 @@ def test_the_caller_has_its_turn_during_the_grace_and_its_exception_ends_the_tre
     assert process.exit.signal == signal.SIGKILL
 
 
-def test_without_pidfds_a_tree_is_ended_all_the_same(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_is_ended_without_pidfds(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     process = starter.start("sh", "-c", ESCAPE + "sleep 1000", env={"FARRO_CLAIM": "claim-5"})
     escaped = starter.told_pid()
@@ -428,8 +426,8 @@ def test_a_process_whose_first_thread_ended_counts_as_living(starter: Starter) -
     assert not lives(pid)
 
 
-def test_a_process_is_known_while_it_becomes_another(starter: Starter, tmp_path: Path) -> None:
-    """One that does nothing but become itself again, thousands of times."""
+def test_a_process_keeps_its_marker_during_exec(starter: Starter, tmp_path: Path) -> None:
+    """The process executes itself again, thousands of times."""
     script = tmp_path / "again"
     script.write_text('#!/bin/sh\n[ -e "$0.stop" ] || exec "$0"\n')
     script.chmod(0o755)
@@ -502,7 +500,7 @@ def test_a_living_process_matches_its_identity(starter: Starter) -> None:
         {"pid": 4_194_304},
     ],
 )
-def test_anything_else_matches_nobody_and_kills_nobody(starter: Starter, change: dict[str, Any]) -> None:
+def test_a_changed_identity_matches_and_kills_no_process(starter: Starter, change: dict[str, Any]) -> None:
     process = starter.start("sleep", "1000")
     claimed: dict[str, object] = {**processes.identity_of(process.pid), **change}
     assert not processes.matches(claimed)
@@ -516,7 +514,7 @@ def test_an_identified_process_is_killed_and_then_matches_no_more(starter: Start
     claimed = processes.identity_of(process.pid)
     assert processes.kill_identified(claimed)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not processes.matches(claimed)  # a zombie is nobody
+    assert not processes.matches(claimed)  # a zombie matches no identity
     assert not processes.kill_identified(claimed)
     ended = process.wait(None)
     assert ended is not None
@@ -569,7 +567,7 @@ def has_cgroup() -> bool:
     return subprocess.run([sys.executable, "-c", check], capture_output=True, check=True).stdout == b"True\n"
 
 
-def test_what_escaped_every_other_way_dies_with_the_cgroup_of_its_worker(starter: Starter) -> None:
+def test_an_escaped_process_dies_with_the_cgroup_of_its_worker(starter: Starter) -> None:
     need(has_cgroup(), "a writable cgroup2 hierarchy")
     env = {**ENV, "FIFO": str(starter.fifo), "STUBBORN": STUBBORN, "SCRIPT": FORGET, "FARRO_CLAIM": "claim-cg"}
     argv = [sys.executable, "-c", IN_CGROUP, str(starter.folder), "die"]
@@ -580,7 +578,7 @@ def test_what_escaped_every_other_way_dies_with_the_cgroup_of_its_worker(starter
     assert processes.kill_cgroup(path)
     assert not lives(escaped)
     assert processes.remove_cgroup(path)
-    assert processes.kill_cgroup(path)  # gone is as good as dead
+    assert processes.kill_cgroup(path)  # a missing cgroup counts as killed
     assert processes.remove_cgroup(path)
 
 
@@ -604,7 +602,7 @@ def test_a_live_worker_is_not_ended_for_a_slot_that_left_whatever_the_machine_is
         told = {**json.loads(worker.stdout.readline()), **other}
         worker_processes.reap([], told)
         worker.stdin.close()
-        assert worker.wait(60) == 0, "it ended by itself"
+        assert worker.wait(60) == 0, "it was not killed"
     assert not os.path.exists(told["cgroup"])
 
 
@@ -644,7 +642,7 @@ def test_a_child_that_was_never_waited_for_is_known_as_started(starter: Starter)
 def test_a_process_that_ends_as_it_is_started_is_not_taken_for_an_orphan(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread looks for orphans between the fork and the moment at which the process is known to be ours."""
+    """Another thread looks for orphans between the fork and the registration of the process."""
     real = subprocess.Popen
 
     def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:

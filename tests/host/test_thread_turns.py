@@ -1,4 +1,4 @@
-"""Turns: one thread works at a time, whoever waits lets the others work, and no turn is ever lost."""
+"""Turns: one thread works at a time, a waiting thread lets the others work, and no turn is lost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from farro.host.thread_turns import RESTING, Turns
 
 
 def together(*works: Callable[[], None]) -> None:
-    """Each in a thread of its own; none may hang."""
+    """Run each in its own thread; none may hang."""
     threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+    assert not any(thread.is_alive() for thread in threads), "a thread waits for ever"
 
 
 def test_one_works_at_a_time_and_others_while_it_rests() -> None:
@@ -35,7 +35,7 @@ def test_one_works_at_a_time_and_others_while_it_rests() -> None:
                 most = max(most, working)
                 working -= 1
                 with RESTING:
-                    met.wait(20)  # all four rest at once, or nobody gets here
+                    met.wait(20)  # passed only if all four threads rest at once
 
     together(work, work, work, work)
     assert most == 1
@@ -61,10 +61,10 @@ def test_a_turn_is_had_again_after_a_rest_that_failed() -> None:
     assert not turns._lock.locked()
 
 
-def test_who_has_no_turn_rests_without_one() -> None:
+def test_a_thread_without_a_turn_rests_without_effect() -> None:
     with RESTING, RESTING:
         pass
     turns = Turns()
     with turns.turn(), RESTING:
-        together(lambda: fs.sync_all(["/"]))  # another thread's rest is not ours
+        together(lambda: fs.sync_all(["/"]))  # the rest of another thread does not affect this one
     assert not turns._lock.locked()

@@ -1,4 +1,4 @@
-"""Counting the folders in a folder without reading it: on every filesystem that can be had here, the same number."""
+"""Count subfolders without reading the folder, with the same result on every available filesystem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support import need
 
 
 def filled(folder: Path) -> Path:
-    """Three folders, one of them hidden, beside what is none."""
+    """Create three folders, one of them hidden, and entries that are no folders."""
     home = folder / "above" / "home"
     for name in ("a", "b", ".c"):
         (home / name).mkdir(parents=True)
@@ -58,7 +58,7 @@ def test_a_filesystem_that_keeps_count_is_not_read(tmp_path: Path, monkeypatch: 
 
 
 def test_a_filesystem_that_counts_wrongly_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some report two links for every folder, some count files too."""
+    """Some filesystems report two links for every folder, some count files, too."""
     home = filled(tmp_path)
     real = os.lstat
 
@@ -73,8 +73,8 @@ def test_a_filesystem_that_counts_wrongly_is_read(tmp_path: Path, monkeypatch: p
     trees._counted.clear()
 
 
-def test_a_count_announces_its_look(tmp_path: Path) -> None:
-    """A decision rests on it, so another actor may come between (the seam)."""
+def test_a_count_passes_the_seam(tmp_path: Path) -> None:
+    """A decision depends on the count, so tests must be able to act before it (at the seam)."""
     seam = seams.Errno(1, 5, after=False)
     with seams.placed(seam):
         trees.count_subdirectories(str(tmp_path))

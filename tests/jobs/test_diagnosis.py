@@ -1,4 +1,4 @@
-"""Why a job is not running: each set of facts has one finding, and the command that helps."""
+"""Explain why a job is not running: each set of facts has one finding and a command that helps."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_each_set_of_facts_has_its_finding(facts: Facts, reason: str, message: s
         lock=st.sampled_from([None, "w.0.aa"]),
     )
 )
-def test_whatever_the_facts_are_something_is_told(facts: Facts) -> None:
+def test_every_combination_of_facts_has_a_finding(facts: Facts) -> None:
     assert diagnose(facts).message
 
 

@@ -1,4 +1,4 @@
-"""job.json: what is written is read back, every field is there, and no bytes do worse than Damaged."""
+"""job.json: every field is written and read back, and any other bytes raise only Damaged."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_lifecycle_reads_back_as_it_was_written(lifecycle: Lifecycle) -> None:
 
 
 @given(lifecycles)
-def test_a_line_says_the_same_and_nothing_that_says_nothing(lifecycle: Lifecycle) -> None:
+def test_the_line_form_equals_the_document_without_empty_fields(lifecycle: Lifecycle) -> None:
     line = lifecycle.to_line()
     assert Lifecycle.from_json(line) == lifecycle
     said = json.loads(lifecycle.to_json()).items()
@@ -116,7 +116,7 @@ def test_the_runtime_never_reaches_the_disk() -> None:
     assert "prompt" not in json.loads(SAMPLE.to_json())
 
 
-def test_a_person_reads_a_field_a_line() -> None:
+def test_job_json_has_one_field_per_line() -> None:
     lines = SAMPLE.to_json().decode().splitlines()
     assert lines[0] == "{"
     assert lines[-1] == "}"
@@ -143,7 +143,7 @@ def test_a_torn_or_flipped_file_is_damaged_or_still_a_lifecycle(written: bytes, 
             found = Lifecycle.from_json(broken)
         except Damaged:
             continue
-        Lifecycle.from_json(found.to_json())  # what is accepted can be written again
+        Lifecycle.from_json(found.to_json())  # an accepted lifecycle can be written again
 
 
 @given(st.sampled_from([name for name in FIELDS if name != "schema_version"]), json_values | st.just(float("inf")))
@@ -212,7 +212,7 @@ def test_a_missing_field_is_damaged(name: str) -> None:
 
 @pytest.mark.parametrize("token", [b"NaN", b"Infinity", b"-Infinity"])
 def test_numbers_that_are_not_json_are_damaged(token: bytes) -> None:
-    """They could be read but never be written again: the job would be stuck with whoever took it."""
+    """Such numbers can be read but not written: the job would be stuck with the agent that claimed it."""
     with pytest.raises(Damaged):
         Lifecycle.from_json(SAMPLE.to_json().replace(b'"routing": null', b'"routing": {"x": ' + token + b"}"))
 

@@ -1,4 +1,4 @@
-"""Names: minted ones sort and are hard to guess, derived ones are stable, hostile ones are refused by pattern."""
+"""Ids: minted ids sort and are hard to guess, derived ids are stable, and hostile names are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HOSTILE = [
     "jöb",
     "ｊｏｂ",
     "а",  # a Cyrillic letter
-    "١",  # a digit, but not one of ours
+    "١",  # a digit, but not ASCII
     "job\ud800",
     "\x1b[31mred",
     "x" * 65,
@@ -119,7 +119,7 @@ def test_a_minted_id_ends_in_64_bits_that_were_asked_for(bits: int) -> None:
 def test_hostile_names_are_refused(check: Callable[[str], str], name: str) -> None:
     with pytest.raises(BadName) as refused:
         check(name)
-    assert str(refused.value).isprintable(), "the message must not carry the attack on to a terminal"
+    assert str(refused.value).isprintable(), "the message must not pass escapes to a terminal"
 
 
 @pytest.mark.parametrize("name", ["x.lock", "a:b"])
@@ -187,11 +187,11 @@ def test_an_agents_id_names_it_its_slot_and_64_random_bits() -> None:
 @pytest.mark.parametrize(
     "name", ["..", "worker", "worker.0", "worker.0.xyz", "a/b.0." + "0" * 16, "worker.0." + "0" * 17]
 )
-def test_what_only_looks_like_an_agent_is_none(name: str) -> None:
+def test_an_id_that_only_resembles_an_agents_is_refused(name: str) -> None:
     assert not ids.is_agent(name)
 
 
-def test_a_minted_id_is_told_from_what_may_only_begin_one() -> None:
+def test_a_minted_id_is_distinguished_from_a_prefix_of_one() -> None:
     made = IdMint(lambda: NOON, random.Random(7).getrandbits).mint()
     assert ids.is_minted(made)
     assert all(ids.may_begin_minted(made[:length]) for length in range(len(made) + 1))

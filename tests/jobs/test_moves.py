@@ -1,4 +1,4 @@
-"""How a lifecycle moves on: what each outcome asks for, what counts as an attempt, what is final."""
+"""The transitions of a lifecycle: the effect of each outcome, which attempts count, and which states are final."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_every_life_keeps_the_invariants(outcomes: list[Outcome], mode: str | No
 
 
 @given(st.integers(0, 40), st.integers(0, 40))
-def test_what_counts_is_what_was_neither_released_nor_of_another_hop(releases: int, retries: int) -> None:
+def test_attempts_count_unless_released_or_of_another_hop(releases: int, retries: int) -> None:
     policy = RetryPolicy(max_attempts=1000)
     job, attempt = fresh({"mode": "role", "next": "CodeReviewer"}), 0
     plan: list[Outcome] = [Released()] * releases + [RETRY] * retries

@@ -75,7 +75,7 @@ def test_it_gives_up_exactly_at_the_limit(policy: RetryPolicy, attempts: int) ->
         assert isinstance(decision, RetryAfter)
 
 
-def test_a_crowd_that_failed_together_does_not_come_back_together() -> None:
+def test_jobs_that_failed_together_are_not_retried_together() -> None:
     dice = random.Random(7)
     delays = {round(delay_after(2, RetryPolicy(), dice.uniform), 6) for _ in range(200)}
     assert len(delays) > 150
@@ -93,7 +93,7 @@ def test_randomness_is_only_what_is_handed_in() -> None:
 
 
 @pytest.mark.parametrize("attempts", [64, 65, 10**9])
-def test_countless_attempts_cost_no_countless_steps(attempts: int) -> None:
+def test_the_cost_of_a_decision_does_not_grow_with_the_attempts(attempts: int) -> None:
     calls = 0
 
     def count(low: float, high: float) -> float:

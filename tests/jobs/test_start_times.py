@@ -38,7 +38,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "soon", "-5m", "5 m", "10x", "30m1h", "1h1h", "1.h", "٣m", "inf", "1e3"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration such as"):
         parse_duration(text)
 
@@ -66,7 +66,7 @@ def test_any_text_is_a_duration_or_is_refused(text: str) -> None:
         ("monday", "2026-11-15T15:00:00+00:00"),
         ("Monday 09:00", "2026-11-16T00:00:00+00:00"),
         ("sunday 12:01", "2026-11-15T03:01:00+00:00"),  # today, later
-        ("sunday 12:00", "2026-11-22T03:00:00+00:00"),  # today it is over
+        ("sunday 12:00", "2026-11-22T03:00:00+00:00"),  # that time has passed today
         ("sunday", "2026-11-21T15:00:00+00:00"),
         ("+5m", "2026-11-15T03:05:00+00:00"),
         ("+1h30m", "2026-11-15T04:30:00+00:00"),
@@ -87,7 +87,7 @@ def test_a_start_time_in_the_past_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "soon", "yesterday 09:00", "tomorrow09:00", "9:00 tomorrow", "2026-11", "nextday"]
 )
-def test_what_is_no_start_time_is_refused(text: str) -> None:
+def test_an_invalid_start_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time such as"):
         parse_start(text, NOW, local)
 
@@ -134,7 +134,7 @@ def in_berlin(moment: datetime) -> datetime:
         ("2027-10-31T02:30", "2027-10-31T00:30:00+00:00"),  # twice: the first
     ],
 )
-def test_where_clocks_change_it_is_as_in_a_cron_line(text: str, wanted: str) -> None:
+def test_a_start_time_at_a_clock_change_follows_the_rule_of_cron_lines(text: str, wanted: str) -> None:
     assert parse_start(text, NOW, in_berlin).isoformat() == wanted
     minute, hour, day = text[14:16], text[11:13], text[8:10]
     cron = Cron.parse(f"{minute} {hour} {day} {text[5:7]} *")

@@ -54,7 +54,7 @@ def test_a_duration_is_read_as_a_person_means_it(text: str, seconds: float) -> N
         ("9" * 5000, "is not a duration such as"),
     ],
 )
-def test_what_is_not_a_duration_is_refused_with_what_would_be(text: str, says: str) -> None:
+def test_an_invalid_duration_is_refused_with_a_valid_example(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=r"duration|hundred years") as refused:
         parse_duration(text)
     assert says in str(refused.value)

@@ -1,4 +1,4 @@
-"""The pager triggers: each fires above its bar and not at it, from what the audit log says."""
+"""The pager triggers read the audit log; each fires above its threshold and not at it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_dip_inside_the_window_counts_and_one_before_it_does_not() -> None:
 def test_a_routed_job_leaves_one_queue_for_another_and_a_waiting_one_enters_once() -> None:
     life = [
         event("enqueued", 90, job_id="j", role="A", status="queued"),
-        event("enqueued", 80, job_id="j", role="A", status="queued"),  # what it ran after has ended
+        event("enqueued", 80, job_id="j", role="A", status="queued"),  # its dependency has ended
         event("claimed", 70, job_id="j", role="A", **{"from": "queued", "status": "in_progress"}),
         event("routed", 60, job_id="j", role="A", next="B", **{"from": "in_progress", "status": "queued"}),
         event("agent_died", 50, job_id="j", role="B", **{"from": "in_progress", "status": "stale"}),
@@ -82,9 +82,7 @@ def test_a_routed_job_leaves_one_queue_for_another_and_a_waiting_one_enters_once
 
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.booleans()), max_size=40), st.integers(0, 300))
-def test_the_least_depth_is_never_more_than_what_is_there_nor_less_than_none(
-    moves: list[tuple[int, bool]], now: int
-) -> None:
+def test_the_least_depth_is_between_zero_and_the_current_depth(moves: list[tuple[int, bool]], now: int) -> None:
     changed = [(NOW - timedelta(seconds=ago_s), "R", 1 if came else -1) for ago_s, came in moves]
     assert 0 <= alert_rules.least(now, "R", changed, NOW - timedelta(minutes=30)) <= now
 
@@ -100,7 +98,7 @@ def test_an_audit_log_that_misses_lines_pages_and_so_does_one_that_cannot_be_wri
     assert alert_rules.audit_errors([], "logs: No space left on device", NOW).firing
 
 
-def test_a_log_beyond_its_quota_pages_also_after_a_file_went_for_it() -> None:
+def test_a_log_over_its_quota_pages_even_after_a_file_was_deleted() -> None:
     deleted = event("audit_deleted", 600, file="audit.log.9", bytes=1)
     assert not alert_rules.log_quota([], 512 << 20, 512 << 20, NOW).firing
     assert alert_rules.log_quota([], (512 << 20) + 1, 512 << 20, NOW).firing

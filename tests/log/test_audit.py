@@ -101,7 +101,7 @@ def test_the_quota_deletes_the_oldest_and_says_so(tmp_path: Path) -> None:
     assert all(str(line["file"]).startswith("audit.log.") for line in deleted)
 
 
-def test_a_torn_tail_is_taken_away_by_the_next_writer(tmp_path: Path) -> None:
+def test_a_torn_tail_is_removed_by_the_next_writer(tmp_path: Path) -> None:
     log(tmp_path).record("claimed", attempt=1)
     with open(tmp_path / "audit.log", "ab") as file:
         file.write(b'{"ts": "2026-11-15T00:00:00.000Z", "event": "cl')
@@ -153,7 +153,7 @@ def test_a_rotation_killed_at_any_call_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_background_writer_is_one_thread_and_needs_no_flush(tmp_path: Path) -> None:
-    """What a kill can take is what came within `flush_s`; while nothing comes, the thread waits without turning."""
+    """A kill loses at most the lines of the last `flush_s`; without new lines the thread sleeps."""
     before = threading.active_count()
     writer = AuditLog(str(tmp_path), actor="test", clock=SystemClock(), policy=AuditPolicy(flush_s=0.01))
     writer.many([])  # an idle worker's claims
@@ -178,7 +178,7 @@ def test_a_command_that_ends_at_once_starts_no_thread(tmp_path: Path) -> None:
     assert threading.active_count() == before
     assert not (tmp_path / "audit.log").exists()
     clock.advance(0.6)
-    writer.record("enqueued", attempt=3)  # it did not end at once after all: no line is older than a second
+    writer.record("enqueued", attempt=3)  # the command did not end at once: no unflushed line is older than a second
     assert attempts(tmp_path) == [1, 2, 3]
     writer.record("enqueued", attempt=4)
     writer.close()
@@ -199,7 +199,7 @@ def test_a_forked_child_writes_its_own_lines_only(tmp_path: Path) -> None:
     assert sorted(map(str, attempts(tmp_path))) == ["1", "2", "3"]
 
 
-def test_a_process_that_starts_takes_a_torn_tail_away_and_says_so(tmp_path: Path) -> None:
+def test_a_starting_process_removes_a_torn_tail_and_reports_it(tmp_path: Path) -> None:
     log(tmp_path).record("claimed", attempt=1)
     with open(tmp_path / "audit.log", "ab") as file:
         file.write(b'{"ts": "2026-11')
@@ -209,7 +209,7 @@ def test_a_process_that_starts_takes_a_torn_tail_away_and_says_so(tmp_path: Path
     assert len(lines(tmp_path)) == 2
 
 
-def test_trouble_with_the_log_is_said_once(tmp_path: Path) -> None:
+def test_an_error_of_the_audit_log_is_reported_once(tmp_path: Path) -> None:
     said: list[str] = []
     writer = AuditLog(
         str(tmp_path / "missing"),
@@ -253,7 +253,7 @@ assert log.errors == 0, log.last_error
 
 
 def test_sixteen_writers_through_rotations_lose_tear_and_double_nothing(tmp_path: Path) -> None:
-    """One of them is killed on the way: what it had flushed is there, what it had not is whole or absent."""
+    """One writer is killed: its flushed lines are kept; its other lines are whole or absent."""
     seconds = 60 if torture() else 4
     writers = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Reading the audit log: one job's lines from all files, whatever else lies between them."""
+"""Read the lines of one job from all files of the audit log, between any other lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_line_across_two_blocks_is_whole(tmp_path: Path) -> None:
     assert [item["event"] for item in trail(str(tmp_path), "j").lines] == ["first", "last"]
 
 
-def test_what_is_older_than_the_job_is_not_read_and_the_work_is_bounded(tmp_path: Path) -> None:
+def test_lines_older_than_the_job_are_not_read_and_the_work_is_bounded(tmp_path: Path) -> None:
     for name, event in (("audit.log.1", "old"), ("audit.log", "new")):
         (tmp_path / name).write_bytes(line("j", event) + b"\n")
     os.utime(tmp_path / "audit.log.1", (1000, 1000))

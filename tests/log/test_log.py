@@ -1,4 +1,4 @@
-"""The log: a line an event, whole and unforgeable, and never a reason for the work to stop."""
+"""The log: one whole, unforgeable line for each event; an error of the log never stops the work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOW = datetime(2026, 11, 15, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 class Fickle(io.StringIO):
-    """A stream that refuses while `broken`."""
+    """A stream that raises while `broken`."""
 
     broken = False
 
@@ -27,7 +27,7 @@ def log_to(stream: Any, **more: Any) -> Any:
     return lines("worker/Runner", lambda: NOW, stream, **more)
 
 
-def test_an_event_that_is_told_later_keeps_its_time() -> None:
+def test_an_event_logged_later_keeps_its_time() -> None:
     out = io.StringIO()
     log_to(out)("info", "job claimed", {"timestamp": "2026-11-15T11:59:59.000Z"})
     assert json.loads(out.getvalue())["timestamp"] == "2026-11-15T11:59:59.000Z"
@@ -62,7 +62,7 @@ def test_lines_below_the_level_are_not_written() -> None:
         assert [json.loads(line)["level"] for line in out.getvalue().splitlines()] == heard
 
 
-def test_a_line_that_cannot_be_written_is_counted_and_told_later() -> None:
+def test_a_line_that_cannot_be_written_is_counted_and_reported_later() -> None:
     out = Fickle()
     log = log_to(out)
     out.broken = True
@@ -75,7 +75,7 @@ def test_a_line_that_cannot_be_written_is_counted_and_told_later() -> None:
     assert [(line["message"], line.get("dropped_lines")) for line in told] == [("back", 2), ("again", None)]
 
 
-def test_a_closed_or_absent_stream_is_no_reason_to_stop() -> None:
+def test_a_closed_or_absent_stream_raises_no_error() -> None:
     out = io.StringIO()
     out.close()
     log_to(out)("info", "nobody hears", {})
@@ -83,7 +83,7 @@ def test_a_closed_or_absent_stream_is_no_reason_to_stop() -> None:
     grave_only(None)("error", "nobody hears", {})
 
 
-def test_a_person_gets_the_short_of_it() -> None:
+def test_a_terminal_gets_short_lines() -> None:
     out = io.StringIO()
     log = log_to(out, short=True)
     move = {"type": "state_transition", "from": "queued", "to": "in_progress"}
@@ -97,7 +97,7 @@ def test_a_person_gets_the_short_of_it() -> None:
     ]
 
 
-def test_a_command_tells_only_what_went_wrong() -> None:
+def test_a_command_logs_only_errors() -> None:
     err = io.StringIO()
     log = grave_only(err)
     log("info", "nothing", {})

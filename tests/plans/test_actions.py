@@ -1,4 +1,4 @@
-"""Actions: what an input becomes in a plan's arguments, and what is said when it does not fit."""
+"""Fill an action's input into the arguments of its plan, and refuse an input that does not fit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_input_that_is_no_object_is_meant_as_a_whole() -> None:
     assert args(actions.filled(plan, ["a", "b"])) == ['<["a","b"]>', "b"]
 
 
-def test_what_an_input_lacks_is_named_with_its_place() -> None:
+def test_a_missing_input_value_is_named_with_its_place() -> None:
     found = actions.problems(
         PLAN, ({"path": "a", "size": {"w": 1, "h": 2}}, {"path": None, "size": {"w": 1}}), "resize"
     )
@@ -84,7 +84,7 @@ def test_a_placeholder_outside_of_arguments_is_a_mistake() -> None:
         ([], "must be an object"),
     ],
 )
-def test_an_action_that_is_none_says_why(data: Any, told: str) -> None:
+def test_an_invalid_action_says_why(data: Any, told: str) -> None:
     with pytest.raises(BadDocument, match="x: ") as caught:
         actions.load(Document(data, "x"))
     assert told in str(caught.value)

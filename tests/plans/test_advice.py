@@ -1,4 +1,4 @@
-"""A wrong plan is told with what to do about it, in every form and both languages."""
+"""The error about a wrong plan says how to fix it, for every form and both languages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def told(text: str, name: str = "p.yaml") -> list[str]:
         ("- id: a\n  command: ls\n  job_name: ''\n", "p.yaml:3:13: [0].job_name: must not be empty"),
     ],
 )  # fmt: skip
-def test_a_fault_in_yaml_is_told_with_its_place_and_what_to_do(text: str, line: str) -> None:
+def test_a_fault_in_yaml_is_reported_with_its_place_and_a_fix(text: str, line: str) -> None:
     assert line in told(text)
 
 
@@ -77,7 +77,7 @@ def test_a_fault_in_yaml_is_told_with_its_place_and_what_to_do(text: str, line: 
         ("{}\n{}\n", "p.json:2:1: not JSON: extra data; one document ends before this, and one file holds one"),
     ],
 )
-def test_broken_json_is_told_with_what_to_change(text: str, line: str) -> None:
+def test_broken_json_is_reported_with_a_fix(text: str, line: str) -> None:
     if "illegal trailing comma" in (found := told(text, "p.json"))[0]:  # as later Pythons call it, at the comma
         return
     assert found[0].startswith(line)
@@ -125,7 +125,7 @@ def test_too_many_steps_are_answered_with_a_way_to_have_more() -> None:
     assert "it has 101; let a step add the rest while it runs (farro task add)" in told(text, "p.json")[0]
 
 
-def test_a_ring_of_steps_is_told_at_the_reference_that_closes_it() -> None:
+def test_a_cycle_of_steps_is_reported_at_the_reference_that_closes_it() -> None:
     text = "steps:\n" + "".join(
         f"- id: {name}\n  command: ls\n  needs: [x, {need}]\n" for name, need in (("a", "b"), ("b", "c"), ("c", "a"))
     )

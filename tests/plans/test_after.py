@@ -1,4 +1,4 @@
-"""What the ends of other jobs mean to one that runs after them; how urgent a prompt is."""
+"""Decide from the ends of its dependencies whether a job may run, and read the priority of a prompt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_only_ids_are_taken_from_a_prompt() -> None:
 
 
 @given(JUNK, JUNK, JUNK)
-def test_whatever_stands_in_a_prompt_is_survived(after: Any, after_any: Any, urgency: Any) -> None:
+def test_any_prompt_is_read_without_an_error(after: Any, after_any: Any, urgency: Any) -> None:
     prompt = {"metadata": {"after": after, "after_any": after_any, "priority": urgency}}
     assert all(isinstance(name, str) for name in dependencies(prompt).all)
     assert priority(prompt) in PRIORITIES
@@ -53,5 +53,5 @@ def test_priorities_are_in_order_and_p2_is_none() -> None:
 
 
 @pytest.mark.parametrize("junk", ["P9", "p0", "", 0, None, ["P0"], {"P0": 1}])
-def test_what_is_no_priority_counts_as_none(junk: object) -> None:
+def test_an_invalid_priority_counts_as_none(junk: object) -> None:
     assert priority({"metadata": {"priority": junk}}) == "P2"

@@ -1,4 +1,4 @@
-"""Cron lines against a walker that looks at every minute, across the changes of clocks."""
+"""Compare cron lines with a model that tests every minute, across daylight saving changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STARTS = [
 
 
 def local(year: int, month: int, day: int) -> datetime:
-    """Midnight of that day, of no zone."""
+    """Return midnight of that day, without a zone."""
     return datetime(year, month, day, tzinfo=UTC).replace(tzinfo=None)
 
 
@@ -54,7 +54,7 @@ LINES = st.tuples(field(0, 59), st.one_of(field(0, 23), field(0, 4)), item(1, 31
 
 
 def numbers(text: str, low: int, high: int) -> set[int]:
-    """What a field of LINES names."""
+    """Return the values that a field of LINES names."""
     found: set[int] = set()
     for part in text.split(","):
         span, _, step = part.partition("/")
@@ -65,7 +65,7 @@ def numbers(text: str, low: int, high: int) -> set[int]:
 
 
 def fits(line: str, moment: datetime) -> bool:
-    """Whether a line of LINES names that local time."""
+    """Check whether a line of LINES names that local time."""
     minute, hour, day, month, weekday = line.split()
     if (
         moment.minute not in numbers(minute, 0, 59)
@@ -79,7 +79,7 @@ def fits(line: str, moment: datetime) -> bool:
 
 
 def walked(line: str, zone: ZoneInfo, after: datetime, minutes: int) -> list[datetime]:
-    """Every minute is asked: is this a local time for the first time, or did it follow a gap that held one?"""
+    """Test every minute: does this local time occur for the first time, or follow a gap that contains a due time?"""
     found = []
     before = after
     for step in range(1, minutes + 1):
@@ -96,7 +96,7 @@ def walked(line: str, zone: ZoneInfo, after: datetime, minutes: int) -> list[dat
 
 
 @given(line=LINES, zone=st.sampled_from(ZONES), start=st.sampled_from(STARTS), shift=st.integers(0, 300))
-def test_a_line_falls_due_when_a_walker_says_so(line: str, zone: str, start: datetime, shift: int) -> None:
+def test_a_cron_line_falls_due_as_in_the_model(line: str, zone: str, start: datetime, shift: int) -> None:
     try:
         cron = Cron.parse(line)
     except BadCron:  # 31 February
@@ -209,10 +209,10 @@ NOW = datetime(2026, 11, 16, 9, 0, 10, tzinfo=UTC)
 DUES = [NOW.replace(second=0) - timedelta(minutes=minute) for minute in range(300, -1, -1)]
 
 
-def test_what_runs_of_the_missed() -> None:
+def test_missed_runs_are_selected_by_policy() -> None:
     assert to_run("run_once", DUES, NOW) == DUES[-1:]
     assert to_run("run_all", DUES, NOW) == DUES[-MOST_MISSED:]
-    assert to_run("skip", DUES, NOW) == DUES[-1:], "that one is in time"
+    assert to_run("skip", DUES, NOW) == DUES[-1:], "that run is on time"
     assert to_run("skip", DUES[:-2], NOW) == []
     assert to_run("run_once", [], NOW) == to_run("skip", [], NOW) == []
 

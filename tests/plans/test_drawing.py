@@ -1,4 +1,4 @@
-"""Pictures of plans: every step is drawn once, every edge is drawn, nothing overlaps, whatever the graph."""
+"""Draw any plan: every step once, every edge, and nothing overlaps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn_from(*steps: tuple[str, str], **more: Any) -> Plan:
-    """A plan of (id, needs) pairs; a need that begins with = is read."""
+    """Return a plan of (id, needs) pairs; a need that begins with = is the step's input."""
     made = []
     for step_id, needs in steps:
         words = needs.split()
@@ -87,7 +87,7 @@ def test_a_graph_that_can_be_drawn_without_crossings_is() -> None:
     assert sorted(zip(*names, strict=True)) == [("a", "z"), ("b", "y"), ("c", "x")]
 
 
-def test_a_step_that_waits_for_nobody_stands_right_above_the_first_that_needs_it() -> None:
+def test_a_step_without_needs_stands_right_above_the_first_that_needs_it() -> None:
     graph = layered(drawn_from(("a", ""), ("b", "a"), ("c", "b"), ("late", ""), ("d", "c late")))
     assert {graph.steps[spot] for spot in graph.layers[2]} == {"c", "late"}
 
@@ -137,7 +137,7 @@ _WAYS = {
 
 
 def _follow(at: Any, x: int, y: int, way: tuple[int, int], heavy: bool, inside: Any) -> list[str]:
-    """The boxes that are reached from here, going `way`. A line that meets one lying across passes under it."""
+    """Return the boxes reached from here in direction `way`. A line passes under a line that crosses it."""
     ends: list[str] = []
     todo, seen = [(x, y, way)], set()
     while todo:
@@ -154,14 +154,14 @@ def _follow(at: Any, x: int, y: int, way: tuple[int, int], heavy: bool, inside: 
         if own and char in _WAYS[back]:
             todo += [(x + dx, y + dy, (dx, dy)) for dx, dy in _WAYS if (dx, dy) != back and char in _WAYS[dx, dy]]
         else:
-            assert char != " ", "a line ends in the open"
+            assert char != " ", "a line ends outside of any box"
             todo.append((x + way[0], y + way[1], way))
     return ends
 
 
 @settings(max_examples=150)
 @given(plans(10))
-def test_whoever_follows_the_lines_finds_the_edges_and_no_others(plan: Plan) -> None:
+def test_the_drawn_lines_are_exactly_the_edges(plan: Plan) -> None:
     picture = boxes.draw(plan, columns=400)
     if picture is None:
         return
@@ -194,7 +194,7 @@ def test_a_diamond_is_drawn_from_left_to_right_where_that_is_shorter() -> None:
     assert "▼" in (boxes.draw(DIAMOND, columns=20) or "")
 
 
-def test_what_does_not_fit_is_not_drawn_as_boxes() -> None:
+def test_a_plan_that_does_not_fit_is_not_drawn_as_boxes() -> None:
     assert boxes.draw(DIAMOND, columns=8) is None
     assert boxes.draw(drawn_from(*((f"s{n}", "") for n in range(100))), columns=4000) is None
 
@@ -221,7 +221,7 @@ def test_text_is_cut_by_its_width_in_columns(text: str, columns: int) -> None:
     assert "\x1b" not in short
 
 
-# --- levels, for what is too large
+# --- levels, for plans that are too large
 
 
 @given(plans(), st.integers(40, 120))
@@ -243,7 +243,7 @@ def test_the_list_of_levels_has_every_step_once_with_all_it_waits_for(plan: Plan
     assert needs == {step.id: set(step.depends_on) for step in plan.steps}
 
 
-def test_a_hundred_steps_are_told_by_levels() -> None:
+def test_a_hundred_steps_are_listed_by_levels() -> None:
     steps = [(f"s{n}", f"s{n - 1}" if n % 10 else "") for n in range(100)]
     text = levels.draw(drawn_from(*steps), columns=80)
     assert text.count("level ") == 10
@@ -294,7 +294,7 @@ def test_nothing_in_a_plan_becomes_markup_of_an_svg() -> None:
 
 
 @pytest.mark.parametrize("state", list(StepState))
-def test_a_state_is_told_by_a_mark_and_in_words_not_by_colour_alone(state: StepState) -> None:
+def test_a_state_is_shown_by_a_mark_and_words_not_by_colour_alone(state: StepState) -> None:
     picture = ET.fromstring(svg.draw(DIAMOND, {"a": state}))
     texts = ["".join(text.itertext()) for text in picture.iter(f"{SVG}text")]
     assert f"{MARKS[state]} a" in texts

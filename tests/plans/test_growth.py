@@ -26,7 +26,7 @@ def test_tasks_become_steps_and_are_numbered_on() -> None:
     assert [(step.id, step.step_number, step.depends_on) for step in steps] == [("c", 3, ("d", "a")), ("d", 4, ())]
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_faults_of_added_tasks_are_reported_together() -> None:
     _, problems = grown(
         PLAN.steps,
         [

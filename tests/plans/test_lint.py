@@ -1,4 +1,4 @@
-"""What lint tells of a plan that may run: how large it is, and what is hardly meant."""
+"""Lint a valid plan: report its size and its suspicious parts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_script_that_opens_its_own_output_anew_is_suspicious(script: str, inst
 @pytest.mark.parametrize(
     "script", ["make >&2", "make >> /dev/stderr", "make | tee -a /dev/stderr", "make 2>/dev/null", "x > /dev/stdoutx"]
 )
-def test_a_script_that_writes_on_where_it_was_is_not(script: str) -> None:
+def test_a_script_that_does_not_truncate_its_output_is_not_suspicious(script: str) -> None:
     assert not told(plan({"command": "sh", "args": ["-c", script]}))
 
 
@@ -62,7 +62,7 @@ def test_a_script_that_writes_on_where_it_was_is_not(script: str) -> None:
         ("/bin/ls", "build/*"),
     ],
 )
-def test_what_only_a_shell_expands_is_suspicious(command: str, word: str) -> None:
+def test_an_argument_that_only_a_shell_expands_is_suspicious(command: str, word: str) -> None:
     assert len(told(plan({"command": command, "args": [word]}))) == 1
 
 
@@ -79,7 +79,7 @@ def test_what_only_a_shell_expands_is_suspicious(command: str, word: str) -> Non
         ("cat", ["a|b", "<html>", "a&b", "x > y"]),
     ],
 )
-def test_words_that_a_program_reads_itself_are_not(command: str, args: list[str]) -> None:
+def test_an_argument_that_its_program_interprets_is_not_suspicious(command: str, args: list[str]) -> None:
     assert told(plan({"command": command, "args": args})) == []
 
 
@@ -99,7 +99,7 @@ def test_an_input_that_is_written_into_a_script_is_suspicious(command: str, args
     assert "may be commands" in message
 
 
-def test_an_input_that_is_an_argument_of_a_script_is_not() -> None:
+def test_an_input_passed_as_a_script_argument_is_not_suspicious() -> None:
     assert told(plan({"command": "sh", "args": ["-c", 'echo "$1"', "sh", "{{input.name}}"]})) == []
     assert told(plan({"command": "echo", "args": ["-e", "{{input.name}}"]})) == []
 
@@ -130,7 +130,7 @@ def test_a_plan_is_measured() -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 7), max_size=3), min_size=1, max_size=8))
-def test_the_widest_set_and_the_longest_chain_are_what_trying_all_finds(needs: list[set[int]]) -> None:
+def test_the_widest_set_and_the_longest_chain_match_an_exhaustive_search(needs: list[set[int]]) -> None:
     made = plan(*({"needs": [f"s{need}" for need in wanted if need < index]} for index, wanted in enumerate(needs)))
     before: dict[str, set[str]] = {}
     for step in made.steps:

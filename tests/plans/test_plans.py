@@ -1,4 +1,4 @@
-"""Plans: the three forms, every refusal with its place, and the order of a run. No parsing (`test_documents`)."""
+"""Plans: the three forms, every refusal with its place, and the order of a run. `test_documents` covers parsing."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_old_single_step_job_is_refused_with_the_new_form() -> None:
 
 
 def begins_as(told: list[str], expected: list[str]) -> None:
-    """Each line says what and where as expected; what to do about it (test_plan_advice.py) may follow."""
+    """Check that each line names the expected error and place; advice (test_advice.py) may follow."""
     assert len(told) == len(expected), told
     for line, beginning in zip(told, expected, strict=True):
         assert line.startswith(beginning)
@@ -277,7 +277,7 @@ def test_state_keys_are_unknown_fields_outside_a_task_list() -> None:
     assert refused(steps({"status": "done"}))[0].startswith("p: steps[0].status: is not a known field")
 
 
-def test_every_problem_is_told_at_once_with_line_and_column() -> None:
+def test_all_problems_are_reported_together_with_line_and_column() -> None:
     text = b"""{"id": "a b",
  "steps": [
   {"step_number": 1, "command": "ls", "timeout": "5"},
@@ -306,7 +306,7 @@ def test_the_text_of_a_variable_is_never_repeated_in_a_message() -> None:
     assert "hunter2" not in "\n".join(refused(steps({"env": {"A": "hunter2\0"}, "timeout": "hunter2"})))
 
 
-def test_many_plans_load_or_tell_all_their_problems() -> None:
+def test_many_plans_load_or_report_all_their_problems() -> None:
     good = parse_ndjson(b'{"steps":[{"id":"a","command":"b"}]}\n[{"id":"c","command":"d"}]\n', "m")
     assert [plan.steps[0].id for plan in load_many(good, "m")] == ["a", "c"]
     bad = parse_ndjson(b'{"steps":[]}\n[{"id":"c","command":"d"}]\n{"id":1}\n', "m")

@@ -5,7 +5,7 @@ has other work meanwhile finds the write done and never sleeps. A synchronous wr
 it on a processor whose caches are cold.
 
 - One write at a time: beginning another waits for the one before, even if no one called `end` for it.
-  [test_a_write_whose_beginning_was_not_answered_is_over_before_the_next]
+  [test_an_unawaited_write_ends_before_the_next_begins]
 - Where the kernel or the container does not permit it, `async_writer` returns None, and callers write synchronously.
 """
 

@@ -81,7 +81,7 @@ def carries(pid: int, variable: str) -> bool:
 def _environment(pid: int) -> bytes:
     """Return the environment that a process was started with. During an exec it is empty for an instant, and so are the
     arguments: taking that for the answer would miss leftover processes of a job.
-    [test_a_process_is_known_while_it_becomes_another]"""
+    [test_a_process_keeps_its_marker_during_exec]"""
     told = _readable(f"/proc/{pid}/environ")
     if told or told is None:
         return told or b""
