@@ -1,4 +1,4 @@
-"""A fresh root with the planner in it, and a state folder of its own for its drafts."""
+"""Make a fresh root with the planner in it, and a separate state folder for its drafts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def agx(farro: Program) -> Agx:  # noqa: F811
-    """`agx(…)` inside this process; it answers as JSON, for nobody is at a terminal."""
+    """Run `agx(…)` inside this process; without a terminal it prints JSON."""
 
     def run(*args: str, **how: Any) -> Done:
         return farro.call("agx", *args, **how)
@@ -34,7 +34,7 @@ def agx(farro: Program) -> Agx:  # noqa: F811
 
 @pytest.fixture
 def provider(farro: Program) -> Callable[..., None]:  # noqa: F811
-    """`provider(answer, …)`: a scripted one, which answers so, in order and the last from then on."""
+    """Return `provider(answer, …)`, a scripted provider with these answers in order; the last one repeats."""
 
     def script(*answers: Any, **config: Any) -> None:
         entries = [{"answer": answer, "times": 1} if not _is_entry(answer) else answer for answer in answers]
@@ -52,5 +52,5 @@ def _is_entry(answer: Any) -> bool:
 
 
 def step(number: int, command: str, *args: str, **more: Any) -> dict[str, Any]:
-    """One as a model would write it."""
+    """Build a step as a model would write it."""
     return {"step_number": number, "tool": "unix", "command": command, "args": list(args), **more}

@@ -1,4 +1,4 @@
-"""What a model says is judged before anybody sees it as steps, whatever it is."""
+"""Every answer of a model is checked before it is shown as steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command as it is typed: words, quotes and pipes. Whatever else a shell would do is refused, with advice."""
+"""Parse a typed command: words, quotes and pipes. Other shell features are refused with advice."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_unclosed_quote_or_escape_is_reported(text: str) -> None:
 
 
 def test_words_from_a_real_shell_are_not_parsed_again() -> None:
-    """It has read the quotes already: what is in a word is no sign."""
+    """The shell has parsed the quotes already, so operators inside a word are text."""
     assert command_text.typed(["grep", "-c", "a > b", "*.txt"]).commands == (("grep", "-c", "a > b", "*.txt"),)
     assert command_text.typed(["sort", "|", "uniq"]).commands == (("sort",), ("uniq",))
 

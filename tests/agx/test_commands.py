@@ -1,4 +1,4 @@
-"""The planner as a person uses it: the draft, plans that are kept, jobs and actions, as the program has them."""
+"""The commands of the planner: the draft, saved plans, jobs and actions."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_submit_wait_exits_as_the_job_ends(farro: Program, agx: Agx) -> None:
 
 
 def test_failure_quotes_the_stderr_of_the_failed_step(farro: Program, agx: Agx) -> None:
-    """Not with what another step said that ran beside it and ended later."""
+    """It does not quote a parallel step that ended later."""
     worker = farro.start("worker").started()
     late = "while [ ! -e failed ]; do sleep 0.01; done; sleep 0.2; echo good"
     plan = {"plan_id": "two", "parallel": 2, "steps": [{"id": "bad", "command": "sh"}, {"id": "late", "command": "sh"}]}
@@ -399,7 +399,7 @@ def test_dry_run_shows_the_highest_cost_of_agents(farro: Program, agx: Agx) -> N
     assert agx("submit", "--dry-run", code=0).json["most_usd"] is None
 
 
-# --- places ------------------------------------------------------------------------------------------------------
+# --- roots ------------------------------------------------------------------------------------------------------
 
 
 def test_submit_creates_the_personal_root_when_no_root_exists(empty: Program) -> None:

@@ -1,4 +1,4 @@
-"""The draft between two commands: its owner's alone, never torn, never overwritten by who read it before."""
+"""The draft between two commands: private, never half written, never overwritten by an outdated copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a draft: added, removed and renumbered; what they say of each other stays true."""
+"""Steps of a draft: added, removed and renumbered, with correct references to each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner where jobs lie in Redis: the same commands, another store; input travels with the job."""
+"""The planner with jobs in Redis: the same commands, another store; input is stored with the job."""
 
 from __future__ import annotations
 

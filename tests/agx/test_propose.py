@@ -1,4 +1,4 @@
-"""From words to steps: asked, checked, repaired and reviewed; what comes is shown and never run."""
+"""From a request to steps: the answer is checked, repaired and reviewed, then shown and never run."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_answer_that_stays_wrong_leaves_the_draft_as_it_was(
 
 
 def test_shell_string_is_taken_as_a_program_name_with_a_warning(agx: Agx, provider: Callable[..., None]) -> None:
-    """It is handed over as it stands: nothing reads the signs in it."""
+    """It is passed on unchanged: no shell interprets it."""
     provider({"steps": [step(1, "rm -rf / && reboot")]}, OK)
     told = agx("add", "clean up", code=0).json
     assert told["warnings"]
@@ -170,7 +170,7 @@ def test_a_fallback_of_the_architect_answers_when_the_first_does_not(
         made = {"openai": {"base_url": fake.base_url, "model": "m"}, "scripted": {"file": "answers.json"}}
         roles = {"Architect": {"provider": "openai", "fallbacks": [{"provider": "scripted"}]}}
         configured(farro, made, roles=roles)
-        # numbers count all calls: the scripted one is asked second and fourth
+        # numbers count all calls: the scripted provider gets the second and the fourth
         provider_answers = {"answers": [{"answer": COUNT, "times": 2}, {"answer": OK}]}
         (farro.path / "answers.json").write_text(json.dumps(provider_answers))
         told = agx("add", "count", code=0).json

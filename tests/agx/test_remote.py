@@ -1,4 +1,4 @@
-"""The planner at a RESP queue (`farro agq`) on what may be another machine: the same commands, over the wire."""
+"""The planner at a RESP queue (`farro agq`) on another machine: the same commands over the network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "a-key-that-nobody-guesses"
 
 @pytest.fixture
 def queue(farro: Program) -> Iterator[str]:
-    """A queue with a key, and a worker behind it; its address."""
+    """Start a queue with a key and a worker; return its address."""
     config = json.loads((farro.path / "agents-config.json").read_text())
     (farro.path / "agents-config.json").write_text(json.dumps({**config, "agq": {"key": "${QUEUE_KEY}"}}))
     farro.env["QUEUE_KEY"] = KEY

@@ -1,4 +1,4 @@
-"""`agx` alone at a terminal: a real one (a pty), with history, completion, Ctrl-C, Ctrl-D and lines that go on."""
+"""`agx` alone at a terminal: a real one (a pty), with history, completion, Ctrl-C, Ctrl-D and continued lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r|\x07")
 
 
 class Terminal:
-    """The program at a terminal of its own."""
+    """The program at its own terminal."""
 
     def __init__(self, farro: Program, *args: str, editor: str = "true") -> None:
         self._fd, slave = pty.openpty()
@@ -43,10 +43,10 @@ class Terminal:
         self.said = ""
 
     def until(self, pattern: str, patience_s: float = PATIENCE_S) -> str:
-        """What it says until that is there."""
+        """Read the output until the pattern appears, and return it."""
         deadline = time.monotonic() + patience_s
         while not re.search(pattern, self.said):
-            assert time.monotonic() < deadline, f"{pattern!r} did not come:\n{self.said}"
+            assert time.monotonic() < deadline, f"{pattern!r} did not appear:\n{self.said}"
             if select.select([self._fd], [], [], 0.1)[0]:
                 data = b""
                 with contextlib.suppress(OSError):  # its other side is closed
@@ -60,12 +60,12 @@ class Terminal:
         os.write(self._fd, text.encode())
 
     def line(self, text: str) -> str:
-        """A whole line; what comes before the next prompt."""
+        """Type a line; return the output before the next prompt."""
         self.type(f"{text}\n")
         return self.until(PROMPT)
 
     def interrupt(self) -> str:
-        """Ctrl-C, and what comes before the next prompt. Python overlooks one that comes while it looks at a key."""
+        """Press Ctrl-C; return the output before the next prompt. Python misses one that comes while it reads a key."""
         for _ in range(20):
             self.type("\x03")
             with contextlib.suppress(AssertionError):

@@ -188,7 +188,7 @@ def test_draining_worker_stops_when_the_queue_is_empty(queue: Queue) -> None:
 def test_job_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:
     first = queue.work("a")
     job_id = queue.push(waits_for("x", queue.farro.path))
-    eventually(lambda: len(began(queue.farro.path, "x")) == 1, "nobody began")
+    eventually(lambda: len(began(queue.farro.path, "x")) == 1, "no worker started the job")
     first.kill()
     queue.work("b")
     eventually(lambda: len(began(queue.farro.path, "x")) == 2, "nobody took over")
@@ -206,12 +206,12 @@ def test_job_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:
 def test_stopping_worker_returns_its_job_to_the_queue_at_once(queue: Queue) -> None:
     first = queue.work("a")
     queue.push(waits_for("y", queue.farro.path))
-    eventually(lambda: len(began(queue.farro.path, "y")) == 1, "nobody began")
+    eventually(lambda: len(began(queue.farro.path, "y")) == 1, "no worker started the job")
     queue.work("b")
     first.send(signal.SIGTERM)
-    first.send(signal.SIGTERM)  # the second signal
+    first.send(signal.SIGTERM)  # skips the grace period
     assert first.ended().code == 0
-    eventually(lambda: len(began(queue.farro.path, "y")) == 2, "it was not handed back")
+    eventually(lambda: len(began(queue.farro.path, "y")) == 2, "the job was not returned")
     (queue.farro.path / "go").touch()
     assert queue.result("y")["worker"].startswith("b.")
 
@@ -219,7 +219,7 @@ def test_stopping_worker_returns_its_job_to_the_queue_at_once(queue: Queue) -> N
 def test_worker_stops_a_job_that_was_killed(queue: Queue) -> None:
     worker = queue.work("a")
     queue.push(waits_for("z", queue.farro.path))
-    eventually(lambda: len(began(queue.farro.path, "z")) == 1, "nobody began")
+    eventually(lambda: len(began(queue.farro.path, "z")) == 1, "no worker started the job")
     queue.farro.run("kill", "z", code=0)
     queue.push(shell("next", "echo next"))
     assert queue.result("next")["success"] is True
@@ -230,7 +230,7 @@ def test_worker_posts_its_result_after_a_lost_connection(queue: Queue) -> None:
     with Between(queue.port) as between:
         queue.work("a", port=between.port)
         queue.push(waits_for("c", queue.farro.path))
-        eventually(lambda: len(began(queue.farro.path, "c")) == 1, "nobody began")
+        eventually(lambda: len(began(queue.farro.path, "c")) == 1, "no worker started the job")
         between.cut()
         (queue.farro.path / "go").touch()
         assert queue.result("c")["success"] is True

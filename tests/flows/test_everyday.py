@@ -1,4 +1,4 @@
-"""Submitting every day: commands, start times, priorities and chains, through the installed program."""
+"""Everyday submissions with the installed program: commands, start times, priorities and chains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prompt(farro: Program, job_id: str) -> dict[str, Any]:
 
 
 def refused(farro: Program, *args: str, code: int = 2, stdin: str = "") -> str:
-    """What was said; nothing was queued."""
+    """Return the error message; require that nothing was queued."""
     before = farro.call("ls", "--json", code=0).out
     told = farro.call("enqueue", *args, stdin=stdin, code=code).err
     assert farro.call("ls", "--json", code=0).out == before
@@ -75,7 +75,7 @@ def test_enqueue_creates_the_personal_root_when_no_root_exists(empty: Program) -
     other.path.mkdir()
     told = other.run("ls", code=2).err
     assert "make one here with: farro init; or begin without one: farro run -- COMMAND" in told
-    assert os.listdir(other.path) == [], "looking makes nothing"
+    assert os.listdir(other.path) == [], "read commands create nothing"
 
 
 def test_options_apply_to_a_plan_as_well(farro: Program) -> None:
@@ -284,7 +284,7 @@ def test_job_of_a_batch_may_depend_on_an_earlier_line(farro: Program) -> None:
 
 
 def test_watchdog_unblocks_dependents_that_a_dead_worker_left_waiting(farro: Program) -> None:
-    """As if the worker had died between its commit and its look at the index."""
+    """Simulate a worker that died after its commit and before it read the index."""
     a = queued(farro, "--", "true")
     b = queued(farro, "--after", a, "--", "true")
     aside = farro.path / "aside"

@@ -1,4 +1,4 @@
-"""What a new user does first: look at the help, make a root, queue plans, work them, look at what became of them."""
+"""First steps of a new user: read the help, make a root, queue plans, run them, read the results."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_id_of_a_job_removed_by_hand_is_not_acknowledged(farro: Program, work: b
         json.dumps({"id": name, "plan_id": "p", "steps": [{"id": "s", "command": "true"}]}) for name in ("a", "mine")
     )
     assert "nowhere any more" in farro.run("enqueue", "--many", "-", stdin=many, code=2).err
-    assert farro.run("ls", "--json", code=0).json["jobs"] == [], "of several, none is queued"
+    assert farro.run("ls", "--json", code=0).json["jobs"] == [], "no job of the batch is queued"
     assert "no job mine" in farro.run("kill", "mine", code=2).err
     remedy = re.search(r"`rm (\S+)`", told)
     assert remedy is not None

@@ -1,8 +1,9 @@
-"""A runner that is killed at every mutating call of its plan, with the installed program: its worker says so and goes
-on, the next attempt resumes, and one commit counts.
+"""Kill a runner at every mutating call of its plan, with the installed program.
 
-The runner kills itself: a `sitecustomize` on the worker's PYTHONPATH, which is this suite's alone, places a seam in
-`farro run-job`. Workers killed at every call: crash/test_resumed_plans.
+The worker reports it and continues, the next attempt resumes, and one commit counts.
+
+The runner kills itself: a `sitecustomize` on the worker's PYTHONPATH, used by this suite only, places a seam in
+`farro run-job`. crash/test_resumed_plans covers killed workers.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def prepared(farro: Program) -> Path:
 
 
 def judge(farro: Program, job_id: str) -> str:
-    """How the killed attempt ended."""
+    """Return how the killed attempt ended."""
     job, folder = farro.job(job_id), farro.folder(job_id)
     assert job["status"] == "succeeded", (job_id, job)
     reasons = [hop["reason"] for hop in job["hops"]]
@@ -90,7 +91,7 @@ def judge(farro: Program, job_id: str) -> str:
     said = {one["id"]: one["stdout"] for one in result["step_results"]}
     assert said == {"first": "said\n", "reads": "said\nread\n", "child": "said\n"}, (job_id, said)
     ran = (farro.path / "runs" / job_id).read_text().split()
-    if len(attempts) == 1:  # it had left its outcome, and only that was missing
+    if len(attempts) == 1:  # the runner had already written its outcome
         assert sorted(ran) == sorted(NAMES), (job_id, ran)
         return "went on"
     error = json.loads((attempts[0] / "result.json").read_text())["error"]
@@ -121,7 +122,7 @@ def test_a_runner_killed_at_every_call_of_its_plan_is_resumed_and_one_commit_cou
     kills = [(n, how) for n in range(1, calls + 1) for how in ("before", "after")]
     jobs = [farro.enqueue(plan(), "--id", f"kill-{n}-{how}") for n, how in kills]
     farro.worked("--workers", "3")
-    assert sorted(os.listdir(root / "killed")) == sorted(["count", *jobs]), "a runner that was to die lives"
+    assert sorted(os.listdir(root / "killed")) == sorted(["count", *jobs]), "a runner was not killed"
     ends = [judge(farro, job_id) for job_id in jobs]
     assert set(ends) >= {"resumed", "began again"}
     figure("runners killed at every call of a plan", len(jobs), "points")

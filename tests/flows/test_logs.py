@@ -1,4 +1,4 @@
-"""What steps said: bytes into a pipe, harmless at a terminal, the last lines of much, followed while the job moves."""
+"""`farro logs`: raw bytes in a pipe, escaped text at a terminal, the last lines of long output, and `--follow`."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_follow_of_a_retried_step_loses_and_repeats_nothing(farro: Program) -> N
     (farro.path / "go").touch()
     out, _ = follower.communicate(timeout=PATIENCE_S)
     worker.end()
-    assert out in (b"first\nsecond\n", b"second\n")  # an output that came and went between two looks is the try's own
+    assert out in (b"first\nsecond\n", b"second\n")  # the output of the first try may come and go between two reads
     assert follower.returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""Looking at jobs: history, explain, ls and names by their beginning, with real jobs in every state."""
+"""Inspecting jobs: history, explain, ls and abbreviated ids, with real jobs in every state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from flows.program import Program, endless, once_endless, shell, steps
 from support import eventually
 
-SPAN = re.compile(r"\b(?:[0-9]+[smhd])+\b")  # how long: it may be more at the second look
+SPAN = re.compile(r"\b(?:[0-9]+[smhd])+\b")  # a duration: it may have grown at the second call
 
 
 def explained(farro: Program, job: str) -> tuple[str, str | None]:

@@ -1,4 +1,4 @@
-"""The manager as a process: a task with real workers, a manager that is away, two of them, and a person."""
+"""The manager as a process: a task with real workers, a stopped manager, two managers, and decisions by a person."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HEARTBEAT = "agents/Manager/.heartbeat"
 
 @pytest.fixture
 def staged(farro: Program) -> Program:
-    """A root whose roles answer from a file."""
+    """Make a root whose roles answer from a file."""
     path = farro.path / "agents-config.json"
     config = json.loads(path.read_text())
     config["retry"] = {"base_s": 0.001, "max_delay_s": 0.01}
@@ -74,7 +74,7 @@ def everybody(farro: Program) -> None:
 
 
 def long_gone(farro: Program) -> None:
-    """The manager's last sign of life is older than workers wait for."""
+    """Make the last heartbeat of the manager older than workers accept."""
     then = time.time() - 60
     os.utime(farro.path / HEARTBEAT, (then, then))
 
@@ -96,7 +96,7 @@ def test_task_passes_its_roles_while_the_manager_stops_and_restarts(staged: Prog
     assert staged.call("explain", names[0], "--json", code=0).json["reason"] in ("stale", "unroutable")
     staged.start("manager")
     eventually(lambda: {staged.status(name) for name in names} == {"succeeded"}, "not everything drained")
-    for name in names:  # nobody was asked twice for what was done
+    for name in names:  # no finished hop was run twice
         assert staged.job(name)["cost"]["calls"] == 3
 
 

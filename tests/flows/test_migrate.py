@@ -1,4 +1,4 @@
-"""Moving queued jobs between the folders of a root and a Redis server; also when it is killed on the way."""
+"""Move queued jobs between the folders of a root and a Redis server, also when the command is killed midway."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUEUED = ["first", "second", "urgent", "named", "later", "waits", "last"]
 
 
 class Two:
-    """A root with its folders and its place in the server."""
+    """A root with its folders and its keys in the server."""
 
     def __init__(self, path: Path, server: RedisServer) -> None:
         self.path = str(path)
@@ -57,7 +57,7 @@ class Two:
                 store.close()
 
     def queued(self, kind: str) -> dict[str, tuple[Any, ...]]:
-        """What a store would still run, with all that must come along."""
+        """Return the queued jobs of a store with everything that must move with them."""
         store = self.open(kind)
         try:
             names = {job_id: name for name, job_id in store.names().items()}
@@ -94,7 +94,7 @@ def _folder(path: str) -> dict[str, bytes]:
 
 
 def few(store: Store) -> None:
-    """Of each kind one, for what is done again and again."""
+    """Queue one job of each kind, for tests that repeat a migration."""
     store.enqueue_named("nightly", Submission(role="Runner", prompt=TRUE, job_id="named", payload={"data.json": b"{}"}))
     store.enqueue(Submission(role="Runner", prompt={**TRUE, "metadata": {"after": ["named"]}}, job_id="waits"))
     store.close()
@@ -170,7 +170,7 @@ def test_migration_killed_at_any_call_neither_loses_nor_duplicates_a_job(
 
 
 def recovered(here: Two) -> None:
-    """What any watchdog does about the operator that was killed."""
+    """Recover as any watchdog does after the operator was killed."""
     for kind in ("files", "redis"):
         store = here.open(kind)
         with operator(store, "watchdog") as agent:
@@ -179,11 +179,13 @@ def recovered(here: Two) -> None:
 
 
 def killed_at(here: Two, source: str, target: str, number: int) -> int:
-    """Migrate in a process of its own, which is gone before its call of that number to the disk or the server. 0: it is
-    not; answers how many there were."""
+    """Migrate in a child process that is killed before its n-th call to the disk or the server (0: never).
+
+    Return the number of calls.
+    """
     end, told = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: this child uses none of theirs
+        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads: the child uses none of them
         pid = os.fork()
     if pid == 0:
         try:

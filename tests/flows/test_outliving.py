@@ -1,4 +1,4 @@
-"""Processes that try to outlive their job: they left its session, and cleaned their environment."""
+"""Processes that try to outlive their job: they leave its session and clear their environment."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_killed_job_leaves_no_escaped_process(farro: Program) -> None:
     farro.start("worker")
     pid = escaped(farro, "pid")
     farro.run("kill", "k", code=0)
-    eventually(lambda: not alive(pid), "it is ended with its job")
+    eventually(lambda: not alive(pid), "the process lives on")
 
 
 def test_escaped_process_ends_only_when_no_other_job_runs(farro: Program) -> None:
-    """It may be the other's: it ends when that one does."""
+    """It may belong to the other job, so it ends when that one does."""
     other = "echo $$ > other; while [ ! -e go ]; do sleep 0.02; done"
     farro.enqueue(shell(other), "--id", "other")
     farro.start("worker", "--workers", "2")
@@ -51,12 +51,14 @@ def test_escaped_process_ends_only_when_no_other_job_runs(farro: Program) -> Non
     eventually(lambda: farro.status("short") == "succeeded")
     assert alive(pid)
     (farro.path / "go").touch()
-    eventually(lambda: not alive(pid), "no plan is left here that it may belong to")
+    eventually(lambda: not alive(pid), "it outlived the last job")
 
 
 def test_worker_that_inherited_children_ends_no_stray_process(farro: Program) -> None:
-    """As the start script of a container does, with `exec`: its daemons are the worker's children then, and what these
-    leave comes to the worker as what its own steps leave."""
+    """The start script of a container may start daemons and then `exec` the worker.
+
+    They become the worker's children, and their orphans look like those of its steps.
+    """
     farro.enqueue(shell(ESCAPE.format("pid", THERE)), "--id", "a")
     farro.enqueue(shell("true"), "--id", "b")
     script = 'setsid sleep 600 > /dev/null 2>&1 & echo $! > daemon; exec "$@"'

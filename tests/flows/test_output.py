@@ -1,4 +1,4 @@
-"""What reaches the terminal: pipes that close, disks that are full, encodings that cannot, escapes that must not."""
+"""Output of commands: closed pipes, full disks, narrow encodings, and escape sequences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_closed_pipe_ends_a_command_without_an_error(farro: Program) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         process.stderr.close()
-        assert process.wait(60) == 141  # as the shell says of a command that SIGPIPE ended
+        assert process.wait(60) == 141  # as a shell reports a command that SIGPIPE ended
 
 
 def test_unwritable_stdout_is_a_failure(farro: Program) -> None:
@@ -118,7 +118,7 @@ def test_worker_at_a_terminal_prints_short_lines(farro: Program) -> None:
     os.close(ours)
     assert process.wait(60) == 0
     lines = [re.sub(r"^[\d:.]+  ", "", line) for line in said.decode().splitlines()]
-    lines.remove("worker started")  # wherever it stands: a slot may be quicker to claim than the worker to say so
+    lines.remove("worker started")  # in any position: a slot may claim before the worker logs its start
     assert lines == [
         "good: queued → in_progress",
         "good: in_progress → succeeded",
@@ -137,7 +137,7 @@ def test_read_commands_change_nothing(farro: Program) -> None:
 
 
 def test_error_caused_by_ctrl_c_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    """A descriptor that was closed when the signal came, and is closed again on the way out."""
+    """A descriptor is closed before the signal, and closed again by the cleanup."""
 
     @click.command()
     def interrupted() -> None:

@@ -1,4 +1,4 @@
-"""Queues that are paused, and go on: by the commands, beside real workers."""
+"""Pause and resume queues with the commands, beside real workers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_pause_with_an_unknown_role_pauses_nothing(farro: Program) -> None:
 
 
 def test_pause_is_a_file_that_may_be_made_by_hand(farro: Program) -> None:
-    (farro.path / "agents/Runner/.paused").write_text("")  # by hand, without a word
+    (farro.path / "agents/Runner/.paused").write_text("")  # by hand, without a reason
     farro.enqueue(steps(["true"]), "--id", "a")
     farro.run("worker", "--drain", code=0)
     assert farro.status("a") == "queued"

@@ -1,4 +1,4 @@
-"""`farro plan`: checked and drawn as a person does it, from files, from standard input, and from jobs."""
+"""`farro plan`: check and draw plans from files, from standard input, and from jobs."""
 
 from __future__ import annotations
 

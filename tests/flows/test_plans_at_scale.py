@@ -1,4 +1,4 @@
-"""What a plan may ask of a worker without hurting it: gigabytes in its pipes, a reader that stops early, a kill."""
+"""Heavy plans do not harm a worker: gigabytes in pipes, a reader that stops early, a kill."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from support import eventually, torture
 
 MIB = 1 << 20
 THROUGH = (1024 if torture() else 256) * MIB  # bytes of the pipe; a GiB in the long form
-ROOM = 48 * MIB  # that much a worker may grow: far less than what goes through
+ROOM = 48 * MIB  # how much the worker may grow: far less than the piped bytes
 
 
 def piped(*scripts: tuple[str, ...], **plan: Any) -> dict[str, Any]:
-    """Steps of which each reads what the one before it said."""
+    """Build steps that each read the output of the step before."""
     made = steps(*scripts, **plan)
     for before, one in zip(made["steps"], made["steps"][1:], strict=False):
         one["input_from_step"] = before["step_number"]
@@ -28,13 +28,13 @@ def piped(*scripts: tuple[str, ...], **plan: Any) -> dict[str, Any]:
 
 
 def peak(pid: int) -> int:
-    """The most memory that this process ever had, in bytes."""
+    """Return the peak memory of this process in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def warm(farro: Program, *options: str) -> Daemon:
-    """A worker that has done a small job of the same form already: what it imports is not what it grows by."""
+    """Start a worker and run a small job of the same form, so that its imports do not count as growth."""
     worker = farro.start("worker", "--workers", "1", *options)
     farro.enqueue(piped(("echo", "x"), ("cat",), ("cksum",)), "--id", "warm")
     eventually(lambda: farro.status("warm") == "succeeded", "the small job does not end")
@@ -59,7 +59,7 @@ def test_a_gibibyte_goes_through_a_pipe_of_three_steps_and_the_workers_memory_st
 
 
 def test_reader_that_stops_early_does_not_fail_its_producer(farro: Program) -> None:
-    """`yes | head` with a `yes` that ends: its output is a file, and nobody is told that its reader has left."""
+    """`yes | head` with a `yes` that ends: its output is a file, so it gets no signal when the reader ends."""
     farro.enqueue(piped(("sh", "-c", "yes | head -c 20000000"), ("head", "-n", "1")), "--id", "early")
     farro.worked()
     assert farro.status("early") == "succeeded"
@@ -73,7 +73,7 @@ STUBBORN = 'trap "" TERM; setsid sh -c \'trap "" TERM; sleep 100000\' & touch st
 def test_two_seconds_after_a_kill_no_process_of_that_job_lives(
     farro: Program, figure: Callable[..., None], runner: str
 ) -> None:
-    """Two steps at once, deaf to SIGTERM, each with a process that got away."""
+    """Run two parallel steps that ignore SIGTERM, each with an escaped process."""
     worker = warm(farro, "--runner", runner)
     farro.enqueue(steps(("sh", "-c", STUBBORN, "1"), ("sh", "-c", STUBBORN, "2"), parallel=2), "--id", "long")
     for number in (1, 2):
@@ -85,7 +85,7 @@ def test_two_seconds_after_a_kill_no_process_of_that_job_lives(
         time.sleep(0.02)
     took_s = time.monotonic() - killed_s
     figure(f"no process of a killed job lives, runner {runner}, after", round(took_s, 3), "s")
-    # The one wall-time assertion of the suites: the promise itself is a time.
+    # The promise is a time, so this one wall-clock assertion is needed.
     assert took_s < 2.0, f"processes of the job lived {took_s:.1f} s after its kill"
     assert farro.status("long") == "killed"
     assert worker.process.poll() is None

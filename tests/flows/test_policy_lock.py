@@ -1,4 +1,4 @@
-"""`farro policy lock` and `farro doctor --conformance`: what jobs run under is pinned, each difference is named."""
+"""`farro policy lock` and `farro doctor --conformance`: pin the rules of jobs, name each difference."""
 
 from __future__ import annotations
 

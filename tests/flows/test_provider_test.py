@@ -1,4 +1,4 @@
-"""`farro provider-test`: a role's provider is asked, for real, and what comes of it is told."""
+"""`farro provider-test`: call the provider of a role for real, and report its answer or failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`farro prune`: what may go goes, for good; what is not final, new or waited for stays."""
+"""`farro prune` removes the chosen final jobs, and keeps jobs that are not final, new, or needed by others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flows.program import Program, listing, steps
 
 @pytest.fixture
 def worked(farro: Program) -> Program:
-    """Jobs that ended 5, 4, 3, 2 and 1 days ago, the last two failed, and one that is queued."""
+    """Make jobs that ended 5, 4, 3, 2 and 1 days ago, the last two failed, and one queued job."""
     for days in range(5, 0, -1):
         farro.enqueue(steps(["false" if days < 3 else "true"]), "--id", f"days-{days}")
     farro.worked()
@@ -108,7 +108,7 @@ def test_debris_of_an_earlier_prune_is_removed_by_the_next(worked: Program) -> N
 
 
 class Counted(SystemClock):
-    """A clock on which waiting is instant, and counted."""
+    """A clock that records each sleep instead of sleeping."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def test_prune_slows_down_while_jobs_are_queued(worked: Program) -> None:
 
 
 class OthersFiles(Open):
-    """A step of days-5 ran as another user, and left files that its owner may not remove."""
+    """Make files of days-5 that its owner may not remove, as a step of another user would."""
 
     def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
         path = next((arg for arg in args if isinstance(arg, str)), "")

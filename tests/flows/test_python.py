@@ -131,7 +131,7 @@ def unmarked():
 
 @pytest.fixture
 def shop(farro: Program, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A module of tasks that lies in the root, imported here too."""
+    """Write a module of tasks into the root, and import it here too."""
     (farro.path / "shop.py").write_text(SHOP, encoding="utf-8")
     monkeypatch.setenv("FARRO_ROOT", str(farro.path))
     monkeypatch.syspath_prepend(str(farro.path))
@@ -506,7 +506,7 @@ def test_mistake_raises_with_advice_and_nothing_is_queued(
     with pytest.raises(api.InputError) as caught:
         queue.enqueue(plan, **options)
     assert str(caught.value).startswith(why)
-    if not options.keys() & {"id", "timeout", "cwd"}:  # which only one job can have
+    if not options.keys() & {"id", "timeout", "cwd"}:  # options for a single job only
         with pytest.raises(api.InputError):
             queue.enqueue_many([["true"], plan], **options)
     assert sum(queue.counts().values()) == 0
@@ -514,7 +514,7 @@ def test_mistake_raises_with_advice_and_nothing_is_queued(
 
 @pytest.mark.usefixtures("worker")
 def test_as_completed_yields_jobs_as_they_end_and_dependents_follow(queue: Queue, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"  # until it opens nothing ends: a job after one that has failed is refused
+    gate = tmp_path / "gate"  # no job ends until it opens: a job after a failed one would be refused
     fails = ["sh", "-c", 'until [ -e "$1" ]; do sleep 0.02; done; exit 1', "sh", str(gate)]
     first, second = queue.enqueue_many([["true"], fails])
     third = queue.enqueue(["echo", "third"], after=first, after_any=[second.id])
@@ -552,7 +552,7 @@ def test_retry_of_a_failed_job_skips_the_steps_that_succeeded(queue: Queue, tmp_
 @pytest.mark.usefixtures("worker")
 def test_a_running_task_is_killed(shop: Any, queue: Queue, tmp_path: Path) -> None:
     job = shop.forever.delay(str(tmp_path / "started"))
-    eventually((tmp_path / "started").exists, "it never began")
+    eventually((tmp_path / "started").exists, "the task never started")
     assert job.kill(note="enough").status == "killed"
     assert failure(job).status == "killed"
     assert job.kill().status == "killed"

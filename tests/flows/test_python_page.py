@@ -1,4 +1,4 @@
-"""docs/python.md is run: its modules are written, its prompts are typed in one session beside a real worker."""
+"""Run docs/python.md: write its modules, and type its examples in one session beside a real worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The everyday commands where the jobs lie in a Redis server: the same session, the same answers."""
+"""The everyday commands with jobs in a Redis server: the same session gets the same answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SCRUBBED = {
 
 @pytest.fixture
 def on_redis(farro: Program, redis_server: RedisServer) -> Program:
-    """A root whose jobs lie in a server, under a name of their own."""
+    """Make a root whose jobs are in a server, under their own namespace."""
     configure(farro, store=redis_server.url, redis={"name": f"t-{uuid.uuid4().hex[:12]}"})
     return farro
 
@@ -57,7 +57,7 @@ def ids(farro: Program, *args: str) -> list[str]:
 
 
 def scrubbed(value: Any) -> Any:
-    """Without what no two sessions share: times, names of agents, hashes."""
+    """Remove times, agent names and hashes, which differ between sessions."""
     if isinstance(value, dict):
         return {
             name: scrubbed(member)
@@ -70,7 +70,7 @@ def scrubbed(value: Any) -> Any:
 
 
 def session(farro: Program) -> dict[str, Any]:
-    """A morning's work, and what the commands answer."""
+    """Run a typical session, and return the answers of the commands."""
     told: dict[str, Any] = {}
     farro.call("enqueue", "--id", "good", "--priority", "P1", "--", "seq", "3", code=0)
     farro.enqueue(steps(("echo", "one"), ("false",), ("echo", "three")), "--id", "bad")
@@ -113,7 +113,7 @@ def test_session_on_redis_gets_the_same_answers(
 
 
 def _ordered(value: Any) -> Any:
-    """Where a list of jobs comes in the order of the folders, or of the index: no promise."""
+    """Sort lists of jobs whose order is not guaranteed."""
     if isinstance(value, dict) and isinstance(value.get("jobs"), list):
         return {**value, "jobs": sorted(value["jobs"], key=lambda job: str(job["job_id"]))}
     return value
@@ -137,7 +137,7 @@ def test_a_command_runs_here_with_its_output_and_exit_code(on_redis: Program) ->
 def test_run_waits_for_its_server_as_a_worker_does(
     farro: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other commands give up sooner; but this one has something to tell that is known to nobody else."""
+    """Other commands give up sooner, but only this process knows the result of the run."""
     server = RedisServer(folder=tmp_path / "own-server", durable=True).start()
     configure(farro, store=server.url)
     monkeypatch.setattr(servers, "BRIEF_S", 0.1)
@@ -148,7 +148,7 @@ def test_run_waits_for_its_server_as_a_worker_does(
         server.kill()
         (farro.path / "go").touch()
         eventually((farro.path / "over").exists)
-        time.sleep(1.0)  # longer than a command would ask
+        time.sleep(1.0)  # longer than other commands wait
         server.start()
 
     meanwhile = threading.Thread(target=away)
@@ -216,7 +216,7 @@ def test_killed_worker_loses_no_job(on_redis: Program) -> None:
     )
     daemon = on_redis.start("worker").started()
     eventually((on_redis.path / "started").exists, "the step never started")
-    assert on_redis.call("logs", "j", code=0).err == "", "it runs on this machine"
+    assert on_redis.call("logs", "j", code=0).err == "", "the job runs on this machine"
     daemon.kill()
 
     def recovered() -> bool:
@@ -228,7 +228,7 @@ def test_killed_worker_loses_no_job(on_redis: Program) -> None:
     on_redis.call("worker", "--drain", code=0)
     assert on_redis.job("j")["attempt"] == 2
     assert on_redis.call("logs", "j", code=0).out == "again\n"
-    assert list((on_redis.path / "jobs/.work").iterdir()) == [], "what the dead worker left is swept"
+    assert list((on_redis.path / "jobs/.work").iterdir()) == [], "files of the dead worker are left"
 
 
 def test_kill_reaches_a_running_job_on_redis(on_redis: Program) -> None:
@@ -349,7 +349,7 @@ def test_overview_includes_jobs_that_end_while_it_is_open(on_redis: Program) -> 
         before = viewer.overview(SystemClock().now())
         assert before.counts["Runner"] == {Status.QUEUED: 2}
         on_redis.call("worker", "--drain", code=0)
-        eventually(lambda: len(viewer.overview(SystemClock().now()).ended) == 2, "the feed does not tell of the ends")
+        eventually(lambda: len(viewer.overview(SystemClock().now()).ended) == 2, "the feed reports no ended jobs")
         assert viewer.overview(SystemClock().now()).counts["Runner"] == {Status.SUCCEEDED: 2}
         assert (
             Viewer(queue.store, queue.root, SystemClock()).overview(SystemClock().now()).ended
@@ -364,7 +364,7 @@ def test_unreachable_server_is_reported_in_plain_words(farro: Program) -> None:
         assert "redis://127.0.0.1:1/0" in done.err, command
         assert len(done.err.splitlines()) <= 3, done.err
     told = farro.run("doctor", "--json", code=1).json["checks"]
-    assert [check["id"] for check in told if check["verdict"] != "ok"] == ["redis"], "one trouble is told once"
+    assert [check["id"] for check in told if check["verdict"] != "ok"] == ["redis"], "one trouble is reported once"
     farro.run("worker", "--drain", "--store", "files", code=0)
 
 

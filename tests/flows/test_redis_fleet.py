@@ -1,4 +1,4 @@
-"""Two machines and one server: roots of their own, one queue, one manager that acts."""
+"""Two machines and one server: two roots, one queue, one active manager."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ANSWERS = [
 
 @pytest.fixture
 def machines(farro: Program, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Two roots that share a queue, as two machines do."""
+    """Make two roots that share a queue, as two machines do."""
     path = farro.path / "agents-config.json"
     settings = {
         "store": redis_server.url,
@@ -74,7 +74,7 @@ def test_a_task_is_routed_from_machine_to_machine(machines: tuple[Program, Progr
     eventually(lambda: "no manager" not in one.call("status", code=0).out, "the manager is not seen from elsewhere")
     one.call("worker", "--role", "SeniorEngineer", "--drain", code=0)
     eventually(lambda: one.job("job")["role"] == "CodeReviewer", "the manager does not hand it on")
-    # The task is the one of the first claim, also where the file says something else by now.
+    # The job keeps the task as of its first claim, though the file has changed since.
     (other.path / "tasks" / "greet.json").write_text(json.dumps({**TASK, "workflow": TASK["workflow"][:1]}))
     other.call("worker", "--role", "CodeReviewer", "--drain", code=0)
     eventually(lambda: one.status("job") == "succeeded", "the manager does not finish it")
@@ -83,7 +83,7 @@ def test_a_task_is_routed_from_machine_to_machine(machines: tuple[Program, Progr
     assert [hop["role"] for hop in hops] == ["SeniorEngineer", "Manager", "CodeReviewer", "Manager"]
     for root in (one, other):
         told = root.call("history", "job", "--json", code=0).json
-        assert sum(line.get("event") == "claimed" for line in told["audit"]) == 4, "the trail of every machine"
+        assert sum(line.get("event") == "claimed" for line in told["audit"]) == 4, "the audit lines of every machine"
         assert "It says please now." in root.call("logs", "job", "--attempt", "1", code=0).out
         assert root.call("replay", "job", code=0).out
 
@@ -115,7 +115,7 @@ def test_logs_of_a_remote_job_name_its_machine(machines: tuple[Program, Program]
     assert worker.end().code == 0
 
 
-# --- the seat itself ---
+# --- leadership ---
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_one_manager_acts_across_machines(store: Store) -> None:
     assert two.holder() == "one"
     assert not two.stands()
     two.drop()
-    assert not two.take(), "who has no seat leaves none"
+    assert not two.take(), "a manager without leadership cannot give it up"
     one.drop()
     assert two.take()
     silent_s = two.silent_s()
@@ -146,7 +146,7 @@ def test_one_manager_acts_across_machines(store: Store) -> None:
 
 
 def test_leader_that_slept_past_its_lease_is_no_leader(store: Store) -> None:
-    """Whether anybody else has taken it or not: it stops before it is asked."""
+    """It stops acting, whether or not another manager has taken over."""
     assert isinstance(store, Fleet)
     clock = ManualClock()
     seat = FleetLeadership(fleet=store, clock=clock, me="one", lease_s=AWAY_S)
@@ -165,6 +165,6 @@ def test_expired_leadership_can_be_taken(store: Store) -> None:
     assert isinstance(store, Fleet)
     assert store.take_leadership("manager", "one", lease_s=0.05)
     eventually(lambda: store.take_leadership("manager", "two", lease_s=30), "the seat is never free")
-    assert not store.take_leadership("manager", "one", lease_s=30), "the first cannot have it back"
+    assert not store.take_leadership("manager", "one", lease_s=30), "the first cannot take it back"
     store.release_leadership("manager", "one")
-    assert not store.take_leadership("manager", "one", lease_s=30), "nor leave it for the second"
+    assert not store.take_leadership("manager", "one", lease_s=30), "nor release it for the second"

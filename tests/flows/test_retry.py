@@ -1,4 +1,4 @@
-"""`farro retry` as a person uses it, and attempts that go on where a killed worker was."""
+"""`farro retry` on the command line, and attempts that resume after a killed worker."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_job_of_a_killed_worker_resumes_after_the_steps_that_succeeded(farro: Pr
 
 @pytest.fixture
 def chain(farro: Program) -> Program:
-    """u fails until `ok` exists; d runs after it, e after d; f ran anyhow, and is none of them."""
+    """Queue u, which fails until `ok` exists, d after u, e after d, and the independent f."""
     farro.call("enqueue", "--id", "u", "--", "sh", "-c", "echo u >> log; test -e ok", code=0)
     farro.call("enqueue", "--id", "d", "--after", "u", "--priority", "P1", "--", "sh", "-c", "echo d >> log", code=0)
     farro.call("enqueue", "--id", "e", "--after", "d", "--after-any", "u", "--", "sh", "-c", "echo e >> log", code=0)
@@ -202,7 +202,7 @@ def test_retry_with_dependents_includes_jobs_killed_for_the_failure(chain: Progr
     assert chain.job(new["d"])["waits_for"] == [new["u"]]
     assert chain.job(new["e"])["waits_for"] == [new["d"], new["u"]]
     prompt = json.loads((chain.folder(new["d"]) / "prompt.json").read_text())
-    assert prompt["metadata"] == {"after": [new["u"]], "priority": "P1"}, "the rest is as it was"
+    assert prompt["metadata"] == {"after": [new["u"]], "priority": "P1"}, "the rest is unchanged"
     chain.worked()
     assert ran(chain) == ["u", "d", "e"]
     assert [chain.status(new[job]) for job in "ude"] == ["succeeded"] * 3
@@ -229,7 +229,7 @@ def test_refused_retry_does_not_stop_the_others(chain: Program) -> None:
     assert [job["job_id"] for job in told.json["refused"]] == ["d"]
     before = len(chain.call("ls", "--json", code=0).json["jobs"])
     assert "no job nobody" in chain.call("retry", "u", "nobody", code=2).err
-    assert len(chain.call("ls", "--json", code=0).json["jobs"]) == before, "a slip of the pen changes nothing"
+    assert len(chain.call("ls", "--json", code=0).json["jobs"]) == before, "a misspelt id changes nothing"
 
 
 def test_requeue_and_retry_of_a_dead_workers_job_name_the_watchdog(farro: Program) -> None:
@@ -247,7 +247,7 @@ def test_requeue_and_retry_of_a_dead_workers_job_name_the_watchdog(farro: Progra
 
 
 def test_dependents_created_at_one_moment_are_retried_in_dependency_order(farro: Program) -> None:
-    """A batch is made in one millisecond, and names tell nothing: what is later in the alphabet came first here."""
+    """A batch is created in one millisecond, and ids give no order: here the first job has the last id."""
     farro.call("enqueue", "--id", "u", "--", "false", code=0)
     for job, after in (("z", ("u",)), ("y", ("u", "z")), ("a", ("z", "y"))):
         named = [word for name in after for word in ("--after", name)]

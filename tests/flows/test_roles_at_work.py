@@ -1,4 +1,4 @@
-"""Roles worked by the installed program: workers as processes, providers as real servers and real commands."""
+"""Roles run by the installed program: workers as processes, providers as real servers and real commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = "sk-canary-0123456789"
 
 @pytest.fixture
 def openai(farro: Program) -> Iterator[Callable[..., FakeProvider]]:
-    """A server that answers as OpenAI does, and a root that asks it."""
+    """Start a server that answers as OpenAI does, and make a root that uses it."""
     servers: list[FakeProvider] = []
 
     def serve(*replies: fake.Reply) -> FakeProvider:
@@ -69,7 +69,7 @@ def test_a_prompt_goes_from_role_to_role_over_http(farro: Program, openai: Calla
     assert len(server.asked) == 2
     first, second = (json.dumps(asked.body) for asked in server.asked)
     assert "Make the greeting polite." in first
-    assert "It says please now." in second  # the reviewer is told what the engineer found
+    assert "It says please now." in second  # the reviewer receives the answer of the engineer
     assert "approved" in (farro.folder("polite") / "result.md").read_text()
 
 
@@ -77,11 +77,11 @@ def test_logs_show_the_answer_after_the_manager_routed_the_job(
     farro: Program, openai: Callable[..., FakeProvider]
 ) -> None:
     openai(fake.says(CHANGE))
-    farro.run("manager", "--once", code=0)  # who was never there is away
+    farro.run("manager", "--once", code=0)  # a manager that never ran counts as away
     enqueue(farro, "polite", routing={"mode": "manager"})
     farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
     farro.run("manager", "--once", code=0)
-    assert farro.run("show", "polite", "--json", code=0).json["attempt"] == 2  # the manager's, which says nothing
+    assert farro.run("show", "polite", "--json", code=0).json["attempt"] == 2  # of the manager, without output
     assert json.loads(farro.run("logs", "polite", "--stdout", code=0).out)["summary"] == "It says please now."
     assert farro.run("logs", "polite", "--json", code=0).json["attempt"] == 1
     assert farro.run("logs", "polite", "--attempt", "2", code=0).out == ""

@@ -1,4 +1,4 @@
-"""Wrong roots and wrong configs: what is said, the exit code, and that nothing is lost or made."""
+"""Wrong roots and wrong configs: the message, the exit code, and that nothing is lost or created."""
 
 from __future__ import annotations
 

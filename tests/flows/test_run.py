@@ -1,4 +1,4 @@
-"""`farro run`: a command as a job, here and now, with its output and its exit code."""
+"""`farro run`: run a command as a job in the foreground, with its output and its exit code."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_a_command_runs_without_any_preparation(empty: Program) -> None:
     own = empty.path / ".state" / "farro"
     assert done.out == "hello\n"
     assert done.err == f"farro: jobs are kept in {own} (no root here; `farro init` makes one)\n"
-    assert os.listdir(empty.path) == [".state"], "nothing else was made where the person stood"
+    assert os.listdir(empty.path) == [".state"], "nothing else was created in the working folder"
     again = empty.run("run", "--", "echo", "hello", code=0)
-    assert (again.out, again.err) == ("hello\n", ""), "said once"
+    assert (again.out, again.err) == ("hello\n", ""), "the note is printed once"
     jobs = empty.run("ls", "--json", code=0).json["jobs"]
     assert [job["status"] for job in jobs] == ["succeeded", "succeeded"], "ls finds them too"
 
@@ -134,7 +134,7 @@ def test_command_runs_with_the_callers_environment_and_folder(
 
 
 def test_run_uses_its_own_process_despite_idle_workers(farro: Program) -> None:
-    """Ten runs beside an idle worker: each is done by its own process, with its own environment."""
+    """Ten runs beside an idle worker: each runs in its own process, with its own environment."""
     worker = farro.start("worker").started()
     for number in range(10):
         done = farro.run("run", "--", "sh", "-c", "echo $WHO", env={"WHO": str(number)}, code=0)
@@ -169,7 +169,7 @@ done
 
 
 def in_turn(**plan: object) -> dict[str, object]:
-    """Two steps, each of which goes on when the other has said as much; the first fails before the second ends."""
+    """Build two steps that print in turn; the first fails before the second ends."""
     a = IN_TURN % {"own": "a", "other": "b", "end": "touch a-over; exit 7"}
     b = IN_TURN % {"own": "b", "other": "a", "end": "while [ ! -e a-over ]; do sleep 0.01; done; sleep 0.2; echo last"}
     return steps(("sh", "-c", a), ("sh", "-c", b), **plan)
@@ -224,7 +224,7 @@ def test_a_signal_asks_the_command_to_end_and_kills_the_job(
     assert done.err.endswith(f"farro: {word}; the job is killed\n")
     assert only_job(farro)["status"] == "killed"
     assert farro.call("worker", "--drain", code=0)
-    assert only_job(farro)["status"] == "killed", "nobody starts it again"
+    assert only_job(farro)["status"] == "killed", "no worker starts it again"
     assert marked(farro.path) == []
 
 
@@ -239,7 +239,7 @@ def test_closed_pipe_ends_the_command(farro: Program) -> None:
 
 
 def test_command_that_ended_before_its_reader_left_succeeds(farro: Program) -> None:
-    """It says more than a pipe holds; whoever should read it waits until it is over, and leaves."""
+    """It prints more than a pipe holds; the reader waits for its end, and then closes the pipe."""
     reader = "while [ ! -s pid ] || kill -0 $(cat pid) 2>&-; do sleep 0.01; done"
     command = f"{FARRO} run --id one -- sh -c 'echo $$ > pid; seq 100000' | ({reader}); echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
@@ -276,7 +276,7 @@ def test_stdin_of_run_is_the_commands_input(farro: Program) -> None:
     assert farro.run("run", "--no-input", "--", "wc", "-l", stdin="a\nb\n", code=0).out.strip() == "0"
     job_id = farro.run("run", "--detach", "--", "cat", stdin=b"a\0\xff", code=0).out.strip()
     farro.worked()
-    assert (farro.folder(job_id) / "attempts/0001/steps/1/stdout").read_bytes() == b"a\0\xff", "it came with the job"
+    assert (farro.folder(job_id) / "attempts/0001/steps/1/stdout").read_bytes() == b"a\0\xff", "the job keeps its input"
     again = farro.call("retry", job_id, code=0).out.strip()
     farro.worked()
     assert (farro.folder(again) / "attempts/0001/steps/1/stdout").read_bytes() == b"a\0\xff"
@@ -315,7 +315,7 @@ def test_job_of_a_killed_run_is_recovered_for_any_worker(farro: Program) -> None
     run.kill()
     farro.call("watchdog", "--once", code=0)
     farro.call("manager", "--once", code=0)
-    assert marked(farro.path) == [], "what it left behind was ended first"
+    assert marked(farro.path) == [], "its processes were ended first"
     farro.worked()
     assert only_job(farro)["status"] == "succeeded"
 

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, with the installed program: crashes, kills, stops, bounds, and what is left."""
+"""Jobs in their own processes, with the installed program: crashes, kills, stops, limits, and leftovers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def records(farro: Program) -> list[Any]:
 
 
 def written(farro: Program) -> list[str]:
-    """What is written in the places, held or not."""
+    """Return the records of the runner slots, held or not."""
     folder = farro.path / runner_slots.FOLDER
     return [path.read_text() for path in folder.iterdir() if path.read_text()] if folder.exists() else []
 
@@ -146,7 +146,7 @@ def test_runner_of_a_killed_worker_ends_its_steps_and_itself(runners: Program) -
     worker.kill()
     eventually(lambda: marked(runners.path) == [], "runner or step outlive the worker")
     assert len(written(runners)) == 1
-    # A process that ends gives up its memory, by which it is known here, a moment before its locks.
+    # An ending process loses its memory, by which it is found here, a moment before its locks.
     eventually(lambda: records(runners) == [], "its place is held")
     runners.run("watchdog", "--once", code=0)
     assert written(runners) == []
@@ -164,7 +164,7 @@ def test_runner_that_outlives_its_worker_is_ended_before_the_job_is_requeued(
     os.kill(runner["pid"], signal.SIGSTOP)  # it cannot notice that its worker dies
     worker.kill()
     assert runner["pid"] in marked(runners.path)
-    assert len(records(runners)) == 1  # and holds its place
+    assert len(records(runners)) == 1  # it still holds its slot
     runners.run("watchdog", "--once", code=0)
     assert marked(runners.path) == []
     assert runners.status("long") == "stale"
@@ -172,14 +172,14 @@ def test_runner_that_outlives_its_worker_is_ended_before_the_job_is_requeued(
 
 
 def test_runner_that_wakes_after_its_job_was_reassigned_writes_nothing(runners: Program) -> None:
-    """R6: it has the path of an attempt of an agent that is gone, and names of agents are never used again."""
+    """R6: its path contains the name of a dead agent, and agent names are never reused."""
     script = "touch started; while [ ! -e go ]; do sleep 0.02; done; touch ended"
     runners.enqueue(shell(script), "--id", "long")
     worker = runners.start("worker")
     started(runners)
     folder = runners.folder("long")
     (runner,) = records(runners)
-    # As if recovery had not found its processes: the job is moved, and they live; its worker sleeps through all of it.
+    # Simulate a recovery that missed its processes: the job is moved while they live and their worker is stopped.
     worker.send(signal.SIGSTOP)
     os.kill(runner["pid"], signal.SIGSTOP)
     taken = runners.path / "taken"
@@ -220,7 +220,7 @@ def test_every_job_ends_once_though_runners_are_killed_at_random(farro: Program,
     killed = 0
     until = time.monotonic() + 60
     while killed < 30 and worker.process.poll() is None and time.monotonic() < until:
-        time.sleep(dice.uniform(0.0, 0.08))  # the moment is what is drawn
+        time.sleep(dice.uniform(0.0, 0.08))  # a random moment
         for record in records(farro):
             if dice.random() < 0.5:
                 try:

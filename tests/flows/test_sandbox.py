@@ -1,4 +1,4 @@
-"""Plans with allowed_paths from the command line: they run confined, whichever runner, and violations are told."""
+"""Plans with allowed_paths from the command line: they run confined with every runner, and violations are reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shell(script: str, **more: Any) -> dict[str, Any]:
 
 
 def work(farro: Program, runner: str, *steps: dict[str, Any], **plan: Any) -> dict[str, Any]:
-    """Enqueue it, work it, and show it."""
+    """Enqueue the plan, run it, and return the job."""
     text = json.dumps({"id": "boxed", "allowed_paths": ["out/", "report.md"], "steps": list(steps), **plan})
     (job,) = farro.call("enqueue", "-", stdin=text, code=0).out.split()
     farro.call("worker", "--drain", "--runner", runner, code=0)
@@ -66,7 +66,7 @@ def test_a_violation_fails_the_job_and_is_audited_without_its_path(farro: Progra
     assert shown["error"]["category"] == "path_violation"
     assert "secret-name" in shown["error"]["message"]
     assert not (farro.path / "secret-name").exists()
-    assert not (farro.path / "report.md").exists()  # it was made for the job, and nobody wrote to it
+    assert not (farro.path / "report.md").exists()  # it was created for the job, and no step wrote to it
     audit = (farro.path / "logs/audit.log").read_text()
     assert '"error":"path_violation"' in audit.replace(" ", "")
     assert "secret-name" not in audit
@@ -146,7 +146,7 @@ def test_the_command_tells_level_probes_and_gaps(farro: Program) -> None:
 def test_a_confined_step_gets_no_key_of_the_config(
     farro: Program, runner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a network it could have anything run unconfined: agq and the HTTP front take commands for a key."""
+    """With a key and a network it could run commands unconfined through agq or the HTTP API."""
     for name in ("AGQ_KEY", "OTHER_KEY", "WEB_TOKEN", "ASKED"):
         monkeypatch.setenv(name, f"canary-{name}")
     monkeypatch.setenv("PLAIN", "plain")

@@ -1,4 +1,4 @@
-"""Schedules as a person uses them: write a file, check it, list it, run it, let it run by itself."""
+"""Schedules on the command line: write a file, check it, list it, run it now, and run it when it is due."""
 
 from __future__ import annotations
 

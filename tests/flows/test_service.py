@@ -1,4 +1,4 @@
-"""`farro service`: units that systemd reads as they are meant, also for paths with blanks, percents and dollars."""
+"""`farro service`: systemd units that are quoted correctly, also for paths with blanks, percents and dollars."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ODD = 'odd 100% $HOME \\t "quoted" it\'s %i'
 
 
 def unquoted(text: str) -> list[str]:
-    """A command line as systemd splits it: quotes and backslashes, then specifiers, then variables."""
+    """Split a command line as systemd does: quotes and backslashes, then specifiers, then variables."""
     words = re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', text)
     plain = [re.sub(r"\\(.)", r"\1", quoted or bare) for quoted, bare in words]
     return [
@@ -62,7 +62,7 @@ def test_roots_with_the_same_name_have_different_units() -> None:
 
 @pytest.fixture
 def systemd(farro: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stand-in for the user manager, which no test machine runs: it notes what it is asked."""
+    """Install a fake systemctl that records its calls; test machines run no user manager."""
     home = tmp_path_factory.mktemp("home")
     tool = home / "bin" / "systemctl"
     tool.parent.mkdir()
@@ -143,7 +143,7 @@ def test_unknown_role_is_refused(farro: Program, systemd: Path) -> None:
 
 
 def test_systemd_itself_finds_nothing_wrong(tmp_path: Path) -> None:
-    """Where it is installed; what the units say is judged above in any case."""
+    """Needs systemd-analyze; the tests above check the units without it."""
     tool = shutil.which("systemd-analyze")
     if tool is None:
         return

@@ -1,4 +1,4 @@
-"""One verb for several jobs: each is done by itself, and nothing is done where one of them is not known."""
+"""Commands on several jobs: each job is handled separately, and an unknown id stops the command before any change."""
 
 from __future__ import annotations
 

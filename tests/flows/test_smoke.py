@@ -51,7 +51,7 @@ def test_one_job_completes_and_nothing_stays_behind(empty: Program) -> None:
 
 
 def test_failed_smoke_test_keeps_the_logs(empty: Program) -> None:
-    """A program whose worker ends at once, and which therefore waits in vain."""
+    """Use a program whose worker ends at once, so that the smoke test waits in vain."""
     broken = empty.path / "farro"
     broken.write_text(
         '#!/bin/sh\ncase "$1" in\n  worker) echo "no worker today"; exit 1;;\n  wait) exit 1;;\nesac\n'
@@ -74,7 +74,7 @@ def test_failed_smoke_test_keeps_the_logs(empty: Program) -> None:
 
 
 def test_the_script_for_windows_parses() -> None:
-    """By PowerShell where there is one; else what can be told without: brackets and quotes are closed."""
+    """Parse it with PowerShell if installed; otherwise check that brackets and quotes are closed."""
     pwsh = shutil.which("pwsh")
     if pwsh is not None:
         check = (

@@ -1,4 +1,4 @@
-"""Commands start light: what a library would cost at every call is paid only by the commands that use it."""
+"""Commands start fast: only the commands that use a slow library import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`farro stats`: depth and speed of each role, for people and for programs, at a bounded cost."""
+"""`farro stats`: queue depth and speed of each role, as text and JSON, with a limited number of reads."""
 
 from __future__ import annotations
 

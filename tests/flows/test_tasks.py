@@ -1,4 +1,4 @@
-"""`farro task add` as a person meets it: inside a step, outside of one, and with every mistake answered."""
+"""`farro task add`: inside a step, outside of one, and with every mistake."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_help_lists_task_add(empty: Program) -> None:
 
 
 def test_task_add_imports_almost_nothing(empty: Program) -> None:
-    """It is to start as quickly as the interpreter does; a plan may add a thousand."""
+    """It must start almost as fast as the interpreter: a plan may add a thousand tasks."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", SCRIPT, "task", "add", "--needs", "a", "--", "true"],
         env={**empty.env, **inside(empty.path / "tasks"), "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -1,4 +1,4 @@
-"""`farro tools`, and what becomes of plans whose tools are not there."""
+"""`farro tools`, and plans whose tools are missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROGRAMS = {
 
 @pytest.fixture
 def equipped(farro: Program) -> Program:
-    """A root with every kind of tool, good and bad."""
+    """Make a root with every kind of tool, good and bad."""
     folder = farro.path / "bin"
     folder.mkdir()
     for name, script in PROGRAMS.items():
@@ -186,7 +186,7 @@ def test_descriptions_of_built_in_tools_are_not_cut(farro: Program) -> None:
 
 @pytest.mark.parametrize("runner", ["inline", "process"])
 def test_a_function_of_a_module_in_the_root_is_found(farro: Program, runner: str) -> None:
-    (farro.path / "texts.py").write_text(MODULE.partition("\n\n")[2])  # without its noise
+    (farro.path / "texts.py").write_text(MODULE.partition("\n\n")[2])  # without its print statements
     (farro.path / "agents-config.json").write_text('{"tools": {"shout": {"python": "texts:shout"}}}')
     step = {"tool": "shout", "command": "x", "input_from_step": "a"}
     said = {"id": "a", "command": "echo", "args": ["hi"]}

@@ -1,4 +1,4 @@
-"""requeue, kill and force-complete on a job of every status: the answer, the exit code, and where it lies then."""
+"""requeue, kill and force-complete on a job of every status: the answer, the exit code, and the new place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OK, REFUSED = 0, 3
 
 @pytest.fixture(scope="module")
 def every_status(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A root with a job of every status, named after it. `orphaned` is in_progress, and its worker is dead."""
+    """Make a root with a job of every status, named after it. `orphaned` is in_progress with a dead worker."""
     path = tmp_path_factory.mktemp("every")
     farro = Program(path)
     farro.call("init", code=0)
@@ -47,7 +47,7 @@ def farro(every_status: Path, empty: Program) -> Program:
 
 
 CASES = [
-    # verb, status, exit code, what it is then
+    # verb, status, exit code, status afterwards
     ("requeue", "queued", REFUSED, "queued"),
     ("requeue", "orphaned", REFUSED, "in_progress"),
     ("requeue", "stale", OK, "queued"),

@@ -1,4 +1,4 @@
-"""Waiting for jobs and watching them: told as they end, exit codes for scripts, a terminal that is given back."""
+"""`farro wait` and `farro watch`: progress, exit codes for scripts, and a terminal that is restored."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_wait_notices_a_job_that_was_removed(farro: Program) -> None:
     folder = farro.folder("good")
     folder.rename(farro.path / "elsewhere")
     done = waiting.ended()
-    assert done.code in (1, 2)  # 2: it was gone before it was looked for
+    assert done.code in (1, 2)  # 2: it was removed before the first read
 
 
 def test_watch_a_job_until_it_ends(farro: Program) -> None:
@@ -138,7 +138,7 @@ def test_watch_into_a_pipe_prints_a_line_for_each_change(
         watching = subprocess.Popen([FARRO, "watch", *option], cwd=farro.path, env=farro.env, stdout=sink)
     try:
         tries = iter(range(100_000))
-        # Until its first line comes, nobody knows whether it looks on already.
+        # Before its first line, the test cannot know whether it watches already.
         eventually(
             lambda: farro.enqueue(steps(["true"]), "--id", f"warm-{next(tries)}") and seen.stat().st_size,
             "it told nothing",
@@ -199,7 +199,7 @@ def test_narrow_screen_still_shows_how_a_job_ended(columns: int, shown: str) -> 
 
 
 def test_a_dumb_terminal_gets_lines_and_no_drawing(farro: Program) -> None:
-    """An editor's shell and a script's pty show escape sequences as they are."""
+    """An editor's shell and a script's pty print escape sequences literally."""
     assert b"  Runner  queued\r\n" in on_a_dumb_terminal(farro, "watch", until=b"queued\r\n")
     on_a_dumb_terminal(farro, "top", until=b"`farro watch` (a line a change)")
     assert b"ok       config " in on_a_dumb_terminal(farro, "doctor", until=b" failed\r\n")
@@ -215,7 +215,7 @@ def on_a_dumb_terminal(farro: Program, command: str, *, until: bytes) -> bytes:
     try:
         while until not in said:
             assert time.monotonic() < until_s, said
-            farro.enqueue(steps(["true"]))  # watch tells of what changes, and nobody knows since when it looks on
+            farro.enqueue(steps(["true"]))  # watch prints changes only, and the test cannot know when it started
             while until not in said and select.select([ours], [], [], 0.1)[0]:
                 said += os.read(ours, 65536)
     finally:

@@ -1,4 +1,4 @@
-"""The worked example in the documents is run, command by command, and prints what the page says."""
+"""Run the worked example of the documents command by command, and compare the output with the page."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PAGES = [
     "docs/ops/postmortems.md",
     "docs/ops/runbook.md",
 ]
-SERVER = "redis://queue.example:6379/0"  # on a page: whoever reads it has one of their own, and so has the test
-PORT = "127.0.0.1:8420"  # of `farro web`; somebody may use it where the test runs
+SERVER = "redis://queue.example:6379/0"  # as on the page; the test replaces it by its own server
+PORT = "127.0.0.1:8420"  # of `farro web`; it may be taken where the test runs
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples(page: str) -> Iterator[tuple[str, str]]:
-    """Every command of the page's console blocks, with what it is said to print."""
+    """Yield every command of the page's console blocks with its expected output."""
     for block in FENCE.findall(page):
         command: str | None = None
         printed: list[str] = []
@@ -53,10 +53,10 @@ def examples(page: str) -> Iterator[tuple[str, str]]:
 
 
 def pattern(printed: str) -> re.Pattern[str]:
-    """`…` stands for anything in a line; a line of nothing else for any number of lines, or none.
+    """Build the pattern of an expected output: `…` matches any text in a line, alone on a line any number of lines.
 
-    Behind it, what divides columns may be as wide as it likes: an age of ten seconds takes a place more than one of
-    nine, and a busy machine has those.
+    After `…`, the gap between columns may have any width: on a busy machine an age of ten seconds is one character
+    longer than one of nine.
     """
     lines = [r"(?:.*\n)*" if line == "…" else f"{_in_line(line)}\n" for line in printed.split("\n") if printed]
     return re.compile("".join(lines))
@@ -97,7 +97,7 @@ def test_the_worked_example_prints_what_the_page_says(
 
 
 def test_agx_add_command_of_the_readme_needs_no_shell(farro: Program) -> None:
-    """It stands among lines that need a server and are not run."""
+    """It is among lines that need a server, which the test does not run."""
     lines = re.findall(r"^agx add -- '(.*?)'", Path(ROOT, "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert lines
     for line in lines:

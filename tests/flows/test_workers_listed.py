@@ -1,4 +1,4 @@
-"""`farro workers`: who works here, with what, and what a killed one left. How a worker works lives in test_worker*."""
+"""`farro workers`: the live workers with their tags, tools and jobs, and the traces of a killed one."""
 
 from __future__ import annotations
 

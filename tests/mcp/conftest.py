@@ -1,4 +1,4 @@
-"""A root with the program in it, and a coding agent that talks to it."""
+"""Fixtures: a root with the program in it, and the client of a coding agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coding agent drives `farro mcp` over stdio with the SDK's client: it queues, waits, reads, keeps to bounds."""
+"""A coding agent drives `farro mcp` over stdio with the SDK's client: queue, wait, read, stay within limits."""
 
 from __future__ import annotations
 

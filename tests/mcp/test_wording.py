@@ -1,4 +1,4 @@
-"""What operations tell is told to agents in the names of tools; what no tool does is said to be for a shell."""
+"""Messages to agents name tools instead of commands; a command without a tool is marked as one for a shell."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_named_tool_exists_with_its_argument() -> None:
 
 
 def test_every_command_named_in_a_message_exists() -> None:
-    """Else an agent would be sent to a shell for something that is not there either."""
+    """Otherwise an agent would be sent to a shell for a command that does not exist."""
     named = set(wording.TOOLS)
     for room in ("queue", "store", "jobs", "plans", "roles", "log"):
         for file in (Path(package.__file__).parent / room).rglob("*.py"):

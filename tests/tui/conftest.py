@@ -1,4 +1,4 @@
-"""A root with the program in it, and a screen over it."""
+"""Fixtures: a root with the program in it, and a screen that shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`farro top` over a real store: every view, live changes, what is done after a question, hostile text, trouble."""
+"""`farro top` over a real store: every view, live changes, confirmed actions, hostile text, failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from top_rig import Screen, Top
 
 
 def queue(farro: Program, plan: dict[str, Any]) -> str:
-    """From a thread beside the screen's: in a process of its own."""
+    """Enqueue from another thread than the screen's, in a separate process."""
     return farro.run("enqueue", "-", stdin=json.dumps(plan), code=0).out.strip()
 
 
@@ -210,7 +210,7 @@ def test_job_is_killed_only_after_confirmation(farro: Program, top: Top) -> None
         await screen.press("n")
         await screen.until("2 Jobs")
         assert farro.status(job) == "queued"
-        await screen.press("K", "enter")  # the button that has the focus says no
+        await screen.press("K", "enter")  # the focused button is No
         await screen.press("K")
         await screen.until(f"Kill {job}?")
         await screen.press("y")
@@ -326,7 +326,7 @@ def test_theme_and_pause_keys_work(farro: Program, top: Top) -> None:
 
 
 class Failing:
-    """A store that can be made to fail, as a server does that goes away."""
+    """A store that can be made to fail, like an unreachable server."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -358,7 +358,7 @@ def test_failing_store_is_reported_and_tried_again(farro: Program, top: Top) -> 
             await screen.until(lambda text: re.search(r"Runner +0 +1", text))
             made[0].away.set()
             text = await screen.until("the server went for a walk")
-            assert re.search(r"Runner +0 +1", text)  # what was known stays
+            assert re.search(r"Runner +0 +1", text)  # the last known state stays
             made[0].away.clear()
             await screen.until(lambda text: "walk" not in text and "ended" in text)
 
@@ -382,7 +382,7 @@ def test_person_approves_a_waiting_job(farro: Program, top: Top) -> None:
 
 
 def ask_a_person(farro: Program) -> str:
-    """A job that waits for an answer."""
+    """Make a job that waits for the answer of a person."""
     path = farro.path / "agents-config.json"
     config = json.loads(path.read_text())
     config["providers"] = {"script": {"kind": "scripted", "file": "answers.json"}}
@@ -420,7 +420,7 @@ def test_swarms_are_shown_and_stopped_after_confirmation(farro: Program, top: To
         assert re.search(r"mill +Running +Unknown", text)
         text = await screen.until("S Stop")  # the footer has the keys of this view, and no others
         assert ("s Start" in text, "Kill" in text, "Logs" in text) == (True, False, False)
-        await screen.press("down", "S")  # on a component: its swarm is meant
+        await screen.press("down", "S")  # on a component: the key applies to its swarm
         text = await screen.until("Stop the swarm mill?")
         assert "job's history" not in text  # a swarm has none
         await screen.press("y")
@@ -476,7 +476,7 @@ def test_only_applicable_actions_are_offered(farro: Program, top: Top) -> None:
         text = await screen.until("t Retry")
         assert "Kill" not in text
         await screen.press("K")
-        assert "Kill" not in screen.text  # nor does the key ask
+        assert "Kill" not in screen.text  # the key opens no question
         await screen.press("enter")
         text = await screen.until("Steps 1 of 1")
         assert "Kill" not in text

@@ -213,7 +213,7 @@ def test_silent_connection_is_closed(front: WebStage, monkeypatch: pytest.Monkey
         silent.settimeout(30)
         silent.sendall(b"GET /api HTT")
         assert silent.recv(100) == b""
-    with socket.create_connection(("127.0.0.1", front.port)) as slow:  # the first request is nobody's proof of manners
+    with socket.create_connection(("127.0.0.1", front.port)) as slow:  # a first request does not exempt it
         slow.settimeout(30)
         slow.sendall(f"GET /healthz HTTP/1.1\r\nHost: {front.host}\r\n\r\n".encode())
         said = b""

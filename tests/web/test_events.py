@@ -42,7 +42,7 @@ def test_reconnecting_viewer_receives_the_events_it_missed(front: WebStage) -> N
     assert next(viewer.changes()) == (first, "queued")
     last = viewer.last
     viewer.close()
-    missed = front.store.enqueue_many([submission() for _ in range(450)])  # more than one event's worth
+    missed = front.store.enqueue_many([submission() for _ in range(450)])  # more than fit into one event
     back = front.events(last=last)
     seen = []
     for job, _ in back.changes():
@@ -116,7 +116,7 @@ def test_viewer_that_reads_nothing_is_disconnected(front: WebStage, monkeypatch:
 def test_quiet_streams_send_heartbeats(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "HEARTBEAT_S", 0.1)
     viewer = front.events()
-    assert viewer.until(lambda kind, data: kind == "beat") == ("beat", {})  # an event: a page hears no comments
+    assert viewer.until(lambda kind, data: kind == "beat") == ("beat", {})  # an event: a page cannot see comments
     viewer.close()
     job_id = front.store.enqueue(submission())
     said = front.events(f"/api/jobs/{job_id}/logs/stream")
@@ -189,7 +189,7 @@ def test_burst_of_changes_names_each_job_once(front: WebStage) -> None:
     hands.leave()
     assert sorted(ended) == sorted(queued)
     assert [one.job_id for one in told if one.status == "succeeded"] == ended, "in the order in which they ended"
-    assert {(one.was, one.status) for one in told if one.was} == {("queued", "succeeded")}, "120 changes at one look"
+    assert {(one.was, one.status) for one in told if one.was} == {("queued", "succeeded")}, "120 changes in one read"
     sums = catalog.sums()["Runner"]
     assert sums.ended == {"succeeded": 60}
     assert len(catalog._curves._slot("Runner", catalog.now_ms()).waits) in range(1, 61), "when they began is known"
@@ -214,4 +214,4 @@ def test_event_without_viewers_is_not_encoded(front: WebStage, monkeypatch: pyte
     for back in backs:
         assert next(back.changes()) == (missed, "queued")
         back.close()
-    assert spelled[before:] == [missed], "once for all who look"
+    assert spelled[before:] == [missed], "encoded once for all viewers"

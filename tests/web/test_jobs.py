@@ -61,7 +61,7 @@ def test_job_commands_return_the_changed_job(any_front: WebStage) -> None:
     assert any_front.post(f"/api/jobs/{made}/route", {"role": "Architect"}).json["role"] == "Architect"
     assert any_front.post(f"/api/jobs/{made}/force-complete").code == "illegal_transition"
     assert any_front.post("/api/jobs/no-such-job/kill").code == "unknown_job"
-    assert any_front.post("/api/jobs/fi/kill").code == "unknown_job"  # too little of an id to end a job by
+    assert any_front.post("/api/jobs/fi/kill").code == "unknown_job"  # too short an abbreviation to kill a job by
 
 
 def test_bulk_action_reports_each_job_separately(front: WebStage) -> None:
@@ -109,7 +109,7 @@ def test_pages_list_every_job_once_while_jobs_come_and_move(any_front: WebStage)
                 seen += [row["job_id"] for row in told["jobs"]]
                 cursor, pages = told["next"], pages + 1
                 if order == "oldest" and there <= set(seen):
-                    break  # the newest never end: more come
+                    break  # the newest pages never end: jobs keep coming
             assert len(seen) == len(set(seen)), order
             assert there <= set(seen), order
     finally:
@@ -412,7 +412,7 @@ def test_output_of_a_busy_step_is_read_at_intervals(front: WebStage, monkeypatch
         for _ in stream:
             if len(looks) >= 5:
                 break
-        # Else it looks as often as it can, and takes a core for it. A look may bring several pieces.
+        # Otherwise it would poll without a pause and use a whole core. One read may return several pieces.
         assert all(after - before >= 0.9 * output.POLL_S for before, after in itertools.pairwise(looks))
     finally:
         over.set()

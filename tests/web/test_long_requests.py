@@ -54,14 +54,14 @@ def test_waiting_requests_block_neither_queries_nor_shutdown(make_front: Callabl
     for thread in waiting:
         thread.start()
     eventually(lambda: len(answers) == 4)
-    assert answers == [503] * 4, "more than there are threads for"
+    assert answers == [503] * 4, "more requests than threads"
     assert front.get(f"/api/jobs/{job_id}").status == 200
     began_s = time.monotonic()
     front.web.stop()
     for thread in waiting:
         thread.join()
     assert answers[4:] == [200] * request_handling.SLOW_THREADS
-    assert time.monotonic() - began_s < 55, "they are let go, not waited for"
+    assert time.monotonic() - began_s < 55, "they are dropped, not waited for"
 
 
 def test_command_plan_cannot_be_replayed(front: WebStage) -> None:
@@ -87,7 +87,7 @@ def test_policy_lock_is_written_and_compared(front: WebStage) -> None:
     assert front.post("/api/policy/lock").json["changed"] is False
     path = front.root / "policy.lock.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "lock_version": "0"}))
-    eventually(lambda: front.get("/api/policy/lock").json["locked"])  # one answer serves all who ask within a second
+    eventually(lambda: front.get("/api/policy/lock").json["locked"])  # an answer is cached for a second
     eventually(lambda: front.get("/api/policy/lock").json["differences"])
     told = front.get("/api/policy/lock").json
     assert [(one["path"], one["locked"]) for one in told["differences"]] == [("lock_version", "0")]
@@ -107,4 +107,4 @@ def test_provider_test_returns_the_answer_or_the_failure(make_front: Callable[..
     assert away["error"]["message"]
     assert front.post("/api/provider-test", {}).status == 400
     assert front.post("/api/provider-test", {"provider": "nobody"}).status == 400
-    assert list((front.root / "jobs" / ".staging").iterdir()) == [], "nothing stays behind"
+    assert list((front.root / "jobs" / ".staging").iterdir()) == [], "nothing is left behind"

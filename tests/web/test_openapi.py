@@ -28,7 +28,7 @@ def test_every_route_is_in_the_openapi_document_once() -> None:
     names = [operation["operationId"] for path in told["paths"].values() for operation in path.values()]
     assert len(names) == len(set(names)) >= len(routes.ENDPOINTS)
     shapes = [endpoint.response for endpoint in routes.ENDPOINTS if endpoint.response is not None]
-    assert len({shape.__name__ for shape in shapes}) == len(set(shapes))  # two of one name would be one in the document
+    assert len({shape.__name__ for shape in shapes}) == len(set(shapes))  # equal names would be merged in the document
 
 
 def test_schemathesis_finds_no_violation(front: WebStage, tmp_path: Path) -> None:

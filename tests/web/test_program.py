@@ -60,7 +60,7 @@ def test_web_serves_until_a_signal_and_never_logs_its_link(root: Path) -> None:
         )
         assert json.loads(told.stdout)["link"].startswith(f"http://127.0.0.1:{port}/login?code=")
         plain = run("web", "--link", "--root", str(root)).stdout
-        assert plain.startswith(f"http://127.0.0.1:{port}/login?code=")  # it knows where, also without --bind
+        assert plain.startswith(f"http://127.0.0.1:{port}/login?code=")  # it knows the address without --bind
         token = (root / "jobs/.web/token").read_text().strip()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -78,7 +78,7 @@ def test_web_serves_until_a_signal_and_never_logs_its_link(root: Path) -> None:
     assert lines == ["web started", "web stopped"]
     assert "code=" not in output
     (line,) = (root / "logs/audit.log").read_text().splitlines()
-    assert json.loads(line)["actor"].startswith("web-")  # and who that is
+    assert json.loads(line)["actor"].startswith("web-")  # the actor is named
 
 
 def test_no_link_without_a_running_server(root: Path) -> None:

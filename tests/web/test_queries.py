@@ -96,7 +96,7 @@ def test_history_shows_the_queues_of_a_moment(any_front: WebStage) -> None:
     hands = ManualWorker(any_front.store)
     eventually(lambda: hands.one() == job_id)
     hands.leave()
-    any_front.store.note("told")  # and what is buffered is written
+    any_front.store.note("told")  # and write the buffered lines
     lines: list[dict[str, Any]] = []
 
     def whole() -> bool:
@@ -146,7 +146,7 @@ def test_queue_history_follows_the_audit_log_and_reports_missing_lines(front: We
     told = past.at(1_767_225_600_000, limit=10)
     assert told.queues["Runner"]["in_progress"] == 1
     assert not past.whole
-    assert past.at(0, limit=10).queues["Runner"]["queued"] == 1  # what it was before its first line
+    assert past.at(0, limit=10).queues["Runner"]["queued"] == 1  # the state before its first line
     with log.open("a") as file:
         file.write("\n" + json.dumps({**line, "event": "committed", "status": "succeeded"}) + "\n")
     past.refresh()
@@ -170,7 +170,7 @@ def audit_line(ms: int, event: str, attempt: int = 1, *, role: str = "Runner", j
 
 
 MIDNIGHT = 1_767_225_600_000
-# A worker that claims at once tells of it before who enqueued the job; who routes it on, after the next who claims it.
+# A quick worker logs its claim before the client logs the enqueue; a router may log after the next claim.
 CROSSED = (
     audit_line(100, "claimed"),
     audit_line(103, "enqueued"),
@@ -191,7 +191,7 @@ def test_job_is_absent_from_history_before_it_was_enqueued(front: WebStage, at_o
         for line in order:
             with log.open("a") as file:
                 file.write(line)
-            if not at_once:  # each writer's lines come when it writes them
+            if not at_once:  # each writer appends its own lines later
                 seen.refresh()
         seen.refresh()
         assert (seen.whole, seen.range().lines) == (True, 5)
@@ -213,7 +213,7 @@ def test_enqueue_line_logged_a_minute_late_still_comes_first(front: WebStage) ->
     log.parent.mkdir(exist_ok=True)
     log.write_text(audit_line(100, "claimed") + audit_line(200, "committed"))
     seen.refresh()
-    assert not seen.whole  # as far as anybody knows by then
+    assert not seen.whole  # as far as the log shows by then
     with log.open("a") as file:
         file.write(audit_line(58_000, "enqueued"))
     seen.refresh()
@@ -459,7 +459,7 @@ def test_log_read_in_batches_gives_the_same_history(front: WebStage, monkeypatch
     while hands.one():
         pass
     hands.leave()
-    front.store.close()  # what was buffered is written
+    front.store.close()  # writes the buffered lines
     whole = past.QueueHistory(front.store)
     whole.refresh()
     monkeypatch.setattr(past, "BATCH", 3)

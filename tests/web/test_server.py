@@ -32,7 +32,7 @@ def test_idle_server_sleeps_until_it_stops(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def life() -> None:
         running = asyncio.create_task(server.main_loop())
-        await asyncio.sleep(0.3)  # uvicorn itself would have looked three times more
+        await asyncio.sleep(0.3)  # uvicorn itself would have woken three more times
         server.should_exit = True
         server.wake()
         async with asyncio.timeout(PATIENCE_S):
