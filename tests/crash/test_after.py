@@ -284,19 +284,19 @@ def known_plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @BOTH
 @pytest.mark.parametrize("name", NAMES)
-def test_kill_at_every_call_of_what_runs_after(name: str, durable: bool, shm: Path) -> None:
+def test_kill_at_every_call_of_dependent_jobs(name: str, durable: bool, shm: Path) -> None:
     add_figure("kill points, dependencies", play_every_point(str(shm), name, durable=durable), "points")
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["process", "machine"])
 @pytest.mark.parametrize("name", NAMES)
-def test_kill_at_every_call_of_what_runs_after_with_a_journal(name: str, restarts: bool, shm: Path) -> None:
+def test_kill_at_every_call_of_dependent_jobs_with_a_journal(name: str, restarts: bool, shm: Path) -> None:
     count = play_every_point(str(shm), name, durable=True, journal=True, restarts=restarts)
     add_figure("kill points, dependencies", count, "points")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "while_the_dependency" not in name])
-def test_errno_at_every_call_of_what_runs_after(name: str, shm: Path) -> None:
+def test_errno_at_every_call_of_dependent_jobs(name: str, shm: Path) -> None:
     """An error while unblocking does not fail the commit: it is acknowledged, and the next pass unblocks."""
     n = 0
     while True:
@@ -309,7 +309,7 @@ def test_errno_at_every_call_of_what_runs_after(name: str, shm: Path) -> None:
     assert n > 5
 
 
-def test_a_commit_is_acknowledged_whatever_becomes_of_those_that_wait(shm: Path) -> None:
+def test_a_commit_is_acknowledged_even_if_unblocking_fails(shm: Path) -> None:
     for n in range(1, 4):
         world = verbplays.begin(str(shm / str(n)), BY_NAME["commit_with_dependents"], durable=False)
         only = frozenset({"move"})
@@ -320,7 +320,7 @@ def test_a_commit_is_acknowledged_whatever_becomes_of_those_that_wait(shm: Path)
         verbplays.end(world, BY_NAME["commit_with_dependents"], alive=True)
 
 
-def test_two_unblock_one_job(shm: Path) -> None:
+def test_two_processes_unblock_one_job(shm: Path) -> None:
     """A watchdog overtakes the worker that ended the dependency, at each of its calls."""
     calls = 1
     while True:

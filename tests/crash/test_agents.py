@@ -158,9 +158,7 @@ def test_a_worker_killed_at_every_call_of_an_agents_attempt_loses_and_doubles_no
 
 
 @pytest.mark.parametrize("safeguard", ["keep", "settle"])
-def test_the_judge_of_paid_answers_notices_what_is_lost(
-    shm: Path, monkeypatch: pytest.MonkeyPatch, safeguard: str
-) -> None:
+def test_the_check_of_paid_answers_notices_a_loss(shm: Path, monkeypatch: pytest.MonkeyPatch, safeguard: str) -> None:
     """Prove that the checks can fail: without reuse of stored answers an answer is paid twice, and a ledger without
     calls shows no cost."""
     from farro.agents import call_records as kept

@@ -157,7 +157,7 @@ def test_kill_at_every_call_of_a_consumer(shm: Path) -> None:
         assert not finished or (told["one"], told["dead"]) == (["m3"], ["m2"])
 
 
-def test_kill_at_every_call_of_giving_back_what_a_dead_one_held(shm: Path) -> None:
+def test_kill_at_every_call_of_requeueing_a_dead_consumers_messages(shm: Path) -> None:
     async def before(bus: FilesBus) -> None:
         await declared(bus)
         for number in (1, 2):

@@ -161,7 +161,7 @@ def test_an_error_after_the_call_took_effect(name: str, shm: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-def test_trouble_that_stays_until_it_passes(name: str, code: int, shm: Path) -> None:
+def test_a_lasting_error_loses_nothing(name: str, code: int, shm: Path) -> None:
     """Every call fails from the n-th on: a clear error, and nothing is lost afterwards. At each call the process dies
     with one error code and lives on with the other."""
     count = 0
@@ -174,7 +174,7 @@ def test_trouble_that_stays_until_it_passes(name: str, code: int, shm: Path) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_look_at_the_disk_that_fails(name: str, shm: Path) -> None:
+def test_a_failed_read_leads_to_no_guess(name: str, shm: Path) -> None:
     """A decision that depends on a failed read (too many open files, an unreadable sector) is not guessed."""
     n = 0
     while True:
@@ -236,7 +236,7 @@ def _sync_together(shm: Path, bad: Callable[[str], bool]) -> dict[str, Exception
     return told
 
 
-def test_a_failed_sync_acknowledges_nobody_of_its_group(shm: Path) -> None:
+def test_a_failed_sync_acknowledges_no_call_of_its_group(shm: Path) -> None:
     """After EIO for one file it is unknown what reached the disk, so no call of that round is acknowledged (R7)."""
     told = _sync_together(shm, lambda path: path.endswith("/b"))
     assert told["a"] is None
@@ -246,7 +246,7 @@ def test_a_failed_sync_acknowledges_nobody_of_its_group(shm: Path) -> None:
     assert list(told.values()) == [None, None, None]
 
 
-def test_a_path_that_is_gone_is_its_own_members_trouble(shm: Path) -> None:
+def test_a_missing_path_fails_only_its_own_member(shm: Path) -> None:
     """A fenced slot learns that it was fenced, and does not stop the others of its group."""
 
     def remove_b(path: str) -> bool:
@@ -287,7 +287,7 @@ def test_two_enqueues_in_one_group_commit_are_both_refused(shm: Path) -> None:
     assert stage.everywhere(store.root) == {}
 
 
-def test_the_message_of_a_full_disk_says_what_and_what_next(shm: Path) -> None:
+def test_the_message_of_a_full_disk_says_what_happened_and_what_to_do(shm: Path) -> None:
     store = stage.open_files(stage.make(str(shm / "root")), seed=1)
     seam = Errno(1, errno.ENOSPC, persistent=True)
     with placed(seam), pytest.raises(StorageTrouble, match=r"No space left on device.*df -h"):
@@ -302,7 +302,7 @@ def test_the_message_of_a_full_disk_says_what_and_what_next(shm: Path) -> None:
         (errno.EROFS, r"^/.*Read-only file system: the root is mounted read-only.*Mount it for writing"),
     ],
 )
-def test_the_message_of_what_no_room_would_help_says_so(shm: Path, number: int, said: str) -> None:
+def test_an_error_that_free_space_would_not_solve_says_so(shm: Path, number: int, said: str) -> None:
     store = stage.open_files(stage.make(str(shm / "root")), seed=1)
     for call in (lambda: store.enqueue(stage.submission()), lambda: store.join("me", role="Runner")):
         with placed(Errno(1, number, persistent=True)), pytest.raises(StorageTrouble, match=said) as told:
@@ -312,7 +312,7 @@ def test_the_message_of_what_no_room_would_help_says_so(shm: Path, number: int, 
 
 @pytest.mark.parametrize("again", ["same", "other"])
 @pytest.mark.parametrize("name", ["commit_success", "commit_with_children", "commit_unroutable", "release"])
-def test_a_commit_that_failed_may_be_tried_again(name: str, again: str, shm: Path) -> None:
+def test_a_failed_commit_can_be_tried_again(name: str, again: str, shm: Path) -> None:
     """StorageTrouble is a TryAgain. A decision that the failed try wrote stands, even if the next try asks for another;
     and a kill anywhere in the next try never leaves a decision with the other try's result."""
     stride = 1 if torture() else 4 if name == "commit_with_children" else 2

@@ -42,7 +42,7 @@ def test_no_interleaving_breaks_the_promise(
     tell(figure, testrun_uid, scenario.name, len(explored.distinct))
 
 
-def test_the_scenarios_together_are_as_many_as_promised() -> None:
+def test_the_scenarios_reach_the_promised_number_of_schedules() -> None:
     assert sum(scenario.schedules for scenario in SCENARIOS) >= PROMISED
 
 
@@ -68,7 +68,7 @@ def tell(figure: Callable[..., None], run: str, name: str, distinct: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_schedule_can_be_played_again(seed: int, shm: Path) -> None:
+def test_a_schedule_can_be_replayed(seed: int, shm: Path) -> None:
     """A printed schedule reproduces the same trace, so that a failure can be debugged."""
     kill = [(20 + seed, Act("kill"))]
     for scenario in (SCENARIOS[2], SCENARIOS[-1]):

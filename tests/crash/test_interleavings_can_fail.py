@@ -152,7 +152,7 @@ MUTANTS: dict[str, tuple[Breaker, str]] = {
 
 
 @pytest.mark.parametrize("safeguard", MUTANTS)
-def test_without_it_an_interleaving_breaks_the_promise(
+def test_without_a_safeguard_an_interleaving_breaks_the_promise(
     safeguard: str, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaker, name = MUTANTS[safeguard]

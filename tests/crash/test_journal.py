@@ -137,7 +137,7 @@ def test_a_journal_is_freed_when_its_folders_are_synced(root: str) -> None:
     assert journal_records.names(root) == []
 
 
-def test_a_record_whose_folder_is_not_written_yet_is_not_forgotten(root: str) -> None:
+def test_a_record_is_kept_until_its_folder_is_written(root: str) -> None:
     journal, numbers = made(root), itertools.count(1)
     held = written(journal, 0)
     journal_files = list(journal._files)
@@ -183,7 +183,7 @@ def test_a_journal_of_a_dead_process_is_freed_by_a_watchdog(root: str) -> None:
     live.close()
 
 
-def test_a_journal_that_is_gone_stays_gone(root: str) -> None:
+def test_a_removed_journal_never_reappears(root: str) -> None:
     """Its removal is synced before any later change: a file that reappeared after a power cut would restore pruned
     jobs. This holds when it is closed, after its process's death, and after a replay."""
     ends: list[Callable[[FilesStore], object]] = [
@@ -203,7 +203,7 @@ def test_a_journal_that_is_gone_stays_gone(root: str) -> None:
         assert ("fsync", f"{root}/{FOLDER}") in calls[at:]
 
 
-def test_eight_threads_lose_nothing_and_nobody_hangs(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eight_threads_lose_nothing_and_none_hangs(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are so small that they rotate all the time. An observer checks that every acknowledged job is in a
     journal, or was finished before a sync of the filesystem."""
     monkeypatch.setattr("farro.store.files.journal.FREE_AFTER_S", 0.002)
@@ -299,7 +299,7 @@ def test_a_journal_is_closed_while_its_thread_frees(root: str) -> None:
     assert journal_records.names(root) == []
 
 
-def test_a_store_is_closed_twice_and_then_goes_the_careful_way(root: str) -> None:
+def test_a_store_that_is_closed_twice_then_works_without_a_journal(root: str) -> None:
     store = opened(root)
     store.enqueue(stage.submission(1))
     store.close()
@@ -337,7 +337,7 @@ def test_a_forked_child_has_no_journal(root: str, background: bool) -> None:
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: str, background: bool) -> None:
+def test_a_failed_sync_of_the_filesystem_is_reported_and_frees_nothing(root: str, background: bool) -> None:
     """The kernel reports the error once. The next sync succeeds, and the journal must not trust it."""
     store = opened(root)
     broken = store._context.journal = made(root, background=background)
@@ -370,7 +370,7 @@ def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: 
     assert journal_records.names(root) == []
 
 
-def test_a_failed_sync_of_a_watchdog_is_told_and_nothing_is_forgotten(root: str) -> None:
+def test_a_failed_sync_of_a_watchdog_is_reported_and_frees_nothing(root: str) -> None:
     store = opened(root)
     store.enqueue(stage.submission(1))
     stage.die(store)
@@ -386,7 +386,7 @@ def test_a_failed_sync_of_a_watchdog_is_told_and_nothing_is_forgotten(root: str)
     assert len(journal_records.mentioned(root)) == 1
 
 
-def test_nobody_waits_for_a_freeing_thread_that_is_gone(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_writer_waits_for_a_dead_freeing_thread(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(self: Journal, file: object) -> None:
         raise MemoryError("gone")
 
@@ -404,7 +404,7 @@ def test_nobody_waits_for_a_freeing_thread_that_is_gone(root: str, monkeypatch: 
     in_thread(journal.close)()
 
 
-def test_nobody_waits_for_a_record_that_is_never_finished(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_writer_waits_for_a_record_that_is_never_finished(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer was interrupted, for example by a signal. Writing without the journal is always right."""
     monkeypatch.setattr("farro.store.files.journal.PATIENCE_S", 0.05)
     journal = made(root)
@@ -424,7 +424,7 @@ def test_nobody_waits_for_a_record_that_is_never_finished(root: str, monkeypatch
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
 @pytest.mark.parametrize("op", ["create", "write", "mkdir"])
-def test_trouble_while_a_journal_is_made_leaves_nothing_behind(op: str, code: int, root: str) -> None:
+def test_an_error_while_a_journal_is_made_leaves_nothing_behind(op: str, code: int, root: str) -> None:
     """A half-written journal file would fill a full disk further, and so would the next one."""
     journal = made(root)
     with placed(Errno(1, code, only=frozenset({op}), persistent=True)):
@@ -437,7 +437,7 @@ def test_trouble_while_a_journal_is_made_leaves_nothing_behind(op: str, code: in
     journal.close()
 
 
-def test_a_watchdog_that_meets_a_journal_before_it_is_locked(root: str) -> None:
+def test_a_watchdog_may_remove_a_journal_before_it_is_locked(root: str) -> None:
     """It treats the file as a dead process's; its maker writes without a journal, and makes another one later."""
     journal = made(root)
     swept: list[str] = []
@@ -464,7 +464,7 @@ def test_a_watchdog_that_meets_a_journal_before_it_is_locked(root: str) -> None:
     journal.close()
 
 
-def test_no_room_for_a_second_file(root: str) -> None:
+def test_without_room_for_a_second_file_the_first_is_freed_in_place(root: str) -> None:
     """The only file is then freed in place, while writers wait."""
     journal, numbers = made(root), itertools.count()
     written(journal, next(numbers)).finished()
@@ -475,7 +475,7 @@ def test_no_room_for_a_second_file(root: str) -> None:
 
 
 @pytest.mark.parametrize("files", [1, 2])
-def test_a_file_that_cannot_be_freed_is_written_no_more(files: int, root: str) -> None:
+def test_a_file_that_cannot_be_freed_is_never_written_again(files: int, root: str) -> None:
     """The generation of its head is unknown, so a reader might assign a record to the wrong generation."""
     journal, numbers = made(root, background=False), itertools.count()
     written(journal, next(numbers)).finished()
@@ -513,7 +513,7 @@ class Heads(Open):
 
 
 @pytest.mark.parametrize("spoil", ["torn", "garbage", "checksum", "zeros"])
-def test_a_torn_record_ends_the_reading_without_an_error(spoil: str, root: str) -> None:
+def test_reading_ends_at_a_torn_record_without_an_error(spoil: str, root: str) -> None:
     journal = made(root)
     for number in range(4):
         written(journal, number).finished()
@@ -542,7 +542,7 @@ def test_records_of_an_earlier_generation_are_ignored(root: str) -> None:
     journal.close()
 
 
-def test_heads_that_a_power_cut_left_half_made_are_no_journals(root: str) -> None:
+def test_half_written_heads_are_not_read_as_journals(root: str) -> None:
     home = f"{root}/{FOLDER}"
     os.mkdir(home)
     for number, data in enumerate([b"", b"farro-j1", bytes(SMALL), b"\xff" * SMALL]):
@@ -551,7 +551,7 @@ def test_heads_that_a_power_cut_left_half_made_are_no_journals(root: str) -> Non
     assert journal_records.names(root) == []
 
 
-def test_a_journal_of_another_version_is_not_forgotten(root: str) -> None:
+def test_a_journal_of_another_version_keeps_the_root_closed(root: str) -> None:
     """Its records were acknowledged and exist nowhere else: the root refuses to open, and says why."""
     store = opened(root)
     store.enqueue(stage.submission(1))
@@ -592,7 +592,7 @@ def test_a_job_in_a_journal_is_not_pruned(root: str) -> None:
     assert stage.everywhere(root) == {}
 
 
-def test_a_job_that_ends_while_a_pruner_is_at_work_is_not_pruned(root: str) -> None:
+def test_a_job_that_ends_during_a_prune_is_not_pruned(root: str) -> None:
     """The pruner has already read the journals when the record is written."""
     store, pruner = opened(root), stage.open_files(root, seed=2)
     worker = store.join("w", role="Runner")
@@ -685,7 +685,7 @@ def test_a_journal_of_another_boot_whose_process_lives_is_left_alone(root: str) 
     store.close()
 
 
-def test_a_refused_enqueue_does_not_come_back_with_the_power(root: str) -> None:
+def test_a_refused_enqueue_does_not_appear_after_a_power_cut(root: str) -> None:
     store = opened(root)
     store.enqueue(stage.submission(1))
     with placed(Errno(2, errno.EACCES, only=frozenset({"move"}), persistent=True)), pytest.raises(StorageTrouble):
@@ -698,7 +698,7 @@ def test_a_refused_enqueue_does_not_come_back_with_the_power(root: str) -> None:
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_an_enqueue_whose_folder_cannot_be_made_is_taken_back(stays: bool, root: str) -> None:
+def test_an_enqueue_whose_folder_cannot_be_made_is_revoked(stays: bool, root: str) -> None:
     """Its record is on disk by then. After a transient error the job is made without the journal."""
     store = opened(root)
     store.enqueue(stage.submission(1))
@@ -714,7 +714,7 @@ def test_an_enqueue_whose_folder_cannot_be_made_is_taken_back(stays: bool, root:
     assert stage.everywhere(root) == there
 
 
-def test_a_begun_record_that_fails_is_acknowledged_to_nobody(root: str) -> None:
+def test_a_begun_record_that_fails_is_not_acknowledged(root: str) -> None:
     store = opened(root)
     store.enqueue(stage.submission(1))
     with placed(Errno(1, errno.EIO, only=frozenset({"write_sync"}))), pytest.raises(SyncFailed):
@@ -727,7 +727,7 @@ def test_a_begun_record_that_fails_is_acknowledged_to_nobody(root: str) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_where_no_write_can_be_begun_it_is_made(after: bool, root: str) -> None:
+def test_without_async_writes_a_record_is_written_directly(after: bool, root: str) -> None:
     """This also holds for a begun write that was never acknowledged: it ends before the next one uses its place."""
     store = opened(root)
     store.enqueue(stage.submission(1))
@@ -768,7 +768,7 @@ def lost(root: str) -> None:
             trees.remove_tree(f"{root}/{place}/{name}")
 
 
-def test_the_order_of_a_queue_is_put_right_by_the_replay(root: str) -> None:
+def test_the_replay_restores_the_order_of_a_queue(root: str) -> None:
     for whole in (True, False):
         home = stage.make(f"{root}-{whole}")
         store = opened(home)
@@ -804,7 +804,7 @@ def test_the_mirrors_after_a_replay_are_the_last_reports(root: str) -> None:
     assert not os.path.exists(f"{path}/error.md")
 
 
-def test_what_a_newer_farro_wrote_is_not_replayed_over(root: str) -> None:
+def test_the_replay_does_not_overwrite_a_newer_schema(root: str) -> None:
     store = opened(root)
     job_id = store.enqueue(stage.submission(1))
     stage.die(store)
@@ -826,7 +826,7 @@ def test_a_quarantined_job_stays_there(root: str) -> None:
     assert stage.everywhere(root) == {job_id: ["jobs/quarantine"]}
 
 
-def test_of_two_folders_of_one_id_the_one_that_says_more_stays(root: str) -> None:
+def test_of_two_folders_of_one_id_the_later_one_stays(root: str) -> None:
     """A disk may tear a rename. Without this rule the other folder would run again and be committed twice."""
     store = opened(root)
     job_id = store.enqueue(stage.submission(1))
@@ -858,7 +858,7 @@ def test_a_role_that_is_gone_keeps_the_root_closed_until_it_is_made_again(root: 
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
-def test_trouble_at_every_call_of_the_replay_keeps_the_journals(code: int, root: str, shm: Path) -> None:
+def test_an_error_at_every_call_of_the_replay_keeps_the_journals(code: int, root: str, shm: Path) -> None:
     store = opened(root)
     told = {store.enqueue(stage.submission(1)), store.enqueue(stage.submission(2))}
     stage.work_one(store, store.join("w", role="Runner"), stage.History())
@@ -879,7 +879,7 @@ def test_trouble_at_every_call_of_the_replay_keeps_the_journals(code: int, root:
     assert n > 10
 
 
-def test_a_commit_of_a_job_that_is_nowhere_is_said(root: str) -> None:
+def test_a_commit_record_of_a_missing_job_is_reported(root: str) -> None:
     """An operator removed its folder by hand; the other jobs are still restored."""
     store = stage.open_files(root, seed=1)
     taken, other = store.enqueue(stage.submission(1)), store.enqueue(stage.submission(2))
@@ -895,7 +895,7 @@ def test_a_commit_of_a_job_that_is_nowhere_is_said(root: str) -> None:
     assert stage.everywhere(root).keys() == {other}
 
 
-def test_a_commit_that_was_tried_again_with_another_result_is_not_mixed(root: str) -> None:
+def test_two_tries_of_a_commit_with_different_results_are_not_mixed(root: str) -> None:
     """The first try's record is in the journal, but its folder could not be written; the second try used no journal."""
     store = opened(root)
     store.enqueue(stage.submission(1))

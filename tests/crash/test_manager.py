@@ -262,7 +262,7 @@ def test_a_manager_killed_while_it_finalises_a_failure_does_so_once(shm: Path) -
         assert stage.everywhere(root)["one"] == ["agents/Architect/completed/failed"]
 
 
-def test_the_judge_notices_children_that_come_twice(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_notices_duplicated_children(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prove that the check can fail: with a new id at each delivery, a crash in the outbox duplicates the children."""
     from farro.store.files import dispatch
 

@@ -84,7 +84,7 @@ def test_kill_at_every_call_of_a_named_enqueue(shm: Path, durable: bool, chosen:
 
 
 @BOTH
-def test_kill_at_every_call_of_a_name_that_passes_on(shm: Path, durable: bool) -> None:
+def test_kill_at_every_call_of_giving_a_name_to_the_next_job(shm: Path, durable: bool) -> None:
     """Repeating it makes one job, not two: the name tells whether the first try succeeded."""
     old: list[str] = []
 

@@ -40,7 +40,7 @@ def test_power_cut_on_a_real_filesystem(kind: str, turn: int, shm: Path) -> None
 @pytest.mark.linux
 @pytest.mark.parametrize("turn", range(ROUNDS))
 @pytest.mark.parametrize("kind", sorted(BESIDE_A_NEIGHBOUR))
-def test_a_neighbours_syncs_show_no_half_transaction(kind: str, turn: int, shm: Path) -> None:
+def test_syncs_of_another_process_expose_no_half_transaction(kind: str, turn: int, shm: Path) -> None:
     """Another process syncs after each of our calls. btrfs, which logs single inodes, once kept a decision and lost the
     claim before it: the finished job stayed in a queue, and no worker claimed it."""
     replayed(kind, shm, BESIDE_A_NEIGHBOUR[kind], turn, "--neighbour")

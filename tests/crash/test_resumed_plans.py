@@ -197,7 +197,7 @@ class KillAtTheResult(KillAt):
 
 
 @pytest.mark.parametrize("lost", ["steps.jsonl", "steps"])
-def test_the_judge_of_resumed_plans_notices_what_is_lost(shm: Path, lost: str) -> None:
+def test_the_check_of_resumed_plans_notices_a_loss(shm: Path, lost: str) -> None:
     """Remove an attempt's records between the kill and the resume: successful steps then run again."""
     root = str(shm / "root")
     job_id, pieces = begin(root), Pieces()

@@ -236,7 +236,7 @@ def test_a_decided_job_is_rolled_forward_not_repeated(world: World) -> None:
     assert world.history.executed == [(world.jobs[0], 1)]
 
 
-def test_a_lock_left_inside_goes_with_the_next_owner(world: World) -> None:
+def test_a_lock_left_inside_is_removed_by_the_next_owner(world: World) -> None:
     """Row 7: folder moved, lock left inside: removed by the next owner of the folder."""
     claim = world.claim()
     world.die(world.actor)
@@ -377,7 +377,7 @@ def test_a_dead_lock_removed_by_two_at_once_is_harmless(world: World) -> None:
     assert seam.happened
 
 
-def test_a_new_lock_removed_by_a_late_one_is_harmless(world: World) -> None:
+def test_a_new_lock_removed_by_a_late_worker_is_harmless(world: World) -> None:
     """Row 15: a new lock removed by a late worker: the rename decides, and the winner restores its own lock."""
     lock = f"{world.root}/agents/Runner/incoming/{world.jobs[0]}/lock"
     late = world.actor
@@ -397,7 +397,7 @@ def test_a_new_lock_removed_by_a_late_one_is_harmless(world: World) -> None:
 
 
 @pytest.mark.linux
-def test_what_a_zombie_writes_reaches_only_its_own_attempt(shm: Path) -> None:
+def test_a_zombies_writes_reach_only_its_own_attempt(shm: Path) -> None:
     """Row 16: zombie writes into its old paths: reaches only its own attempt or temporary file."""
     world = queued_only(shm)
     with real_worker(world.root) as process:
@@ -539,7 +539,7 @@ def test_a_job_that_kills_its_worker_each_time_is_killed_with_the_reason(shm: Pa
     world.everybody_dies()
 
 
-def test_what_an_answer_promises_was_synced_before_it(shm: Path) -> None:
+def test_an_acknowledged_change_is_synced_before_the_answer(shm: Path) -> None:
     """Row 21: power cut at any point: what is acknowledged was synced, in order (the states themselves: test_power)."""
     root = stage.make(str(shm / "root"))
     store = stage.open_files(root, seed=1)
@@ -655,7 +655,7 @@ def test_a_restart_with_work_in_flight_loses_nothing(shm: Path) -> None:
     assert world.lifecycle(claim.job_id).attempts_in_hop(2) == 1  # a graceful release counts as no attempt
 
 
-def test_watchdog_manager_and_operator_at_one_stale_job(shm: Path) -> None:
+def test_one_owner_at_a_time_edits_a_stale_job(shm: Path) -> None:
     """Row 29: watchdog, manager and an operator edit one stale job at once: one owner at a time: move, then edit."""
     scenario = BY_NAME["settle_stale_again"]
     n = 0
@@ -690,7 +690,7 @@ def test_only_a_decided_attempts_children_are_delivered_and_once(shm: Path, name
     verbplays.end(world, scenario)
 
 
-def test_children_of_a_commit_that_failed_half_way_do_not_come_with_the_next(world: World) -> None:
+def test_children_of_a_failed_commit_are_not_delivered_by_the_next(world: World) -> None:
     """Row 30: children of an attempt whose later commit asked for none: not delivered."""
     claim = world.claim()
     with placed(Errno(1, 28, only=only("exchange"), persistent=True)), pytest.raises(StorageTrouble):

@@ -112,7 +112,7 @@ def good() -> tuple[History, Tree]:
     return history, Tree(jobs=[worked, killed], registered={"b"})
 
 
-def test_the_checker_is_content_with_a_good_history() -> None:
+def test_the_checker_accepts_a_good_history() -> None:
     verdict = check(*good())
     assert verdict.clean
     assert str(verdict) == "nothing lost, nothing duplicated, nothing unexpected"
@@ -188,7 +188,7 @@ def test_the_checker_says_what_is_wrong(kind: str, words: str, spoil: Spoil) -> 
     assert any(words in line for line in getattr(verdict, kind)), str(verdict)
 
 
-def test_the_checker_reads_a_tree_as_it_lies(tmp_path: Path) -> None:
+def test_the_checker_reads_the_tree(tmp_path: Path) -> None:
     root = stage.make(str(tmp_path / "root"))
     store = stage.open_files(root)
     history = stage.History()

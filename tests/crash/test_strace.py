@@ -454,7 +454,7 @@ def seam_name(line: str, root: str) -> str | None:
     return MUTATING.get(name, f"?{name}")
 
 
-def test_a_mutating_call_beside_the_seam_would_be_seen() -> None:
+def test_a_mutating_call_outside_the_seam_is_noticed() -> None:
     """The comparison does not treat calls that farro never makes as reads."""
     assert seam_name('truncate("/r/jobs/x", 0) = 0', "/r") == "?truncate"
     assert seam_name('pwrite64(3</r/jobs/x>, "a", 1, 0) = 1', "/r") == "?pwrite64"
@@ -465,7 +465,7 @@ def test_a_mutating_call_beside_the_seam_would_be_seen() -> None:
     assert seam_name('write(3</elsewhere>, "\\"/r/x\\"", 6) = 6', "/r") is None
 
 
-def test_a_lost_job_would_be_noticed(target: Target, shm: Path) -> None:
+def test_a_lost_job_is_noticed(target: Target, shm: Path) -> None:
     """The checks of this suite fail on a tree without an acknowledged job."""
     scene = Scene(f"{shm}/lost", "minted")
     _, said = target.trace("minted", scene.root)

@@ -1,6 +1,6 @@
-"""The verbs of the store as little plays: what is prepared, what one process does, what the others do afterwards.
+"""Define a scenario for each command of the store: the preparation, the act of one process, and what follows.
 
-Who dies, and when, is decided by the suites that play them (test_kill_points, test_errno).
+The suites that play them (test_kill_points, test_errno) decide which process is killed, and when.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from support import torture
 
 ERROR = ErrorInfo(category="step_failed", message="no")
 CHILDREN = 2
-# A kill after a call leaves the same bytes as a kill before the next one, which is tried too. But where a call shows
-# what was done to others, the process may have been told so before it makes the next one, or may not.
+# A kill after a call leaves the same bytes as a kill before the next call, which is also played. But after a call that
+# publishes a change, other processes may see it before the next call is made.
 PUBLISHING = frozenset({"move", "replace", "exchange", "link", "symlink", "write_sync"})
 
 
 @dataclass
 class World:
-    """One root, its processes, and what they were told."""
+    """One root, its processes, and the answers that they got."""
 
     root: str
     durable: bool
     max_attempts: int = 3
     journal: bool = False  # every process has one, from its first call on
     boot: str = "0"
-    clock: stage.QuickClock = field(default_factory=stage.QuickClock)  # one for all, as on a machine
+    clock: stage.QuickClock = field(default_factory=stage.QuickClock)  # shared by all processes, as on a machine
     history: History = field(default_factory=History)
-    decided: dict[str, Status] = field(default_factory=dict)  # what an operator's verb answered: it binds the store
+    decided: dict[str, Status] = field(default_factory=dict)  # acknowledged to an operator: the store must keep it
     processes: list[FilesStore] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
     agents: dict[str, Agent] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
-    leases: list[tuple[FilesStore, Lease]] = field(default_factory=list)  # also of an agent that was killed leaving
+    leases: list[tuple[FilesStore, Lease]] = field(default_factory=list)  # including agents killed while leaving
 
     def policy(self) -> StorePolicy:
         retry = RetryPolicy(base_s=0.0, max_delay_s=0.0, max_attempts=self.max_attempts)
         return stage.policy(durable=self.durable, retry=retry)
 
     def process(self) -> FilesStore:
-        """A new process of this world."""
+        """Start a new process."""
         seed = len(self.processes) + 1
         store = stage.open_files(
             self.root,
@@ -70,7 +70,7 @@ class World:
 
     @property
     def actor(self) -> FilesStore:
-        """The process that the play is about: the last one that was prepared."""
+        """Return the process under test: the last one that was prepared."""
         return self.processes[-1]
 
     def enqueue(self, **more: Any) -> str:
@@ -100,7 +100,7 @@ class World:
             self.history.ack_commit(claim.job_id, claim.attempt, told)
 
     def told(self, lifecycle: Lifecycle | None) -> None:
-        """An operator's or the manager's verb answered."""
+        """Record the answer to a command of an operator or of the manager."""
         if lifecycle is not None and lifecycle.terminal:
             self.decided[lifecycle.job_id] = lifecycle.status
 
@@ -116,7 +116,7 @@ class World:
             self.die(store)
 
     def restart(self) -> None:
-        """The machine goes down and comes up again, with all that was written on its disk."""
+        """Restart the machine; everything written is still on its disk."""
         self.everybody_dies()
         self.boot = "1"
 
@@ -129,15 +129,15 @@ Step = Callable[[World], None]
 
 
 def nothing(world: World) -> None:
-    """No part in the play."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Scenario:
     name: str
     prepare: Step
-    act: Step  # played by `world.actor` alone: this is what is killed
-    afterwards: Step = nothing  # what the living do before the drain
+    act: Step  # run by `world.actor`, and killed
+    afterwards: Step = nothing  # what live processes do before the drain
     check: Step = nothing  # after drain and judge
     max_attempts: int = 3
 
@@ -153,7 +153,7 @@ def _submitter(world: World) -> None:
 
 
 def _submitter_in_a_stream(world: World) -> None:
-    """It has a journal already: where it can, the next record is on its way while the folder is made."""
+    """Prepare a submitter with a journal, which may write its next record while it makes the folder."""
     world.process()
     world.enqueue()
 
@@ -171,7 +171,7 @@ def _enqueue_chosen(world: World) -> None:
 
 
 def _submit_again(world: World) -> None:
-    """The submitter's answer was lost, so it submits again: it must be told the same id, and there must be one job."""
+    """Submit again after a lost answer: the answer must be the same id, and there must be one job."""
     world.process()
     _enqueue_chosen(world)
     assert list(stage.everywhere(world.root)) == ["chosen"]
@@ -204,7 +204,7 @@ def _enqueue_named(world: World) -> None:
 
 
 def _want_the_name(world: World) -> None:
-    """Somebody else wants it: it is taken, with its job, or free."""
+    """Submit under the same name from another process: the name is taken by an existing job, or free."""
     with contextlib.suppress(NameTaken):
         world.history.enqueued.add(world.process().enqueue_named("nightly", stage.submission(2)))
 
@@ -280,7 +280,7 @@ def _queued(world: World, **more: Any) -> None:
 
 
 def _queued_after_a_retry(world: World) -> None:
-    """The job has a hop behind it: a claim must not put that at risk."""
+    """Queue a job that already has a hop, which the next claim must not lose."""
     _queued(world)
     claim = world.claim()
     world.commit(claim, Failed(error=ERROR, report=stage.report(claim), retryable=True))
@@ -363,11 +363,11 @@ def _passed_the_reviewer(world: World) -> None:
 
 
 def _children_of_the_accepted_attempt(world: World) -> None:
-    """Delivered once if their attempt was decided by its own commit, and not at all if it was not (row 30)."""
+    """Check that the children of a committed attempt are delivered once, and others never (row 30)."""
     (parent,) = world.jobs
     lifecycle = world.lifecycle(parent)
     (accepted,) = [hop for hop in lifecycle.hops if hop.reason is Reason.COMMITTED]
-    first = accepted.attempt == 1  # the drain's later attempts ask for no children
+    first = accepted.attempt == 1  # later attempts, made by the drain, have no children
     wanted = {ids.child_id(parent, 1, index) for index in range(CHILDREN)} if first else set()
     assert set(stage.everywhere(world.root)) - {parent} == wanted
 
@@ -417,7 +417,7 @@ def _write_row_down(world: World) -> None:
 
 
 def _as_never_claimed(world: World) -> None:
-    """One whose attempt was taken back is begun as if for the first time."""
+    """Check that a released attempt is not counted."""
     for job_id in world.jobs:
         (accepted,) = [hop for hop in world.lifecycle(job_id).hops if hop.reason is Reason.COMMITTED]
         assert accepted.attempt <= 2
@@ -427,7 +427,7 @@ def _as_never_claimed(world: World) -> None:
 
 
 def _stale(world: World, **more: Any) -> None:
-    """A job whose agent died; then a healthy process with an operator."""
+    """Prepare a stale job whose agent died, and a healthy process with an operator."""
     _claimed(world, **more)
     world.die(world.actor)
     world.process()
@@ -449,22 +449,22 @@ def _queued_and_operator(world: World) -> None:
 
 
 def _claimed_and_operator(world: World) -> None:
-    """The worker lives on: it finds out afterwards."""
+    """Prepare a claimed job with a live worker, and an operator."""
     _claimed(world)
     _operator(world)
 
 
 def _failed_and_operator(world: World) -> None:
-    """Failed, but the manager has not finalized it."""
+    """Prepare a failed job that the manager has not finalized, and an operator."""
     _claimed(world, routing={"mode": "manager"})
     world.commit(world.claims[-1], failure(world.claims[-1]))
-    world.history.committed.clear()  # a failure that is not final may still become something else
+    world.history.committed.clear()  # a failure that is not final may still change
     _operator(world)
 
 
 def _worker_commits(world: World) -> None:
     if world.boot != "0":
-        return  # it went down with the machine
+        return  # the worker ended with the machine
     world.commit(world.claims[0], success(world.claims[0]), world.processes[1])
 
 
@@ -473,11 +473,11 @@ def _kill(world: World) -> None:
 
 
 def _kill_again(world: World) -> None:
-    """A failure that nobody finalized stays where it is: after a crash the operator asks again. After a success too."""
+    """Kill again: an unfinalized failure stays in place, so the operator repeats its command, also after a success."""
     _operator(world)
     try:
         _kill(world)
-    except TryAgain:  # the dead operator still has it
+    except TryAgain:  # the dead operator still holds it
         _watchdog(world)
         _recover(world)
         _operator(world)
@@ -532,7 +532,7 @@ def _dead_decided(world: World) -> None:
 
 
 def _dead_dispatcher(world: World) -> None:
-    """The commit stands, in jobs/outbox; its worker died before it delivered the children."""
+    """Kill a worker after its commit, with the job in jobs/outbox, before it delivers the children."""
     _claimed(world)
     _dies_in(world, "move", 1, _commits(with_children), after=True)
     assert stage.everywhere(world.root)[world.jobs[0]] == ["jobs/outbox"]
@@ -540,14 +540,14 @@ def _dead_dispatcher(world: World) -> None:
 
 
 def _dead_while_dispatching(world: World) -> None:
-    """As before, but the worker had the job in its hands again, and one child of two was out."""
+    """Kill a worker after it took the job from jobs/outbox and delivered one child of two."""
     _claimed(world)
     _dies_in(world, "move", 3, _commits(with_children), after=True)
     _watchdog(world)
 
 
 def _dead_before_the_decision_with_children_sealed(world: World) -> None:
-    """results and children are written, job.json is not decided: these children must never come."""
+    """Kill a worker after it wrote results and children, before the decision: these children must never appear."""
     _claimed(world)
     _dies_in(world, "exchange", 1, _commits(with_children))
     _watchdog(world)
@@ -566,7 +566,7 @@ def _dead_operator_with_a_fresh_job(world: World) -> None:
 
 
 def _marked_stale(world: World) -> None:
-    """Marked where it lies, under a worker that lives on."""
+    """Mark a job stale in place, with a live worker."""
     _claimed(world)
     _commits(_unroutable)(world)
     _watchdog(world)
@@ -577,7 +577,7 @@ def _recover(world: World) -> None:
 
 
 def _debris(world: World) -> None:
-    """What three crashed submitters and a crashed join left in staging two hours ago."""
+    """Leave in staging, two hours ago, the folders of three crashed submitters and of a crashed join."""
     world.process()
     _dies_in(world, "move", 1, _enqueue_minted)
     world.process()
@@ -593,7 +593,7 @@ def _debris(world: World) -> None:
 
 
 def _only_the_registered_one_came_out(world: World) -> None:
-    """The sweep of the drain is one clock tick too early for what was touched meanwhile: sweep once more, as later."""
+    """Sweep once more at a later time: the drain's sweep is one clock tick too early for recently touched folders."""
     store = stage.open_files(world.root, seed=77_777, clock=_later(), boot=world.boot)
     keeper = store.join("late", role=None)
     store.recover(keeper)
@@ -602,7 +602,7 @@ def _only_the_registered_one_came_out(world: World) -> None:
     assert os.listdir(f"{world.root}/jobs/.staging") == []
     came = sorted(stage.everywhere(world.root))
     assert came[0] == "chosen"
-    # One that was in a journal when the machine went down may come too: its submitter was told nothing.
+    # A job that was in a journal when the machine restarted may appear too: its submitter got no answer.
     assert len(came) <= 1 + (world.journal and world.boot != "0")
 
 
@@ -667,16 +667,16 @@ BY_NAME = {scenario.name: scenario for scenario in ALL}
 
 
 def begin(root: str, scenario: Scenario, *, durable: bool, journal: bool = False) -> World:
-    """A fresh root with the scenario prepared."""
+    """Make a fresh root and prepare the scenario."""
     world = World(root=stage.make(root), durable=durable, max_attempts=scenario.max_attempts, journal=journal)
     scenario.prepare(world)
     return world
 
 
 def end(world: World, scenario: Scenario, *, seed: int = 10_000, alive: bool = False) -> None:
-    """What follows in every play: the living go on, healthy processes drain, the judge looks, the root goes.
+    """End a play: live processes continue, healthy ones drain the queue, the root is checked and removed.
 
-    `alive`: nobody dies, so the drain must get by without what only a death would free.
+    `alive`: no process dies, so the drain must work without the leases that only a death would release.
     """
     scenario.afterwards(world)
     if not alive:
@@ -695,13 +695,13 @@ def end(world: World, scenario: Scenario, *, seed: int = 10_000, alive: bool = F
 
 def judge(world: World) -> None:
     if world.decided:
-        # An operator's answer outlives what a worker was told of an attempt that was not final.
+        # An operator's answer outlasts a worker's answer about an attempt that was not final.
         assert all(world.lifecycle(job_id).status is status for job_id, status in world.decided.items())
     stage.judge(world.root, world.history)
 
 
 def killed(world: World, scenario: Scenario, seam: KillAt) -> bool:
-    """Play the act until the kill; whether it came to that."""
+    """Play the act under `seam`; return whether it was killed."""
     try:
         with placed(seam):
             scenario.act(world)
@@ -712,7 +712,7 @@ def killed(world: World, scenario: Scenario, seam: KillAt) -> bool:
 
 
 def points(root: str, scenario: Scenario, *, durable: bool, journal: bool = False) -> list[KillAt]:
-    """Every way to die in the scenario's act: before each call, after each that shows something, in each write."""
+    """Return every kill point of the act: before each call, after each that publishes something, in each write."""
     world = begin(root, scenario, durable=durable, journal=journal)
     with placed(Counting()) as counting:
         scenario.act(world)
@@ -726,7 +726,7 @@ def points(root: str, scenario: Scenario, *, durable: bool, journal: bool = Fals
         if op in ("write", "write_begun", "write_sync"):
             ways.append(KillAt(n, torn=True))
         for seam in ways:
-            seam.op = op  # as it will be
+            seam.op = op  # known in advance
         found += ways
     return found
 
@@ -740,8 +740,8 @@ def play_every_point(
     restarts: bool = False,
     ops: set[str] | None = None,
 ) -> int:
-    """How many ways to die there are; into `ops`, at which calls. `restarts`: the machine goes down with the
-    process."""
+    """Play the scenario with a kill at every point; return their number, and add the killed calls to `ops`.
+    `restarts`: the machine restarts after each kill."""
     scenario = BY_NAME[name]
     found = points(f"{home}/whole", scenario, durable=durable, journal=journal)
     for index, seam in enumerate(found):
@@ -759,7 +759,7 @@ def play_every_point(
 
 
 def clone(source: str, target: str) -> None:
-    """Copy a tree with its links, hard links among them (a mirror is one), and times. No process may live in it."""
+    """Copy a tree with its symlinks, hard links (a mirror is one) and times. No process may use it."""
     seen: dict[int, str] = {}
 
     def copy(here: str, there: str) -> None:

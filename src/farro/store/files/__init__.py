@@ -18,7 +18,7 @@ Each operation is a module that documents what a crash at each of its points lea
   that was decided (folder, claim, execution). [test_an_attempt_is_counted_before_work_starts]
 - R7 After an ambiguous error both ends are checked; an obstacle is quarantined; a failed sync acknowledges no caller
   (move, folder, host.group_commit). [test_enoent_with_the_source_still_there_is_not_a_fence,
-  test_an_error_after_the_call_took_effect, test_a_failed_sync_acknowledges_nobody_of_its_group]
+  test_an_error_after_the_call_took_effect, test_a_failed_sync_acknowledges_no_call_of_its_group]
 """
 
 from __future__ import annotations

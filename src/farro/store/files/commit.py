@@ -13,7 +13,7 @@ started) each step is on the disk before the next: the results with their folder
 before it replaces the old one, the job's folder before the move, the destination before the acknowledgement. The
 agent's folder is synced so that the claim is durable before the decision: otherwise btrfs may keep the decision and
 lose the claim's move, which leaves a finished job in a queue that no worker takes.
-[test_power_cut_keeps_what_was_acknowledged, test_a_neighbours_syncs_show_no_half_transaction]
+[test_power_cut_keeps_what_was_acknowledged, test_syncs_of_another_process_expose_no_half_transaction]
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _prepare(
     path = f"{owner.folder}/{claim.job_id}"
     if claim.envelope.runtime is _DECIDING and (decided := _decided_before(path, claim)) is not None:
         # The last try failed after its decision. Deciding again would overwrite the decided result, and a crash would
-        # then roll forward a decision with another's result. [test_a_commit_that_failed_may_be_tried_again]
+        # then roll forward a decision with another's result. [test_a_failed_commit_can_be_tried_again]
         carry_out(context, owner, path, decided)
         owner.forget(claim.job_id)
         return decided

@@ -17,9 +17,9 @@ journal hold what the tree alone does not have.
 - After a failed sync of the filesystem every later write raises SyncFailed, and no process frees a journal of that
   boot, because the kernel reports such a failure only once per descriptor. For the same reason the journal syncs
   through its own descriptors, opened before the first record: a new one would miss an earlier failure.
-  [test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten]
+  [test_a_failed_sync_of_the_filesystem_is_reported_and_frees_nothing]
 - No caller waits for the freeing thread for ever: not when it fails or hangs, nor when the journal is closed.
-  [test_nobody_waits_for_a_freeing_thread_that_is_gone]
+  [test_no_writer_waits_for_a_dead_freeing_thread]
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ again. No process works in a root before the replay is complete.
 test_two_processes_after_a_power_cut_replay_once]
 
 A record that cannot be read, or a folder that cannot be written, keeps the root closed and says why: continuing would
-lose acknowledged work. [test_a_journal_of_another_version_is_not_forgotten]
+lose acknowledged work. [test_a_journal_of_another_version_keeps_the_root_closed]
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
   [test_kill_at_every_call_of_a_named_enqueue]
 - While a name passes from one job to the next, the link holds both, `<new>.<old>`: it means the new job once that
   exists, else the old one, so that publishing the new job is what moves the name.
-  [test_kill_at_every_call_of_a_name_that_passes_on]
+  [test_kill_at_every_call_of_giving_a_name_to_the_next_job]
 - Named jobs do not use the journal: after a power cut its record would restore a job whose name has passed on.
 - Pruning a job frees its name; the link is removed before the last trace of the job.
 """

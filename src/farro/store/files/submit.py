@@ -6,7 +6,7 @@
   folder and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue] A single job is staged
   while its record is being written; if staging fails, a second record withdraws the first.
   docs/decisions/one-journal-record-replaces-the-syncs.md.
-  [test_an_enqueue_whose_folder_cannot_be_made_is_taken_back]
+  [test_an_enqueue_whose_folder_cannot_be_made_is_revoked]
 - Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries the move from staging
   to incoming; ENOENT means that it is already done. The link is durable before the rename: otherwise a power cut may
   keep the job and lose the link, and a repeated submission would make a second job.
@@ -148,7 +148,7 @@ def _enqueue_overlapped(
 ) -> StagedJob | None:
     """Write the journal record of one job while its folder is made in staging; publish the job when both are done.
     None: nothing is left of it, and the caller uses the usual way, which succeeds or reports the reason.
-    [test_a_begun_record_that_fails_is_acknowledged_to_nobody, test_where_no_write_can_be_begun_it_is_made]"""
+    [test_a_begun_record_that_fails_is_not_acknowledged, test_without_async_writes_a_record_is_written_directly]"""
     drafts: list[StagedJob] = []
 
     def draft() -> list[Record]:
@@ -199,7 +199,7 @@ def _publish_all(context: FilesContext, items: Sequence[StagedJob]) -> list[Stag
 
 def _withdraw(context: FilesContext, items: Sequence[StagedJob]) -> None:
     """Cancel the journal records of jobs whose submitter gets an error. Without this a power cut would restore them,
-    beside the jobs that were submitted instead. [test_a_refused_enqueue_does_not_come_back_with_the_power]"""
+    beside the jobs that were submitted instead. [test_a_refused_enqueue_does_not_appear_after_a_power_cut]"""
     if not items:
         return
     entry = context.write_journal([replace(item.record(), kind="void", life=b"", files={}) for item in items])

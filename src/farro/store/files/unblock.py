@@ -2,7 +2,7 @@
 
 Every editor is a leased agent (R1): it moves the job into its own folder, reads, edits, and sends it on as decided. If
 it dies on the way, recovery carries out the decision that it left. If two agents want to unblock the same job, the move
-decides. [test_two_unblock_one_job]
+decides. [test_two_processes_unblock_one_job]
 """
 
 from __future__ import annotations
