@@ -369,7 +369,7 @@ def test_an_input_that_does_not_fit_queues_nothing(farro: Program, agx: Agx) -> 
 def test_dry_run_shows_steps_and_matching_workers(farro: Program, agx: Agx) -> None:
     agx("add", "--", "sort | no-such-program", code=0)
     worker = farro.start("worker", "--workers", "1", "--tag", "gpu").started()
-    eventually(lambda: agx("workers").json["workers"], "the worker is seen")
+    eventually(lambda: agx("workers").json["workers"], "the worker is not listed")
     told = agx("submit", "--dry-run", "--tag", "gpu", code=0).json
     assert [(one["step"], one["found"], one["reads"]) for one in told["steps"]] == [
         ("1", True, None),

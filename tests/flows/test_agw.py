@@ -191,7 +191,7 @@ def test_job_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:
     eventually(lambda: len(began(queue.farro.path, "x")) == 1, "no worker started the job")
     first.kill()
     queue.work("b")
-    eventually(lambda: len(began(queue.farro.path, "x")) == 2, "nobody took over")
+    eventually(lambda: len(began(queue.farro.path, "x")) == 2, "no other worker took over")
     late = json.dumps({"job_id": job_id, "success": True, "step_results": []})
     with pytest.raises(Exception, match="claim lost"):
         queue.client.set(f"job:{job_id}:result", late)  # from a worker that does not hold the job
@@ -282,7 +282,7 @@ def test_workers_survive_a_restart_of_agq(queue: Queue) -> None:
     queue.push(shell("before", "echo before"))
     assert queue.result("before")["success"] is True
     queue.server.kill()
-    eventually(lambda: "StorageTrouble" in _so_far(worker), "it does not notice")
+    eventually(lambda: "StorageTrouble" in _so_far(worker), "the worker does not notice")
     queue.server = queue.start()
     queue.push(shell("after", "echo after"))
     assert queue.result("after")["success"] is True

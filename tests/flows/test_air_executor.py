@@ -56,7 +56,7 @@ def states(farro: Program, name: str) -> dict[str, str]:
 def working(farro: Program, name: str, marker: str) -> Daemon:
     """Start a worker and wait until it runs the job."""
     worker = farro.start("worker", "--workers", "1")
-    eventually(lambda: (farro.path / marker).exists(), f"{name} does not begin")
+    eventually(lambda: (farro.path / marker).exists(), f"{name} does not start")
     return worker
 
 
@@ -96,7 +96,9 @@ def test_status_counts_the_live_processes(farro: Program) -> None:
     for daemon in (("worker", "--workers", "2"), ("manager",), ("watchdog",)):
         farro.start(*daemon).started()
     everybody = {"workers": 2, "busy": 0, "manager": True, "watchdog": True}
-    eventually(lambda: farro.call("status", "--json", code=0).json["alive"] == everybody, "not all are seen")
+    eventually(
+        lambda: farro.call("status", "--json", code=0).json["alive"] == everybody, "not all processes are listed"
+    )
     assert farro.call("status", code=0).out.startswith("2 worker slots alive, 0 busy; manager and watchdog alive\n")
 
 

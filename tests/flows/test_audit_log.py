@@ -39,7 +39,7 @@ def test_audit_log_records_every_transition_of_a_job(farro: Program) -> None:
 def test_audit_log_records_the_last_claim_of_a_killed_worker(farro: Program) -> None:
     job_id = farro.enqueue(endless())
     worker = farro.start("worker")
-    eventually(lambda: told(farro.path, job_id) == ["enqueued", "claimed"], "a claim was not told within seconds")
+    eventually(lambda: told(farro.path, job_id) == ["enqueued", "claimed"], "the claim was not logged")
     worker.kill()
     farro.run("watchdog", "--once", code=0)
     farro.run("manager", "--once", code=0)

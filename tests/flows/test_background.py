@@ -106,7 +106,7 @@ def test_failing_component_is_reported_with_its_last_log_line(quick: Program) ->
     place.mkdir()
     job_id = quick.enqueue(shell("echo hi"))
     becomes(quick, job_id, "succeeded")
-    eventually(lambda: quick.run("start", "--no-web", "--workers", "1").code == 0, "it is not well again")
+    eventually(lambda: quick.run("start", "--no-web", "--workers", "1").code == 0, "it does not recover")
 
 
 def test_a_wrong_config_starts_nothing(farro: Program) -> None:
@@ -168,7 +168,7 @@ def test_workers_of_named_roles_are_started(farro: Program) -> None:
     names += ["farro-worker-architect-1", "farro-worker-architect-2"]
     assert [item["name"] for item in told["components"]] == ["farro-manager", "farro-watchdog", *names]
     assert {item["what"] for item in told["components"]} == {"started"}
-    eventually(lambda: "worker/DocWriter" in (farro.path / f"swarms/farro/logs/{names[0]}.log").read_text(), "silence")
+    eventually(lambda: "worker/DocWriter" in (farro.path / f"swarms/farro/logs/{names[0]}.log").read_text(), "no log")
     assert names[-1] in farro.run("stop", code=0).out
     assert "is not a role here" in farro.run("start", "--role", "Nobody", code=2).err
     assert "worked by the manager" in farro.run("start", "--role", "Manager", code=2).err

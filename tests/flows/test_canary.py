@@ -134,7 +134,7 @@ def test_secrets_appear_in_no_file_or_output(root: Program, server: FakeProvider
     store.enqueue(Submission(role="SeniorEngineer", prompt=PROMPT, job_id="polite"))
     store.close()
     said: list[Done] = []
-    eventually((root.path / "src/started").exists, "the program is not asked a second time")
+    eventually((root.path / "src/started").exists, "the program is not started a second time")
     # While it works, only the worker has the HTTP key; the program has the other one. Neither is an argument.
     assert [pid for pid, line in processes("cmdline") if told(line)] == []
     assert set(holders(KEY)) == {worker.pid}

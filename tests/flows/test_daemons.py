@@ -93,7 +93,7 @@ def test_idle_daemon_stops_on_a_signal_and_leaves_no_files(farro: Program, name:
 @pytest.mark.parametrize("name", ["worker", "watchdog", "manager", "scheduler"])
 def test_daemon_signalled_during_its_start_exits_cleanly(farro: Program, name: str) -> None:
     daemon = farro.start(name)
-    eventually(lambda: catches(daemon.pid, signal.SIGTERM), "it never listens")
+    eventually(lambda: catches(daemon.pid, signal.SIGTERM), "it never installs a handler")
     done = daemon.end()
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out.splitlines()[-1])["message"] == f"{name} stopped"
@@ -182,7 +182,7 @@ def test_kill_ends_the_processes_of_a_running_job_and_the_worker_continues(
     job = farro.job("long")
     assert (job["status"], job["error"]) == ("killed", {"category": "killed", "message": "too long"})
     farro.enqueue(steps(["true"]), "--id", "next")
-    eventually(lambda: farro.status("next") == "succeeded", "the worker did not go on")
+    eventually(lambda: farro.status("next") == "succeeded", "the worker did not continue")
     done = worker.end()
     assert "claim_lost" in done.out
     assert done.code == 0

@@ -183,7 +183,7 @@ def test_demo_recovers_from_a_killed_worker(empty: Program, victim: str) -> None
     root = empty.path / "kept"
     process = started(empty, "--json", "--root", str(root))
     role = "CodeReviewer" if "reviewer" in victim else "SeniorEngineer"
-    eventually(lambda: in_hand(root, role), f"{role} has never begun")
+    eventually(lambda: in_hand(root, role), f"{role} has never started")
     record = json.loads((root / "jobs" / ".components" / f"{victim}.json").read_text())
     os.kill(record["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=3 * PATIENCE_S)

@@ -364,7 +364,7 @@ def test_jobs_of_another_version_are_reported_and_left_alone(farro: Program) -> 
 def test_a_dead_worker_is_found_and_its_job_recovered(farro: Program) -> None:
     job = farro.enqueue(endless())
     worker = farro.start("worker")
-    eventually((farro.path / "started").exists, "the step runs")
+    eventually((farro.path / "started").exists, "the step did not start")
     assert examined(farro)["dead-agents"]["verdict"] == "ok"
     worker.kill()
     told = examined(farro)["dead-agents"]

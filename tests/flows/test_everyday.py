@@ -290,7 +290,7 @@ def test_watchdog_unblocks_dependents_that_a_dead_worker_left_waiting(farro: Pro
     aside = farro.path / "aside"
     os.rename(farro.path / "jobs/.after", aside)
     worker = farro.start("worker")
-    eventually(lambda: farro.status(a) == "succeeded", "not worked")
+    eventually(lambda: farro.status(a) == "succeeded", "the job did not run")
     worker.end()
     assert farro.job(b)["place"] == "agents/Manager/waiting"
     os.rename(aside, farro.path / "jobs/.after")

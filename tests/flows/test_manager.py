@@ -110,7 +110,10 @@ def test_only_one_manager_acts_and_the_second_takes_over(staged: Program) -> Non
     enqueue(staged, "one")
     eventually(lambda: staged.status("one") == "succeeded", "the task did not end")
     first.kill()
-    eventually(lambda: json.loads((staged.path / HEARTBEAT).read_text())["pid"] == second.pid, "nobody took over")
+    eventually(
+        lambda: json.loads((staged.path / HEARTBEAT).read_text())["pid"] == second.pid,
+        "the second manager did not take over",
+    )
     enqueue(staged, "two")
     eventually(lambda: staged.status("two") == "succeeded", "the second one does not act")
     said = second.end(signal.SIGTERM)

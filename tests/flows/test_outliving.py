@@ -23,7 +23,7 @@ def alive(pid: int) -> bool:
 
 def escaped(farro: Program, name: str) -> int:
     path = farro.path / name
-    eventually(path.exists, "it was started")
+    eventually(path.exists, "the process did not start")
     return int(path.read_text())
 
 

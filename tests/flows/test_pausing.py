@@ -26,7 +26,7 @@ def test_paused_queue_runs_nothing_until_it_is_resumed(farro: Program) -> None:
     assert "the queue of Runner is paused by" in farro.run("pause", code=0).out
     assert farro.status(job) == "queued"
     assert farro.run("resume", "Runner", code=0).out == "the queue of Runner goes on\n"
-    eventually(lambda: farro.status(job) == "succeeded", "its workers are woken")
+    eventually(lambda: farro.status(job) == "succeeded", "its workers were not woken")
     assert farro.run("resume", "Runner", code=0).out == "the queue of Runner was not paused\n"
     assert worker.process.poll() is None
 

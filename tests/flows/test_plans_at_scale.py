@@ -89,7 +89,7 @@ def test_two_seconds_after_a_kill_no_process_of_that_job_lives(
     assert took_s < 2.0, f"processes of the job lived {took_s:.1f} s after its kill"
     assert farro.status("long") == "killed"
     assert worker.process.poll() is None
-    eventually(lambda: runner_slots.records(str(farro.path)) == [], "its place is still taken")
+    eventually(lambda: runner_slots.records(str(farro.path)) == [], "its slot is still taken")
     assert worker.end().code == 0
 
 

@@ -135,7 +135,7 @@ def test_prune_slows_down_while_jobs_are_queued(worked: Program) -> None:
 
 
 class OthersFiles(Open):
-    """Make files of days-5 that its owner may not remove, as a step of another user would."""
+    """Refuse to remove output of days-5, as if a step of another user had written it."""
 
     def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
         path = next((arg for arg in args if isinstance(arg, str)), "")

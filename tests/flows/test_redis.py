@@ -224,7 +224,7 @@ def test_killed_worker_loses_no_job(on_redis: Program) -> None:
         on_redis.call("manager", "--once")
         return on_redis.status("j") == "queued"
 
-    eventually(recovered, "nobody recovered it")
+    eventually(recovered, "the job was not recovered")
     on_redis.call("worker", "--drain", code=0)
     assert on_redis.job("j")["attempt"] == 2
     assert on_redis.call("logs", "j", code=0).out == "again\n"

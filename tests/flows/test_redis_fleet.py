@@ -73,11 +73,11 @@ def test_a_task_is_routed_from_machine_to_machine(machines: tuple[Program, Progr
     manager = other.start("manager").started()
     eventually(lambda: "no manager" not in one.call("status", code=0).out, "the manager is not seen from elsewhere")
     one.call("worker", "--role", "SeniorEngineer", "--drain", code=0)
-    eventually(lambda: one.job("job")["role"] == "CodeReviewer", "the manager does not hand it on")
+    eventually(lambda: one.job("job")["role"] == "CodeReviewer", "the manager does not route the job")
     # The job keeps the task as of its first claim, though the file has changed since.
     (other.path / "tasks" / "greet.json").write_text(json.dumps({**TASK, "workflow": TASK["workflow"][:1]}))
     other.call("worker", "--role", "CodeReviewer", "--drain", code=0)
-    eventually(lambda: one.status("job") == "succeeded", "the manager does not finish it")
+    eventually(lambda: one.status("job") == "succeeded", "the manager does not finish the job")
     assert manager.end().code == 0
     hops = one.job("job")["hops"]
     assert [hop["role"] for hop in hops] == ["SeniorEngineer", "Manager", "CodeReviewer", "Manager"]
@@ -137,7 +137,7 @@ def test_one_manager_acts_across_machines(store: Store) -> None:
     assert two.holder() == "one"
     assert not two.stands()
     two.drop()
-    assert not two.take(), "a manager without leadership cannot give it up"
+    assert not two.take(), "dropping without leadership does not free it"
     one.drop()
     assert two.take()
     silent_s = two.silent_s()
@@ -164,7 +164,7 @@ def test_leader_that_slept_past_its_lease_is_no_leader(store: Store) -> None:
 def test_expired_leadership_can_be_taken(store: Store) -> None:
     assert isinstance(store, Fleet)
     assert store.take_leadership("manager", "one", lease_s=0.05)
-    eventually(lambda: store.take_leadership("manager", "two", lease_s=30), "the seat is never free")
+    eventually(lambda: store.take_leadership("manager", "two", lease_s=30), "the lease never expires")
     assert not store.take_leadership("manager", "one", lease_s=30), "the first cannot take it back"
     store.release_leadership("manager", "one")
-    assert not store.take_leadership("manager", "one", lease_s=30), "nor release it for the second"
+    assert not store.take_leadership("manager", "one", lease_s=30), "nor release the lease of the second"

@@ -176,7 +176,7 @@ def test_job_of_a_killed_worker_resumes_after_the_steps_that_succeeded(farro: Pr
 
 @pytest.fixture
 def chain(farro: Program) -> Program:
-    """Queue u, which fails until `ok` exists, d after u, e after d, and the independent f."""
+    """Queue u, which fails until `ok` exists, d after u, e after d, and f after any end of u."""
     farro.call("enqueue", "--id", "u", "--", "sh", "-c", "echo u >> log; test -e ok", code=0)
     farro.call("enqueue", "--id", "d", "--after", "u", "--priority", "P1", "--", "sh", "-c", "echo d >> log", code=0)
     farro.call("enqueue", "--id", "e", "--after", "d", "--after-any", "u", "--", "sh", "-c", "echo e >> log", code=0)

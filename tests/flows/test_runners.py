@@ -113,10 +113,10 @@ def test_after_a_kill_no_process_of_the_job_lives(runners: Program, figure: Call
     started(runners)
     began = time.monotonic()
     runners.call("kill", "long", code=0)
-    eventually(lambda: marked(runners.path) == [], "a process of the job lives")
+    eventually(lambda: marked(runners.path) == [], "a process of the job lives on")
     figure("kill of a job in a runner: until no process of it lives", round(time.monotonic() - began, 3), "s")
     assert runners.status("long") == "killed"
-    eventually(lambda: written(runners) == [], "its place is still taken")
+    eventually(lambda: written(runners) == [], "its slot is still taken")
     assert worker.process.poll() is None
 
 
@@ -125,7 +125,7 @@ def test_runner_that_ignores_signals_is_killed(runners: Program) -> None:
     runners.start("worker")
     started(runners)
     runners.call("kill", "long", code=0)
-    eventually(lambda: marked(runners.path) == [], "the runner lives")
+    eventually(lambda: marked(runners.path) == [], "the runner lives on")
 
 
 def test_sigterm_waits_for_the_runner_then_releases_the_job(runners: Program) -> None:
@@ -144,10 +144,10 @@ def test_runner_of_a_killed_worker_ends_its_steps_and_itself(runners: Program) -
     worker = runners.start("worker")
     started(runners)
     worker.kill()
-    eventually(lambda: marked(runners.path) == [], "runner or step outlive the worker")
+    eventually(lambda: marked(runners.path) == [], "runner or step outlives the worker")
     assert len(written(runners)) == 1
     # An ending process loses its memory, by which it is found here, a moment before its locks.
-    eventually(lambda: records(runners) == [], "its place is held")
+    eventually(lambda: records(runners) == [], "its slot is still taken")
     runners.run("watchdog", "--once", code=0)
     assert written(runners) == []
     assert runners.status("long") == "stale"

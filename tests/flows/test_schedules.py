@@ -94,7 +94,7 @@ def test_a_scheduler_and_a_manager_run_what_is_due_once(farro: Program) -> None:
     daemons = [farro.start("scheduler"), farro.start("manager"), farro.start("manager")]
     for daemon in daemons:
         daemon.started()
-    eventually(lambda: farro.call("ls", "--json", code=0).json["jobs"], "nothing was fired")
+    eventually(lambda: farro.call("ls", "--json", code=0).json["jobs"], "no schedule ran")
     for daemon in daemons:
         assert daemon.end().code == 0
     jobs = [job["job_id"] for job in farro.call("ls", "--json", code=0).json["jobs"]]

@@ -33,7 +33,9 @@ def every_status(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         farro.enqueue(steps([command]), "--id", name)
     farro.call("kill", "killed", code=0)
     worker = farro.start("worker")
-    eventually(lambda: {farro.status("succeeded"), farro.status("failed")} == {"succeeded", "failed"}, "not worked")
+    eventually(
+        lambda: {farro.status("succeeded"), farro.status("failed")} == {"succeeded", "failed"}, "the job did not run"
+    )
     worker.end()
     farro.enqueue(steps(["true"]), "--id", "queued")
     yield path

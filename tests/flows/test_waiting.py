@@ -146,7 +146,7 @@ def test_watch_into_a_pipe_prints_a_line_for_each_change(
         farro.enqueue(steps(["true"]), "--id", "job")
         farro.worked()
         found = b'"job_id": "job", "role": "Runner", "status": "succeeded"' if option else b"  job  Runner  succeeded\n"
-        eventually(lambda: found in seen.read_bytes(), "it did not tell of the end")
+        eventually(lambda: found in seen.read_bytes(), "it did not print the end")
         watching.send_signal(number)
         assert watching.wait(PATIENCE_S) == 0
     finally:

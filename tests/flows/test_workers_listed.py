@@ -23,7 +23,7 @@ def test_workers_lists_tags_tools_and_job_of_a_worker(farro: Program) -> None:
     assert farro.run("workers", code=0).out.startswith("no workers")
     job_id = farro.enqueue(endless("started"))
     worker = farro.start("worker", "--workers", "1", "--tag", "gpu", "--name", "box")
-    eventually(lambda: [line["job"] for line in workers(farro)] == [job_id], "nobody works")
+    eventually(lambda: [line["job"] for line in workers(farro)] == [job_id], "no worker runs the job")
     (line,) = workers(farro)
     assert (line["role"], line["pid"], line["tags"], line["alive"]) == ("Runner", worker.pid, ["gpu"], True)
     assert line["id"].startswith("box.0.")
@@ -33,7 +33,7 @@ def test_workers_lists_tags_tools_and_job_of_a_worker(farro: Program) -> None:
     assert "WORKER" in table
     assert job_id in table
     worker.kill()
-    eventually(lambda: not workers(farro)[0]["alive"], "it seems to live")
+    eventually(lambda: not workers(farro)[0]["alive"], "the killed worker is shown as alive")
     assert "`farro watchdog` recovers its job" in farro.run("workers", code=0).out
     farro.run("watchdog", "--once", code=0)
     assert workers(farro) == []

@@ -163,7 +163,7 @@ def test_logs_stream_while_the_job_runs(farro: Program, top: Top) -> None:
     script = f"echo before; while [ ! -e {go} ]; do sleep 0.05; done; echo after"
     job = farro.enqueue(shell(script))
     farro.start("worker").started()
-    eventually(lambda: farro.status(job) == "in_progress", "nobody took it")
+    eventually(lambda: farro.status(job) == "in_progress", "no worker took the job")
 
     async def look(screen: Screen) -> None:
         await screen.press("2")
