@@ -43,7 +43,7 @@ def test_hostile_fields_are_shown_as_text(furnished: Site, visit: Come, place: s
         assert "\u202e" not in page.title()
 
 
-def test_markdown_of_a_result_becomes_no_markup_of_the_page(fresh: Site, visit: Come) -> None:
+def test_markdown_of_a_result_cannot_inject_markup(fresh: Site, visit: Come) -> None:
     source = "\n\n".join(
         [
             '# <svg onload="window.hacked=1">',

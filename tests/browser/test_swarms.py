@@ -86,7 +86,7 @@ def test_a_swarm_is_drawn_started_and_stopped_on_the_page(hive: Site, visit: Com
     expect(page.get_by_role("button", name="Start")).to_be_visible()
 
 
-def test_a_component_is_configured_from_what_it_runs_with(hive: Site, visit: Come) -> None:
+def test_a_component_form_starts_from_its_running_configuration(hive: Site, visit: Come) -> None:
     eventually(lambda: hive.ask("/api/swarms/demo")["state"] == "Ready", "the swarm is not ready")
     (sink,) = [one for one in hive.ask("/api/swarms/demo")["components"] if one["role"] == "sink"]
     page = visit(hive).open("swarm/demo")

@@ -1,11 +1,11 @@
 """Simulate power cuts on real filesystems: log every write and flush of a disk, and build the images a cut may leave.
 
-Run as a program, inside namespaces of its own (`in_namespace`): everything it mounts and starts ends with it, also when
-it is killed.
+Run as a program, inside its own namespaces (`in_namespace`): all its mounts and processes end with it, also when it is
+killed.
 
 The disk is one file in a FUSE filesystem whose server keeps it in memory and logs each write and each fsync. A loop
 device on that file turns the filesystem's cache flushes into fsyncs. At a cut the image has every write up to the last
-flush, and of those since then any subset: that is all that a disk with a write cache promises.
+flush, and any subset of the later ones: a disk with a write cache promises no more.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def read_log(path: str) -> list[Write | None]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Image:
-    """A disk after a cut: everything up to entry `flush` of the log, and these pieces of what came after."""
+    """A disk after a cut: all writes up to entry `flush` of the log, and these sectors of later writes."""
 
     cut: int
     flush: int
@@ -373,8 +373,8 @@ class Act:
 class Neighbour:
     """A seam that syncs after every call, as another process could.
 
-    A filesystem that logs single inodes (btrfs) then shows what it keeps of a transaction at each of its steps, which a
-    quiet disk would show only at farro's own syncs.
+    A filesystem that logs single inodes (btrfs) then exposes each step of a transaction, which otherwise only farro's
+    own syncs would do.
     """
 
     def __init__(self, folder: str) -> None:

@@ -238,7 +238,9 @@ class World:
             shared = end not in mine and end != places.QUARANTINE
             locked = shared and os.path.islink(f"{path}/lock")
             self.need(
-                not locked, actor, f"{job_id} goes to {end} with a lock: while its maker lives, nobody can have it"
+                not locked,
+                actor,
+                f"{job_id} goes to {end} with a lock: no worker can claim it while its owner lives",
             )
         self.where[job_id] = end
 
@@ -305,10 +307,10 @@ class World:
         for who, answer in self.told:
             found = final[answer.job_id]
             kept = found.hops[: len(answer.hops)]
-            assert kept == answer.hops, f"LOST: {who} was told {answer.hops}; {answer.job_id} has {found.hops}"
+            assert kept == answer.hops, f"LOST: {who} got the answer {answer.hops}; {answer.job_id} has {found.hops}"
             if answer.terminal:
                 assert (found.status, found.hops) == (answer.status, answer.hops), (
-                    f"LOST: {who} was told that {answer.job_id} is {answer.status}; it is {found.status}: {found.hops}"
+                    f"LOST: {who} got {answer.status} for {answer.job_id}; it is {found.status}: {found.hops}"
                 )
 
     def _children_once(self, final: dict[str, Lifecycle]) -> None:
@@ -320,7 +322,7 @@ class World:
                     children = {ids.child_id(job_id, hop.attempt, index) for index in range(count)}
                     assert children <= final.keys(), f"LOST: children of {job_id}, attempt {hop.attempt}"
                     expected |= children
-        assert final.keys() <= expected, f"UNEXPECTED: jobs that nobody asked for: {final.keys() - expected}"
+        assert final.keys() <= expected, f"UNEXPECTED: jobs that no actor submitted: {final.keys() - expected}"
 
 
 class Mind:
@@ -364,7 +366,7 @@ def worker(role: str | None = None, turns: int = 3, beats: bool = False) -> Call
                     continue
                 _work(world, me, claim, beats)
             except AgentLost:
-                assert world.scenario.hasty, f"{me.name} lives, and was told that it is dead"
+                assert world.scenario.hasty, f"{me.name} is alive, but the store answered that it is dead"
                 me.store.leave(agent)
                 agent = me.join(where)
         me.store.leave(agent)
@@ -387,7 +389,7 @@ def row_worker(turns: int = 2, reach: int = 3) -> Callable[[World, Mind], None]:
                 me.store.hand_back(claims[len(begun) :])
                 _work_row(world, me, begun)
             except AgentLost:
-                assert world.scenario.hasty, f"{me.name} lives, and was told that it is dead"
+                assert world.scenario.hasty, f"{me.name} is alive, but the store answered that it is dead"
                 me.store.leave(agent)
                 agent = me.join(world.scenario.roles[0])
         me.store.leave(agent)
@@ -450,7 +452,7 @@ def manager(passes: int = 2) -> Callable[[World, Mind], None]:
                 try:
                     told = me.store.resolve_stale(agent, job_id)
                 except ClaimLost:
-                    assert world.scenario.hasty, f"{me.name} lives, and lost what it held"
+                    assert world.scenario.hasty, f"{me.name} is alive, but lost its claim"
                     continue
                 if told is not None:
                     me.tell(told)
@@ -472,7 +474,7 @@ def operator(verb: str, job_id: str) -> Callable[[World, Mind], None]:
         except (IllegalTransition, TryAgain):
             pass
         except (ClaimLost, AgentLost):
-            assert world.scenario.hasty, f"{me.name} lives, and lost what it held"
+            assert world.scenario.hasty, f"{me.name} is alive, but lost its claim"
         me.store.leave(agent)
 
     return script

@@ -735,7 +735,7 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
     grown = {child for commit, wanted in recorded.offspring.items() if commit in accepted for child in wanted}
     assert grown <= where.keys(), f"LOST: children of accepted attempts: {grown - where.keys()}\n{tree(root)}"
     strangers = where.keys() - grown - recorded.known
-    assert not strangers, f"UNEXPECTED: nobody asked for {strangers}\n{tree(root)}"
+    assert not strangers, f"UNEXPECTED: jobs that no caller submitted: {strangers}\n{tree(root)}"
     for job_id, life in lives.items():
         _judge_order(life, json.loads(read(f"{root}/{where[job_id][0]}/{job_id}/prompt.json")), lives)
     for ack in acks:
@@ -746,7 +746,7 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
                 f"LOST: {ack.job_id}: {told}; hops: {life.hops}"
             )
         if ack.status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED):
-            assert life.status is ack.status, f"LOST: {ack.job_id} was told {ack.status} and is {life.status}"
+            assert life.status is ack.status, f"LOST: {ack.job_id}: acknowledged as {ack.status}, is {life.status}"
         if ack.retry_of is not None:
             assert life.retry_of == ack.retry_of, f"LOST: {ack.job_id} no longer says that it repeats {ack.retry_of}"
         for name, data in ack.files.items():

@@ -259,7 +259,7 @@ class Storm:
         while quiet < 3:  # a job may move between two folders during the read
             now = time.monotonic()
             restarts = sum(member.lives for member in self.farro_members) - lives
-            assert restarts < 30, f"nobody kills them, and they die again and again:\n{self.last_words()}"
+            assert restarts < 30, f"members die repeatedly although no fault hits them:\n{self.last_words()}"
             assert now < until, f"not finished after {seconds} s: {self.unfinished()}\n{self.last_words()}"
             self._tend(self.farro_members, now)
             quiet = 0 if self.unfinished() else quiet + 1

@@ -58,7 +58,7 @@ def play(
         if told is not None:
             assert isinstance(told, SAID), f"{type(told).__name__} for trouble of the filesystem"
             assert "None" not in str(told), f"not clear: {told}"
-        assert not (world.history.lost and "in_progress" not in name), "ClaimLost, but nobody took the job"
+        assert not (world.history.lost and "in_progress" not in name), "ClaimLost, but no process took the job"
         if restarts:
             world.restart()
         elif alive:

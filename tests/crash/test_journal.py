@@ -405,7 +405,7 @@ def test_no_writer_waits_for_a_dead_freeing_thread(root: str, monkeypatch: pytes
 
 
 def test_no_writer_waits_for_a_record_that_is_never_finished(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its writer was interrupted, for example by a signal. Writing without the journal is always right."""
+    """The writer was interrupted, for example by a signal. Writing without the journal is always right."""
     monkeypatch.setattr("farro.store.files.journal.PATIENCE_S", 0.05)
     journal = made(root)
     written(journal, 0)
@@ -438,7 +438,7 @@ def test_an_error_while_a_journal_is_made_leaves_nothing_behind(op: str, code: i
 
 
 def test_a_watchdog_may_remove_a_journal_before_it_is_locked(root: str) -> None:
-    """It treats the file as a dead process's; its maker writes without a journal, and makes another one later."""
+    """The watchdog treats the file as a dead process's; its maker goes on without a journal and makes one later."""
     journal = made(root)
     swept: list[str] = []
 
@@ -552,7 +552,7 @@ def test_half_written_heads_are_not_read_as_journals(root: str) -> None:
 
 
 def test_a_journal_of_another_version_keeps_the_root_closed(root: str) -> None:
-    """Its records were acknowledged and exist nowhere else: the root refuses to open, and says why."""
+    """Such records were acknowledged and exist nowhere else: the root refuses to open, and says why."""
     store = opened(root)
     store.enqueue(stage.submission(1))
     stage.die(store)
@@ -699,7 +699,7 @@ def test_a_refused_enqueue_does_not_appear_after_a_power_cut(root: str) -> None:
 
 @pytest.mark.parametrize("stays", [True, False])
 def test_an_enqueue_whose_folder_cannot_be_made_is_revoked(stays: bool, root: str) -> None:
-    """Its record is on disk by then. After a transient error the job is made without the journal."""
+    """The journal record is on disk by then. After a transient error the job is made without the journal."""
     store = opened(root)
     store.enqueue(stage.submission(1))
     refused = pytest.raises(StorageTrouble) if stays else contextlib.nullcontext()
@@ -843,7 +843,7 @@ def test_of_two_folders_of_one_id_the_later_one_stays(root: str) -> None:
 
 
 def test_a_role_that_is_gone_keeps_the_root_closed_until_it_is_made_again(root: str) -> None:
-    """Its job would stay in staging, where clean-up would remove it as debris."""
+    """A job of that role would stay in staging, where clean-up would remove it as debris."""
     store = opened(root)
     job_id = store.enqueue(stage.submission(1, role="CodeReviewer"))
     stage.die(store)

@@ -209,7 +209,7 @@ def another_boot(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["first_attempt", "second_attempt"])
-def test_an_attempt_after_a_power_cut_resumes_only_whole_steps_and_all_that_were_kept(
+def test_an_attempt_after_a_power_cut_resumes_all_kept_steps_and_no_torn_one(
     shm: Path,
     syncing: Syncing,
     told: Callable[[Recorder], None],

@@ -131,7 +131,7 @@ def test_a_second_prune_is_refused_while_one_runs(shm: Path) -> None:
         stage.die(store)
 
 
-def test_a_job_that_is_not_final_is_never_taken(shm: Path) -> None:
+def test_a_job_that_is_not_final_is_never_pruned(shm: Path) -> None:
     root = str(shm / "root")
     prepared(root)
     store = opened(root, 2, True)

@@ -261,7 +261,7 @@ def test_a_reused_pid_keeps_no_dead_agent_alive_and_kills_no_living_one(shm: Pat
         lease = f"{world.root}/agents/Runner/in-progress/{agent}/.lease"
         store = watchdog(world)
         os.truncate(lease, 0)
-        Path(lease).write_text(json.dumps({"host": "x", "boot_id": "0", "pid": 2**22 - 1, "start": 1}))  # nobody
+        Path(lease).write_text(json.dumps({"host": "x", "boot_id": "0", "pid": 2**22 - 1, "start": 1}))  # no process
         assert recovered(world, store) == []
         Path(lease).write_text(json.dumps({"host": "x", "boot_id": "0", "pid": os.getpid(), "start": 1}))  # us
         process.send_signal(signal.SIGKILL)

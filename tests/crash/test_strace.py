@@ -129,7 +129,7 @@ class Target:
         options = ["-o", os.devnull, "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={nth}"]
         status, said = self.run(scenario, root, options)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        assert killed or status == 0, f"{scenario}: ended by itself with {status}"
+        assert killed or status == 0, f"{scenario}: ended without a kill, with status {status}"
         return killed, said
 
 

@@ -301,7 +301,7 @@ def _crashes(play: Callable[[], object]) -> None:
         play()
     except Crash:
         return
-    raise AssertionError("nobody died")
+    raise AssertionError("no process died")
 
 
 def _claim(world: World) -> None:

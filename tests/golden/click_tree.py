@@ -1,6 +1,6 @@
 """Print every command of one program with its arguments and options, a line each.
 
-Run as `python click_tree.py PROGRAM`, in a process of its own, because an alias changes the command that it renames.
+Run as `python click_tree.py PROGRAM` in a separate process, because an alias changes the command that it renames.
 The program starts through its script's entry point and is stopped before it runs its click command, so that this file
 names no module of farro except the entry points.
 """

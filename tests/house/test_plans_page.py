@@ -46,7 +46,7 @@ def test_every_field_of_the_model_is_on_the_page_with_its_default(title: str) ->
 
 
 @pytest.mark.parametrize(("title", "name", "example"), EXAMPLES, ids=lambda text: text.split(" ")[-1])
-def test_every_example_of_a_field_is_taken(title: str, name: str, example: str) -> None:
+def test_every_example_of_a_field_is_accepted(title: str, name: str, example: str) -> None:
     said: dict[str, Any] = json.loads(f"{{{example}}}")
     assert list(said) == [name]
     first: dict[str, Any] = {"id": "a", "command": "true"}

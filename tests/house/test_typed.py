@@ -35,7 +35,7 @@ queue.enqueue(7)  # error
 """
 
 
-def test_a_type_checker_knows_what_a_task_takes_and_gives(tmp_path: Path) -> None:
+def test_a_type_checker_knows_the_arguments_and_result_of_a_task(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     done = subprocess.run(

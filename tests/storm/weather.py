@@ -232,7 +232,7 @@ class Storm:
             now = time.monotonic()
             assert now < until, f"not finished after {seconds} s: {self.unfinished()}\n{self.last_words()}"
             restarts = sum(member.lives for member in self.members) - lives
-            assert restarts < 20, f"nobody kills them, and they die again and again:\n{self.last_words()}"
+            assert restarts < 20, f"members die repeatedly although no fault hits them:\n{self.last_words()}"
             self.tend(now)
             quiet = 0 if self.unfinished() else quiet + 1
             time.sleep(0.1)
