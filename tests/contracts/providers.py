@@ -1,6 +1,6 @@
-"""The providers that the contract suite holds to the port: how each is made to behave, and what can be seen of it.
+"""The providers under the contract suite: how a test scripts each one, and what it can observe.
 
-A stage for another kind is one class more in STAGES. What they promise is in test_provider.py.
+To test another kind, add a class to STAGES. test_provider.py checks the guarantees.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ WORDS = "the number is forty-two, and this is why"
 BEHAVIOURS = ("answers", "is_cut_short", "is_rate_limited", "fails", "refuses", "talks_rubbish", "breaks_off", "hangs")
 
 
-Trouble = tuple[str, bool]  # its kind, and whether another try may help
+Trouble = tuple[str, bool]  # its kind, and whether a retry may help
 
 
 class Stage(Protocol):
     tries: int
-    keeps_locals: bool  # whether not even the variables of its frames tell the key
+    keeps_locals: bool  # whether the variables of its frames hide the key, too
     usage: Usage | None  # of an answer
-    troubles: Mapping[str, Trouble]  # what each behaviour comes to; the others it cannot have
+    troubles: Mapping[str, Trouble]  # the error of each supported behaviour
 
     def provider(self, *behaviours: str) -> Provider:
-        """One that behaves so, call after call, and like the last of them from then on."""
+        """Return a provider with one behaviour for each call; the last one repeats."""
 
     def request(self, number: int, *, timeout_s: float = 60.0, **more: Any) -> Request:
         """A call of one attempt, by its number."""
 
     def began(self) -> None:
-        """Returns when a call is under way."""
+        """Return when a call is running."""
 
     def made(self) -> int | None:
-        """How often somebody was asked: requests on the wire, or processes. None: nobody can be."""
+        """Count the requests on the wire, or the processes started. None: they cannot be counted."""
 
     def ended(self) -> None:
-        """Returns when nothing of an ended call goes on any more."""
+        """Return when no part of an ended call is running."""
 
     def close(self) -> None: ...
 
@@ -129,7 +129,7 @@ def _replies(kind: str) -> dict[str, Reply]:
 
 @functools.cache
 def make_ready(kind: str) -> None:
-    """Import the kind's libraries now: that takes seconds, and would be counted as the first call's."""
+    """Import the libraries of this kind now: that takes seconds, which would count for the first call."""
     provider = make_provider(
         "p",
         ProviderSettings(kind=kind, model=MODELS[kind], base_url="http://127.0.0.1:1"),
@@ -139,7 +139,7 @@ def make_ready(kind: str) -> None:
     try:
         provider.answer(request(1, timeout_s=120))
     except Exception as error:
-        assert getattr(error, "kind", "") == "network", error  # noqa: PT017 - nobody listens at port 1
+        assert getattr(error, "kind", "") == "network", error  # noqa: PT017 - no server listens at port 1
     finally:
         provider.close()
 
@@ -170,7 +170,7 @@ class Scripted:
         return None
 
     def ended(self) -> None:
-        pass  # there is nothing but its thread
+        pass  # the call has only its thread
 
     def close(self) -> None:
         pass
@@ -189,10 +189,10 @@ _ENTRIES: dict[str, dict[str, Any]] = {
 
 
 class Cli:
-    """Programs. Which call it is, a program sees by the folder that it works in."""
+    """Providers that are programs. A program learns the number of its call from its working folder."""
 
     tries = 2
-    keeps_locals = False  # its program's environment is among them
+    keeps_locals = False  # the environment of its program is among them
     usage = None
     troubles: ClassVar[dict[str, Trouble]] = {
         "fails": ("failed", True),
@@ -277,7 +277,7 @@ STAGES: dict[str, Callable[[Path], Stage]] = {
     "scripted": Scripted,
     "cli": Cli,
 }
-# What each of them can be made to do.
+# The behaviours that each supports.
 ABLE = {
     **dict.fromkeys(STAGES, BEHAVIOURS),
     "cli": tuple(_PROGRAMS),

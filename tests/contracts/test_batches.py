@@ -63,7 +63,7 @@ def test_a_batch_of_jobs_is_claimed_in_order(kit: Adapter, batches: BatchStore) 
     assert names(first) == ids[:3]
     assert len({claim.envelope.lifecycle.correlation_id for claim in first}) == 3
     assert {claim.attempt for claim in first} == {1}
-    assert names(batches.claim_batch(other, 16)) == ids[3:7], "no more than four, or half: the rest is for others"
+    assert names(batches.claim_batch(other, 16)) == ids[3:7], "at most four or half: other workers take the rest"
     assert sorted(job for view in kit.store.agents() for job in view.jobs) == ids[:7]
     assert kit.store.count()[Status.IN_PROGRESS] == 7
     told = [kit.store.find(job_id) for job_id in ids[:3]]
@@ -118,18 +118,18 @@ def test_jobs_not_started_return_to_their_places_in_the_queue(kit: Adapter, batc
     batches.hand_back(claims[1:])
     told = kit.store.changes(cursor, role="Runner").items
     assert {change.job_id for change in told if change.status is Status.QUEUED} == set(ids[1:4]), (
-        "whoever waits is told"
+        "waiting workers are woken"
     )
     view = kit.store.find(ids[1])
     assert view is not None
     assert (view.status, view.lifecycle.attempt, view.lifecycle.hops) == (Status.QUEUED, 0, ())
     again = [kit.store.claim(other) for _ in range(3)]
-    assert [claim.job_id for claim in again if claim is not None] == ids[1:4], "before those that came after them"
+    assert [claim.job_id for claim in again if claim is not None] == ids[1:4], "before later jobs"
     assert {claim.attempt for claim in again if claim is not None} == {1}
-    assert [type(what) for what in end(batches, claims[1:])] == [ClaimLost] * 3, "they are another's by now"
+    assert [type(what) for what in end(batches, claims[1:])] == [ClaimLost] * 3, "another agent holds them now"
     assert isinstance(end(batches, claims[:1])[0], Lifecycle)
     events = [line["event"] for line in kit.audited if line.get("job_id") == ids[1]]
-    if events:  # the Redis store keeps its own: tests/store/redis/test_batches.py
+    if events:  # for Redis see tests/store/redis/test_batches.py
         assert events == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
 
 
@@ -155,7 +155,7 @@ def test_a_job_that_was_started_before_is_claimed_alone(kit: Adapter, batches: B
     kit.clock.advance(3600)
     other = kit.store.join("b", role="Runner")
     assert names(batches.claim_batch(other, 16)) == ids[1:5]
-    assert names(batches.claim_batch(other, 16)) == ids[5:], "not with the one behind them"
+    assert names(batches.claim_batch(other, 16)) == ids[5:], "not together with the job behind it"
     alone = batches.claim_batch(other, 16)
     assert names(alone) == ids[:1]
     assert alone[0].attempt == 2
@@ -183,7 +183,7 @@ def test_slots_that_claim_batches_run_each_job_once(
     def work() -> None:
         agent = kit.store.join("w", role="Runner")
         empty = 0
-        while empty < 50:  # another's lock is looked at again a moment later
+        while empty < 50:  # the lock of another agent is checked again a moment later
             claims = batches.claim_batch(agent, 8)
             batches.hand_back(claims[5:])
             end(batches, claims[:5])

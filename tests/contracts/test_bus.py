@@ -1,4 +1,4 @@
-"""The Bus port: what its guarantees say in words, on every adapter."""
+"""The contract of the Bus port, on every adapter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ QUEUES = ("one", "two", "three", "q", "dead", "plain", "mine")
 
 @pytest.fixture(params=["files", "amqp", "amqp[quorum]"])
 def open_bus(request: pytest.FixtureRequest, folder: str) -> Iterator[Open]:
-    """Another process on the same bus, at each call."""
+    """Return another process on the same bus at each call."""
     if request.param == "files":
         yield lambda: in_files(folder)
         return
@@ -188,7 +188,7 @@ def test_unacknowledged_messages_return_when_the_consumer_ends(open_bus: Open) -
             taken = [await take(first) for _ in range(3)]
             await taken[1].ack()
             await first.close()
-            await taken[0].ack()  # too late: somebody else has it
+            await taken[0].ack()  # too late: another consumer has it
             second = await bus.consume("q", prefetch=3)
             again = [await take(second) for _ in range(2)]
             assert [(one.message.message_id, one.redelivered) for one in again] == [("m0", True), ("m2", True)]
@@ -231,7 +231,7 @@ def test_a_queue_may_be_redeclared_rebound_and_deleted(open_bus: Open) -> None:
             await until(bus, "q", 2)
             await bus.delete("q")
             await bus.delete("q")
-            await other.publish("x", message(4, key="c.d"))  # nobody is bound: it is gone, and no error
+            await other.publish("x", message(4, key="c.d"))  # no queue is bound: dropped without an error
             assert await bus.depth("q") is None
             with pytest.raises(InputError, match="there is no queue q; declare it first"):
                 await bus.consume("q")
@@ -287,7 +287,7 @@ VICTIM = """
 
 @asynccontextmanager
 async def victim(bus: Bus, folder: str) -> AsyncIterator[None]:
-    """A consumer of q, made for it, in a process of its own, with m1 and m2 in its hands; killed at the end."""
+    """Run a consumer of the new queue q in a child process that holds m1 and m2; kill it at the end."""
     await bus.declare("q", [Binding("x", "#")])
     for number in range(3):
         await bus.publish("x", message(number))
@@ -311,7 +311,7 @@ def test_messages_of_a_dead_consumer_return_to_the_queue(folder: str) -> None:
             consumer = await bus.consume("q", prefetch=3)
             again = [await take(consumer) for _ in range(2)]
             assert [(one.message.message_id, one.redelivered) for one in again] == [("m1", True), ("m2", True)]
-            assert sweep(folder) == []  # who listens has swept
+            assert sweep(folder) == []  # the waiting consumer has swept
             assert await bus.depth("mine") is None
 
     run(play)
@@ -382,7 +382,7 @@ def test_a_killed_broker_keeps_what_it_confirmed(rabbit_server: RabbitServer, ca
             assert not late.done()  # it waits for the broker
             await asyncio.to_thread(rabbit_server.start)
             await late
-            await held.ack()  # of a connection that is over: it changes nothing
+            await held.ack()  # from a closed connection: it has no effect
             seen: list[str] = []
             while {"m1", "m2", "m3"} - set(seen):
                 delivery = await take(consumer)
@@ -390,7 +390,7 @@ def test_a_killed_broker_keeps_what_it_confirmed(rabbit_server: RabbitServer, ca
                 await delivery.ack()
             while told("back") < 2:
                 await asyncio.sleep(0.02)
-            await bus.delete("q")  # the server is that of other tests too
+            await bus.delete("q")  # other tests use the same server
 
     async def bounded() -> None:
         async with asyncio.timeout(4 * PATIENCE_S):
@@ -435,10 +435,10 @@ def test_messages_may_be_acknowledged_in_any_order_or_all_at_once(open_bus: Open
             for one in order[12:]:
                 await one.ack()
                 await asyncio.sleep(0.01)
-            rest = {(await take(consumer)).message.message_id for _ in range(20)}  # it is not cut off
+            rest = {(await take(consumer)).message.message_id for _ in range(20)}  # the connection is kept
             assert not rest & {one.message.message_id for one in held}
             await until(bus, "dead", 5)
-            await other.close()  # what it had and did not settle goes back; what it settled is gone
+            await other.close()  # unsettled messages return to the queue; settled ones are gone
             await until(bus, "q", 40)
 
     run(play)
@@ -450,13 +450,13 @@ def test_a_message_acknowledged_without_waiting_is_not_redelivered(open_bus: Ope
             await bus.declare("q", [Binding("x", "#")])
             await asyncio.gather(*(bus.publish("x", message(number)) for number in range(60)))
             consumer = await other.consume("q", prefetch=4)
-            for number in range(58):  # also more than it may hold: so there was room again
+            for number in range(58):  # more than its prefetch: the acknowledgement made room
                 held = await take(consumer)
                 if number % 7 == 6:
                     await held.ack()
                 else:
                     held.ack_soon()
-                    held.ack_soon()  # the second changes nothing
+                    held.ack_soon()  # the second call has no effect
             await other.close()
             await until(bus, "q", 2)
             rest = await bus.consume("q", prefetch=3)
@@ -478,7 +478,7 @@ def test_concurrent_publishers_all_get_their_confirmation(open_bus: Open) -> Non
 
 
 def test_a_publisher_sees_every_change_of_bindings(open_bus: Open) -> None:
-    """Also when it has published under that key before."""
+    """This holds for a key that it has published under before, too."""
 
     async def play() -> None:
         async with open_bus() as bus, open_bus() as other:
@@ -529,7 +529,7 @@ def test_a_death_during_a_binding_change_makes_publishers_reread_bindings(folder
             await bus.publish("x", message(1, "a"))
             with contextlib.suppress(ZeroDivisionError), other._layout.changing():
                 other._build("two", {"bindings": [["x", "a"]], "dead_letters": None, "exclusive": False}, False)
-                raise ZeroDivisionError  # it dies before it could say that it is done
+                raise ZeroDivisionError  # it dies before it can announce the change
             await bus.publish("x", message(2, "a"))
             await until(bus, "two", 1)
 
@@ -539,7 +539,7 @@ def test_a_death_during_a_binding_change_makes_publishers_reread_bindings(folder
 def test_a_queue_without_a_consumer_does_not_fill_with_transient_messages(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Words of status, of swarms whose controller is away for days; confirmations and work are all kept."""
+    """Status messages are dropped while the controller of a swarm is away for days; all others are kept."""
     monkeypatch.setattr(files, "CROWD", 5)
     monkeypatch.setattr(files, "LOOK_AFTER", 0)
 
@@ -583,7 +583,7 @@ def test_a_consumer_of_a_deleted_queue_gets_an_error(open_bus: Open) -> None:
 
 
 def test_the_next_consumer_sweeps_leftovers_of_killed_publishers(folder: str) -> None:
-    """And a bus keeps no list of those who stopped listening, however often one is switched on and off."""
+    """The bus also keeps no records of consumers that ended, for any number of restarts."""
 
     async def play() -> None:
         async with in_files(folder) as bus:

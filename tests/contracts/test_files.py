@@ -51,7 +51,7 @@ class Watch:
     def _act(self, when: str, op: str, args: tuple[Any, ...]) -> None:
         act = getattr(self, when)
         if act is not None:
-            setattr(self, when, None)  # what the test does meanwhile passes unseen
+            setattr(self, when, None)  # calls by the test itself are not recorded
             act(op, args)
             if getattr(self, when) is None:
                 setattr(self, when, act)
@@ -243,7 +243,7 @@ def test_a_job_edited_between_read_and_move_is_read_again(files: Files, turns: i
     os.link(f"{incoming}/job.json", kept)
 
     def meanwhile() -> None:
-        os.unlink(f"{incoming}/lock")  # a dead lock, for all they know
+        os.unlink(f"{incoming}/lock")  # a lock that seems dead to them
         for _ in range(turns):
             other.release(claimed(other, quick))
         Path(kept).write_bytes(read(f"{incoming}/job.json"))
@@ -266,7 +266,7 @@ def test_a_job_of_this_process_is_claimed_without_reading_its_files(files: Files
         claim = claimed(files.store, agent)
     assert [path for op, path in seam.looks if op == "read"] == []
     assert claim.envelope.prompt == wanted.prompt
-    assert claim.envelope.prompt is not wanted.prompt, "what its worker does to it is its own affair"
+    assert claim.envelope.prompt is not wanted.prompt, "a copy, which its worker may change"
     written = lifecycle(files, f"agents/Runner/in-progress/{agent.id}", "j")
     assert claim.envelope.lifecycle == written
 
@@ -284,7 +284,7 @@ def test_a_job_that_left_and_came_back_is_read_again(files: Files) -> None:
 
 def test_a_prompt_edited_in_the_queue_is_read(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
-    assert files.store.claim(agent) is None  # it claims here: what it queues itself it need not read, for a moment
+    assert files.store.claim(agent) is None  # a process that claims here need not read its own new jobs
     files.store.enqueue(submission(job_id="j"))
     path = Path(files.root, "agents/Runner/incoming/j/prompt.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "plan_id": "put-right"}))
@@ -374,7 +374,7 @@ def test_each_worker_examines_a_job_once(files: Files) -> None:
 def test_an_idle_worker_finds_an_unreported_job_by_polling(files: Files) -> None:
     files.policy = replace(files.policy, rescan_s=30.0, poll_s=5.0)
     store = files.process()
-    store._feeds.update({role: ChangeFeed() for role in (None, *store.roles())})  # a disk that tells of nothing
+    store._feeds.update({role: ChangeFeed() for role in (None, *store.roles())})  # a disk that reports no changes
     agent = store.join("worker", role="Runner")
     assert store.claim(agent) is None
     files.store.enqueue(submission(job_id="j"))
@@ -457,7 +457,7 @@ def test_enoent_with_the_source_still_there_is_not_a_fence(files: Files) -> None
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     claim = claimed(files.store, agent)
-    os.rmdir(claim.folder)  # a step removed what is not its own
+    os.rmdir(claim.folder)  # a step removed a folder of the store
     with pytest.raises(Damaged):
         files.store.commit(claim, success(claim))
     files.store.heartbeat(agent, claim)  # still ours
@@ -695,7 +695,7 @@ def test_a_hung_process_is_killed_by_its_identity_before_its_jobs_move(files: Fi
     assert [identity["pid"] for identity in files.hung] == [1]
     assert [sorted(each) for each in where] == [[".lease", ".lock", "j"]]
     assert files.reaped[-1] == [f"j/0001@{files.store._context.scope}"], (
-        "what the attempt left running ends before anyone may start the job again"
+        "processes left by the attempt end before the job can start again"
     )
 
 
@@ -732,7 +732,7 @@ def test_staging_cleanup_keeps_folders_that_an_id_points_to(files: Files) -> Non
     dog = files.store.join("dog", role=None)
     assert len(os.listdir(staging)) == 2
     files.store.recover(dog)
-    assert len(os.listdir(staging)) == 2, "too young: somebody may be at it"
+    assert len(os.listdir(staging)) == 2, "too young: its submitter may still be writing"
     files.clock.jump(YEARS_S)
     files.store.recover(dog)
     assert os.listdir(staging) == []
@@ -807,7 +807,7 @@ def test_a_contradictory_job_affects_no_other_job(files: Files) -> None:
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
 @pytest.mark.parametrize("name", ["job.json", "prompt.json"])
 def test_a_job_file_that_is_no_file_damages_only_its_job(files: Files, name: str, kind: str) -> None:
-    """It was once taken for trouble of the disk: the worker retried it for ever, and the other jobs waited behind."""
+    """This was once treated as a disk error: the worker retried for ever and blocked the other jobs."""
     for job_id in ("a-bad", "b-good"):
         files.store.enqueue(submission(job_id=job_id))
     path = f"{files.root}/agents/Runner/incoming/a-bad/{name}"
@@ -861,7 +861,7 @@ def test_a_folder_without_a_prompt_is_not_a_job(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
     for _ in range(3):
         assert files.store.claim(agent) is None
-    assert [level for level, _, _ in files.logged] == ["critical"], "said once"
+    assert [level for level, _, _ in files.logged] == ["critical"], "logged once"
     assert os.listdir(f"{files.root}/agents/Runner/incoming") == ["debris"]
 
 
@@ -971,7 +971,7 @@ def test_a_watchdog_that_was_stopped_declares_no_agent_hung(files: Files) -> Non
     assert files.store.recover(dog) == []
     files.clock.advance(900)
     told = [each.what for each in files.store.recover(dog)]
-    assert told == ["silent_killed", "stale", "agent_removed"], "while it is looked at, silence is told"
+    assert told == ["silent_killed", "stale", "agent_removed"], "silence is reported while the watchdog runs"
 
 
 # --- a disk that refuses ---------------------------------------------------------------------------------------------

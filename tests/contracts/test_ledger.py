@@ -191,7 +191,7 @@ def test_a_call_that_would_exceed_a_budget_is_refused_with_advice(
         assert part in str(refused.value)
     assert refused.value.exit_code == 3
     assert stage.tree(root) == before
-    ledger.settle(first, end="answered", usage=USAGE, cost_usd=Decimal("0.05"))  # it was cheaper: now there is room
+    ledger.settle(first, end="answered", usage=USAGE, cost_usd=Decimal("0.05"))  # cheaper than reserved
     ledger.reserve(charge(), budgets)
 
 
@@ -218,7 +218,7 @@ def test_a_budget_with_calls_of_unknown_cost_refuses_more_calls(ledger: FilesLed
     call_id = ledger.reserve(charge(None), Budgets())
     with pytest.raises(BudgetExceeded, match=f"it is unknown what is left of the budget of {TODAY}.*{call_id}"):
         ledger.reserve(charge(job="job-2"), limits(day="9"))
-    ledger.reserve(charge(job="job-2", role="DocWriter"), limits(role="9", job="9"))  # neither has that call in it
+    ledger.reserve(charge(job="job-2", role="DocWriter"), limits(role="9", job="9"))  # neither counts that call
     ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.5"))
     ledger.reserve(charge(job="job-2"), limits(day="9"))
 
@@ -341,8 +341,8 @@ def test_processes_that_reserve_at_once_never_exceed_a_budget(root: str, clock: 
 
 
 def test_only_one_process_checks_a_budget_at_a_time(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
-    """One process has checked the budget and is about to write when another comes. Without the lock both would spend
-    the rest of the budget."""
+    """One process has checked the budget and is about to write when another checks it. Without the lock both would
+    spend the rest of the budget."""
     other = FilesLedger(root, clock, durable=False)
     refused: list[BudgetExceeded] = []
 
@@ -426,7 +426,7 @@ def test_a_written_call_is_read_back(most: Decimal | None, cost: Decimal | None,
     )
     call = CallRecord(id=f"{TODAY}/x", at="t", charge=one, end="failed", usage=USAGE, cost_usd=cost)
     if any("\ud800" <= char <= "\udfff" for char in f"{step}{model}"):
-        return  # no such text comes out of a document
+        return  # no parsed document contains such a text
     assert ledger_calls.decoded(ledger_calls.encoded(call)) == call
 
 

@@ -159,7 +159,7 @@ def test_an_unknown_full_id_is_reported_without_scanning_all_jobs(
 
 
 def test_an_id_that_farro_did_not_mint_is_searched_among_the_chosen_ids(files: Files) -> None:
-    """However many jobs are finished, none of their folders is listed."""
+    """The folders of finished jobs are not listed, however many there are."""
     store = files.store
     store.enqueue_many([submission(number) for number in range(3)])
     store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="alpha-one"))
@@ -182,7 +182,7 @@ def test_an_id_that_farro_did_not_mint_is_searched_among_the_chosen_ids(files: F
         with pytest.raises(UnknownJob):
             find_job.resolve(store, "here", "nope")
         assert not [path for path in listed if path.endswith(("/incoming", "/succeeded", "/failed", "/killed"))]
-        assert find_job.resolve(store, "here", minted[:-1]) == minted, "the beginning of a minted one is looked for"
+        assert find_job.resolve(store, "here", minted[:-1]) == minted, "a prefix of a minted id is searched for"
         assert [path for path in listed if path.endswith("/incoming")]
     finally:
         fs.set_seam(None)

@@ -1,4 +1,4 @@
-"""What models cost: config first, then the installed tables, with arithmetic of the tests' own; unknown is never 0."""
+"""Prices of models come from the config, then from the installed tables; an unknown price is never 0."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def usage(given: int, made: int, read: int = 0, written: int = 0) -> Usage:
 @pytest.mark.parametrize(
     ("provider", "model", "rates", "used"),
     [
-        # rates in dollars for a million: input, output, read from a cache, written to one
+        # dollars per million tokens: input, output, cache read, cache write
         ("openai", "gpt-4o-mini", ("0.15", "0.6", "0.075", "0.15"), usage(1000, 200)),
         ("openai", "gpt-4o-mini", ("0.15", "0.6", "0.075", "0.15"), usage(1000, 200, 900)),
         ("openai", "gpt-5", ("1.25", "10", "0.125", "1.25"), usage(123_457, 8191, 100_001, 10)),
@@ -60,8 +60,8 @@ def test_known_models_cost_what_the_tables_say(
     [
         ("openai", "gpt-5", 10_000, ("1.25", "10")),
         ("google", "gemini-2.5-pro", 200_000 - OVERHEAD_TOKENS, ("1.25", "10")),
-        ("google", "gemini-2.5-pro", 200_001, ("2.5", "15")),  # it may have so many tokens: then all of them are dearer
-        ("openrouter", "anthropic/claude-sonnet-4.5", 1000, ("3.75", "15")),  # all of it may be written to a cache
+        ("google", "gemini-2.5-pro", 200_001, ("2.5", "15")),  # the higher rate applies to all of its tokens
+        ("openrouter", "anthropic/claude-sonnet-4.5", 1000, ("3.75", "15")),  # all tokens may be written to a cache
     ],
 )
 def test_the_highest_cost_uses_the_dearest_tier_in_reach(
@@ -80,7 +80,7 @@ def test_the_highest_cost_uses_the_dearest_tier_in_reach(
         ("nobody", "gpt-5", None),
         ("agent", "gpt-5", ProviderSettings(kind="cli")),
         ("mine", "gpt-5", ProviderSettings(kind="openai", base_url="http://127.0.0.1:8000/v1")),
-        ("openai", "text-embedding-3-small", None),  # no price for what it says
+        ("openai", "text-embedding-3-small", None),  # no price for its output
     ],
 )
 def test_an_unknown_price_is_none_and_never_zero(

@@ -1,6 +1,6 @@
-"""The Provider port: what every provider promises, over HTTP and from a file.
+"""The contract of the Provider port, for providers over HTTP and from a file.
 
-tests/agents/providers checks the wire formats, tests/agents/test_provider_calls.py what follows a trouble.
+tests/agents/providers checks the wire formats, tests/agents/test_provider_calls.py the handling of errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
 
 
 def doing(*behaviours: str) -> pytest.MarkDecorator:
-    """Every stage with each of these that it is able to."""
+    """Combine every stage with each of these behaviours that it supports."""
     pairs = [(name, does) for name in STAGES for does in behaviours if does in ABLE[name]]
     return pytest.mark.parametrize(("stage", "behaviour"), pairs, indirect=["stage"])
 
@@ -94,14 +94,14 @@ def test_a_provider_answers_again_after_an_error(stage: Stage) -> None:
 
 def test_a_hanging_provider_times_out(stage: Stage) -> None:
     provider = stage.provider("answers", "hangs")
-    provider.answer(stage.request(1))  # what the first call of all makes ready is ready now
+    provider.answer(stage.request(1))  # the preparations of the first call are done now
     trouble = trouble_of(stage, provider, 2, timeout_s=2)
     assert (trouble.kind, trouble.retryable) == stage.troubles["hangs"]
     stage.ended()
 
 
 class Ended(BaseException):
-    """As execution.functions sends it into a thread whose step is over."""
+    """Raised as execution.functions raises it in a thread whose step has ended."""
 
 
 def test_a_cancelled_call_ends_its_request(stage: Stage) -> None:
@@ -130,7 +130,7 @@ def test_no_error_shows_the_key(stage: Stage, behaviour: str) -> None:
     told = "".join(traceback.TracebackException.from_exception(trouble, capture_locals=stage.keeps_locals).format())
     assert KEY not in told
     assert KEY not in repr(vars(trouble))
-    assert trouble.__cause__ is None  # a library's exception has the request in it, and that has the key
+    assert trouble.__cause__ is None  # the exception of a library contains the request, which contains the key
     assert trouble.__context__ is None or KEY not in repr(vars(trouble.__context__))
 
 

@@ -1,6 +1,6 @@
-"""The Runner port: what every runner promises, and what only one in a process of its own can.
+"""The contract of the Runner port, and guarantees of runners in a separate process.
 
-Adapters: inline, process. How steps run is tests/execution; whole workers with them are tests/flows/test_runners.py.
+Adapters: inline, process. tests/execution covers steps, tests/flows/test_runners.py whole workers.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def test_steps_see_the_environment_of_the_work(bench: Bench) -> None:
     said = dict(line.split("=", 1) for line in bench.said("a").decode().splitlines())
     assert (said["FARRO_JOB"], said["FARRO_ROOT"], said["FARRO_CLAIM"]) == ("job-1", str(bench.root), bench.marker)
     assert said["FARRO_AGENT"] == "worker.0.1"
-    assert "HOME" not in said  # of the runner's own, which is not its steps'
+    assert "HOME" not in said  # a variable of the runner itself, which its steps do not get
 
 
 def test_python_tools_are_called(bench: Bench) -> None:
@@ -276,7 +276,7 @@ def test_terminate_ends_a_run_from_another_thread(bench: Bench) -> None:
     assert bench.living() == []
 
 
-# --- a process of its own ----------------------------------------------------------------------------------------
+# --- runners in a separate process -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The Runtime port: what every runtime promises. One adapter so far: processes of this machine."""
+"""The contract of the Runtime port. The only adapter so far: processes of this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bench:
         self.runtime = self.another()
 
     def another(self) -> Runtime:
-        """As another process would see it: what this one knows in memory is not known there."""
+        """Return the runtime as another process sees it, without the memory of this one."""
         return ProcessRuntime(str(self.records), SystemClock())
 
     def component(self, script: str = "exec sleep 100000", name: str = "one", **more: Any) -> ProcessSpec:
@@ -73,7 +73,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     yield made
     left = made.living()
     for pid in left:
-        with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+        with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.kill(pid, signal.SIGKILL)
     for name in ("one", "two"):
         made.runtime.stop([name], 0.0)
@@ -121,18 +121,18 @@ def test_the_exit_of_a_component_is_reported(bench: Bench, script: str, code: in
         found = bench.runtime.look("one")
         return found.exit_code if found is not None else None
 
-    eventually(lambda: seen() == code, "nobody tells how it ended")
+    eventually(lambda: seen() == code, "its exit code is not reported")
     found = bench.another().look("one")
     assert found is not None
-    assert (found.alive, found.exit_code) == (False, code)  # it is known to others, too
+    assert (found.alive, found.exit_code) == (False, code)  # other processes know it, too
     assert bench.runtime.launch(bench.component()).exit_code is None
-    assert seen() is None  # that was another life
+    assert seen() is None  # the exit code was that of the earlier launch
     bench.runtime.stop(["one"])
     assert sorted(path.name for path in bench.records.iterdir() if path.name.startswith("one")) == []
 
 
 def test_a_killed_component_is_seen_as_dead(bench: Bench) -> None:
-    """It may be stopped, and have started others: nothing is left. Its record is, and goes on counting."""
+    """It may be stopped or have children: no process is left. Its record stays and counts further launches."""
     assert not bench.runtime.kill("one")
     seen = bench.runtime.launch(bench.component("trap '' TERM; sleep 100000 & echo up; wait"))
     bench.saying("up")
@@ -172,7 +172,7 @@ BUSY = "print('up', flush=True)\nwhile True: pass"
 
 @pytest.mark.parametrize("group", [True, False])
 def test_memory_is_limited(bench: Bench, group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a cgroup where this machine gives one, else by each process's address space."""
+    """The limit is a cgroup where available, else the address space of each process."""
     if not group:
         monkeypatch.setattr(cgroup_limits, "make", lambda **limits: None)
     limits = ComponentLimits(memory_bytes=200 << 20)
@@ -206,7 +206,7 @@ def test_a_log_is_bounded_while_its_component_writes(bench: Bench, monkeypatch: 
     assert (bench.folder / "one.log.1").stat().st_size <= 1000
     eventually(lambda: bench.said().count("\n") > 3, "it writes no more")
     assert "line 1\n" not in bench.said()
-    assert "\0" not in bench.said()  # it begins at the beginning
+    assert "\0" not in bench.said()  # the truncated log has no hole
 
 
 def test_an_image_alone_is_not_for_this_runtime(bench: Bench) -> None:
@@ -270,7 +270,7 @@ def test_a_component_outlives_its_launcher_and_is_adopted_by_the_next(bench: Ben
 
 
 class Dying:
-    """A seam: this process dies at the n-th mutating call of that kind."""
+    """A seam at which this process dies at the n-th mutating call of that kind."""
 
     def __init__(self, op: str, count: int) -> None:
         self.op = op
@@ -329,7 +329,7 @@ def test_a_reused_process_id_is_not_the_component(bench: Bench) -> None:
     finally:
         innocent.kill()
         innocent.wait()
-    assert bench.living() == []  # what carries its mark is ended all the same
+    assert bench.living() == []  # processes with its marker are still ended
 
 
 def test_a_record_of_an_earlier_boot_is_not_the_component(bench: Bench) -> None:
@@ -379,7 +379,7 @@ def test_launches_by_any_launcher_are_counted_until_the_component_is_stopped(ben
     (seen,) = bench.runtime.list()
     assert seen.launches == 3
     record = json.loads(bench.record().read_text())
-    del record["launches"]  # an older farro's
+    del record["launches"]  # written by an older farro
     bench.record().write_text(json.dumps(record))
     assert [one.launches for one in bench.runtime.list()] == [1]
     bench.runtime.stop(["one"])

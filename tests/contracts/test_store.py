@@ -185,7 +185,7 @@ def test_same_chosen_id_twice_is_one_job(kit: Adapter) -> None:
     first = Submission(role="Runner", prompt={"plan_id": "p", "steps": []}, job_id="once")
     same = Submission(
         role="Runner", prompt={"steps": [], "plan_id": "p"}, job_id="once"
-    )  # the order of keys is no content
+    )  # the order of keys does not matter
     agent = worker(kit.store)
     assert kit.store.enqueue(first) == "once"
     assert kit.process().enqueue(same) == "once"
@@ -348,7 +348,7 @@ def test_a_job_that_another_worker_returned_keeps_the_order(kit: Adapter) -> Non
     here, there = worker(kit.store), worker(other)
     for name in ("a", "b", "c", "d"):
         kit.store.enqueue(submission(job_id=name))
-    held = claimed(kit.store, here)  # this view has listed all four
+    held = claimed(kit.store, here)  # this process has listed all four
     given_back = claimed(other, there)
     assert (held.job_id, given_back.job_id) == ("a", "b")
     other.release(given_back)
@@ -497,7 +497,7 @@ def test_threads_that_claim_at_once_take_each_job_once(kit: Adapter) -> None:
     for thread in threads:
         thread.join()
     assert troubles == []
-    # A worker that lost every race may have gone home while another still held a lock: nobody may be left over.
+    # A worker that lost every race may have ended while another held a lock: no job may be left over.
     rest = drained(kit.store, agents[1])
     assert sorted([*(job for each in taken for job in each), *rest]) == made
     assert kit.store.count()[Status.SUCCEEDED] == 120
@@ -669,7 +669,7 @@ def test_an_unroutable_job_is_marked_in_place_and_then_collected(kit: Adapter) -
     done = kit.store.recover(dog)
     assert [(each.job_id, each.agent, each.what) for each in done] == [("j", agent.id, "rolled_forward")]
     assert (kit.store.stale(), place(kit.store, "j")) == (["j"], "jobs/stale")
-    kit.store.heartbeat(agent)  # the worker itself is well
+    kit.store.heartbeat(agent)  # the worker itself is alive
     requeued = kit.store.resolve_stale(dog, "j")
     assert requeued is not None
     assert (requeued.status, requeued.requeued_from) == (Status.QUEUED, Status.STALE)
@@ -1004,7 +1004,7 @@ def test_only_a_stale_job_is_resolved(kit: Adapter, state: str) -> None:
 
 
 def test_find_list_and_count_agree(kit: Adapter) -> None:
-    # Queued last: the makers of the others claim whatever is queued.
+    # Queued last: the helpers that make the other jobs claim every queued job.
     names = [name for name in STATES if name != "queued"]
     made = {name: STATES[name](kit) for name in (*names, "queued")}
     statuses = {job_id: life(kit.store, job_id).status for job_id in made.values()}
@@ -1172,7 +1172,7 @@ def test_wake_ends_every_wait(kit: Adapter, role: str | None) -> None:
     waiters = [waiting(lambda: kit.store.changes(cursor, role=role, timeout_s=PATIENCE_S)) for _ in range(2)]
     until = time.monotonic() + PATIENCE_S / 2
     while any(thread.is_alive() for thread, _ in waiters) and time.monotonic() < until:
-        kit.store.wake(role)  # again and again: a waiter that has not begun to wait yet is none to wake
+        kit.store.wake(role)  # repeatedly: a thread that does not wait yet cannot be woken
         for thread, _ in waiters:
             thread.join(0.01)
     assert [answers[0].items for _, answers in waiters] == [(), ()]
@@ -1207,7 +1207,7 @@ def test_load_counts_what_is_queued_waiting_or_in_progress(kit: Adapter) -> None
     assert (store.load("Runner"), store.load(None)) == (0, 1)
 
 
-# --- what a person and the manager say ---
+# --- decisions of a person and of the manager ---
 
 
 def make_asked(kit: Adapter) -> str:
@@ -1228,7 +1228,7 @@ def test_no_worker_claims_a_job_that_waits_for_a_person(kit: Adapter) -> None:
     assert [view.job_id for view in kit.store.list(statuses=[Status.QUEUED])] == [job_id]
     kit.store.recover(operator(kit.store))
     assert place(kit.store, job_id) == "agents/Manager/waiting"
-    assert kit.store.pending("Manager") == 0  # nothing comes of it by itself
+    assert kit.store.pending("Manager") == 0  # it does not enter a queue without an answer
 
 
 @pytest.mark.parametrize("text", [None, "as I want it"])
@@ -1317,15 +1317,15 @@ def test_a_paused_queue_gives_no_job(kit: Adapter) -> None:
     first = claimed(kit.store, agent)
     told = pause_of(kit, "a “deploy”\nat noon")
     assert kit.store.pause("Runner", told)
-    assert not kit.store.pause("Runner", pause_of(kit)), "it is, and stays as it was"
+    assert not kit.store.pause("Runner", pause_of(kit)), "it was paused already and stays so"
     assert kit.process().paused() == {"Runner": told}
     kit.store.enqueue(submission(job_id="b"))
     kit.process().enqueue(submission(job_id="c", role="CodeReviewer"))
     assert kit.store.claim(agent) is None
     if isinstance(kit.store, BatchStore):
         assert list(kit.store.claim_batch(agent, 4)) == []
-    assert kit.store.claim(other) is not None, "that of another role goes on"
-    assert kit.store.commit(first, success(first)).status is Status.SUCCEEDED, "and what ran does"
+    assert kit.store.claim(other) is not None, "the queue of another role is not paused"
+    assert kit.store.commit(first, success(first)).status is Status.SUCCEEDED, "a running job is not affected"
     assert kit.store.pending("Runner") == 1
     assert kit.process().resume("Runner")
     assert not kit.store.resume("Runner")
@@ -1348,12 +1348,12 @@ def test_resuming_a_queue_wakes_waiting_workers(kit: Adapter) -> None:
     cursor = kit.store.changes(None, role="Runner").cursor
     kit.process().resume("Runner")
     seen = kit.store.changes(cursor, role="Runner", timeout_s=30)
-    assert seen.gap, "it is to look at everything"
+    assert seen.gap, "the worker must list the whole queue"
     assert claimed(kit.store, agent).job_id == "a"
 
 
 def test_a_paused_queue_has_no_due_time(kit: Adapter) -> None:
-    """A worker that waits for a due time would wake again and again once it has passed; one kept a core busy so."""
+    """A worker that waits for a past due time would wake again and again; this once kept a core busy."""
     agent = worker(kit.store)
     due = kit.clock.now() + timedelta(seconds=5)
     kit.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))

@@ -64,7 +64,7 @@ def test_every_transition_is_audited(kit: Adapter) -> None:
         assert now == life(store, job_id).status
         if not life(store, job_id).terminal:
             store.kill(dog, job_id)
-    assert seen == set(TRANSITIONS), "the lives did not go through the whole table"
+    assert seen == set(TRANSITIONS), "the histories did not cover the whole table"
 
 
 def _one_turn(kit: Adapter, store: Store, dog: Any, rng: random.Random, job_id: str) -> None:
@@ -137,7 +137,7 @@ def test_a_refused_call_is_not_audited(kit: Adapter) -> None:
         kit.store.force_complete(dog, job_id)
     assert events(kit, job_id) == [ENQUEUED]
     kit.store.kill(dog, job_id)
-    kit.store.kill(dog, job_id)  # answers what it already is
+    kit.store.kill(dog, job_id)  # returns its current state
     assert events(kit, job_id) == [ENQUEUED, ("killed", "queued", "killed")]
 
 

@@ -33,7 +33,7 @@ from servers import RedisServer
 from stage import plan, report
 from support import torture
 
-EXAMPLES = 50_000 * torture() or 472  # a part; ten parts, and two of a third: 5,000 in all
+EXAMPLES = 50_000 * torture() or 472  # for each of ten parts, and a third of it for two more: 5,000 in all
 STEPS = 15
 LIMIT = 2  # attempts a hop
 DELAY_S = 1.0
@@ -67,7 +67,7 @@ class Job:
     requeues_here: int = 0
     requeues: int = 0
     routed: bool = False
-    unroutable: bool = False  # its last attempt was done, and nobody took it on
+    unroutable: bool = False  # its last attempt succeeded, and no next role took it
     final: bool = False
 
 
@@ -98,7 +98,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if sys.exc_info()[1] is None:  # else it is wrong already
+            if sys.exc_info()[1] is None:  # otherwise an error was found already
                 self.lists_say_what_the_model_says()
         finally:
             self.adapter.close()
@@ -149,10 +149,10 @@ class StoreMachine(RuleBasedStateMachine):
     def lost_claims(self) -> list[Claim]:
         return [claim for claim in self.claims if not self.is_current(claim)]
 
-    # --- what happens ---
+    # --- rules ---
 
-    # One rule, weighted by hand: rules of their own are switched off at random for a whole life (swarm testing), and
-    # a life without claims is no life.
+    # One rule, weighted by hand: Hypothesis disables separate rules at random for a whole history (swarm testing), and
+    # a history without claims tests nothing.
     @initialize(jobs=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=3))
     def begin(self, jobs: list[tuple[int, int]]) -> None:
         for number, way in jobs:
@@ -217,7 +217,7 @@ class StoreMachine(RuleBasedStateMachine):
         slot = number % len(SLOTS)
         if way > 4:
             self.adapter.clock.advance(DELAY_S)
-        if way:  # mostly where there is something to do
+        if way:  # mostly a role with queued jobs
             busy = [
                 slot
                 for slot in range(len(SLOTS))
@@ -250,7 +250,7 @@ class StoreMachine(RuleBasedStateMachine):
             job.attempts_here -= 1
             self.enter(job)
         elif what == "unroutable":
-            job.status, job.unroutable = "stale", True  # marked where it lies
+            job.status, job.unroutable = "stale", True  # marked in place
         elif what == "route":
             self.route(job, "CodeReviewer")
         elif what == "retry" and job.attempts_here < LIMIT:
@@ -301,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(Lost):
                 self.store.heartbeat(claim.agent, claim)
 
-    # --- death, and keeping house ---
+    # --- death and recovery ---
 
     def end_agent(self, number: int, way: int) -> None:
         living = [slot for slot, agent in enumerate(self.slots) if agent is not None]
@@ -324,7 +324,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.recover(self.boss)
         for job in self.jobs.values():
             if job.status == "stale":
-                job.owner = None  # what was marked is collected
+                job.owner = None  # marked jobs are collected
             elif job.owner in self.dead:
                 job.status, job.owner = "stale", None
 
@@ -337,7 +337,7 @@ class StoreMachine(RuleBasedStateMachine):
         if job.status != "stale" or job.owner is not None:
             assert told is None
         elif max(job.attempts_here, job.requeues_here) >= LIMIT and not (
-            job.unroutable or (job.role == "Manager" and job.routing == "manager")  # not the work's own failure
+            job.unroutable or (job.role == "Manager" and job.routing == "manager")  # not a failure of the work itself
         ):
             self.end(job, "killed")
         else:
@@ -358,7 +358,7 @@ class StoreMachine(RuleBasedStateMachine):
             told = self.store.kill(self.boss, job.id)
             if job.status in ("queued", "in_progress", "stale") or open_failure:
                 self.end(job, "killed")
-            assert told.status == job.status, "a finished job answers what it is"
+            assert told.status == job.status, "a finished job returns its state"
         elif verb == "requeue":
             if job.status == "stale" or open_failure:
                 self.store.requeue(self.boss, job.id)
@@ -413,7 +413,7 @@ class StoreMachine(RuleBasedStateMachine):
 def play(kind: str, folder: str, part: int, examples: int, server: RedisServer | None = None) -> None:
     about = {"kind": kind, "folder": folder, "server": server}
     machine = type(f"{kind.title()}Part{part}", (StoreMachine,), about)
-    if not torture():  # the long form looks for new lives each time
+    if not torture():  # the long form tries new histories each time
         machine = hypothesis.seed(part)(machine)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
@@ -439,6 +439,6 @@ def test_the_files_store_agrees_with_the_model(shm: Path, part: int) -> None:
 
 @pytest.mark.parametrize("part", range(10, 12))
 def test_the_redis_store_agrees_with_the_model(shm: Path, part: int, redis_server: RedisServer) -> None:
-    examples = EXAMPLES // 3  # every question is a round trip
+    examples = EXAMPLES // 3  # every call is a round trip
     play("redis", str(shm), part, examples, redis_server)
     add_figure("stateful examples", examples, "examples")

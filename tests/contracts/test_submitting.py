@@ -268,7 +268,7 @@ def test_submitting_a_dependent_again_is_the_same_job(kit: Adapter) -> None:
     assert kit.process().enqueue(again) == "second"
     assert place(store, "second") == WAITING
     finish(store, failure)
-    assert kit.process().enqueue(again) == "second", "also when it could not be submitted anew"
+    assert kit.process().enqueue(again) == "second", "even if it could not be submitted for the first time now"
     assert life(store, "second").status is Status.KILLED
     with pytest.raises(IdConflict):
         store.enqueue(after("first", job_id="second", any_end=True))
@@ -314,7 +314,7 @@ def test_a_queue_is_pending_while_a_waiting_job_may_enter(kit: Adapter) -> None:
     assert store.pending("Runner") == 2
     kit.die(agent)
     store.recover(operator(store))
-    assert store.pending("Runner") == 0, "stale: somebody must decide first"
+    assert store.pending("Runner") == 0, "stale: the manager must decide first"
     assert store.pending("Manager") == 0
 
 

@@ -1,4 +1,4 @@
-"""What a store without folders gives its attempts: ports/workspace.py, on a real disk."""
+"""The folders of attempts for stores without folders (ports/workspace.py), on a real disk."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_attempt_without_a_folder_writes_no_file(make: Callable[..., LocalWor
     home, ask = space.promise("m.0.ab", "job-1", 1, lambda: PLAIN)
     assert set(space.post(home, result(), good=True).files) == {"result.json", "result.md"}
     space.end("m.0.ab", "job-1")
-    ask()  # what could not be ended asks too late
+    ask()  # a function that could not be ended asks too late
     assert not Path(home).parents[1].exists()
 
 
@@ -298,7 +298,7 @@ def test_a_reused_folder_keeps_nothing_of_its_last_job(make: Callable[..., Local
     ]
     assert list(Path(again).iterdir()) == []
     assert not Path(home).exists()
-    space.end("m.0.ab", "job-2")  # it is more than a spare: it goes
+    space.end("m.0.ab", "job-2")  # not kept as a spare: it is removed
     assert [path.name for path in job.parent.iterdir()] == [".lease"]
 
 
