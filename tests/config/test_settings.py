@@ -34,7 +34,7 @@ def refused(data: Any, environ: dict[str, str] | None = None) -> list[str]:
 # --- sections
 
 
-def test_a_role_has_the_cap_of_all_unless_it_has_its_own_and_runner_has_none() -> None:
+def test_a_role_has_the_common_cap_unless_it_sets_its_own_and_runner_has_none() -> None:
     assert (read({}).cap_of("Architect"), read({}).cap_of("Runner")) == (200, None)
     settings = read({"roles": {"Packer": {}}, "capacity": {"role_cap": 7, "roles": {"Packer": None, "Runner": 3}}})
     assert [settings.cap_of(role) for role in ("Architect", "Packer", "Runner")] == [7, None, 3]
@@ -126,7 +126,7 @@ def test_air_executors_own_values_load_as_they_are() -> None:
         ({"strict": "no"}, ["strict: must be true or false, not text"]),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_would_be_right(data: Any, problems: list[str]) -> None:
+def test_a_wrong_value_is_refused_with_the_valid_values(data: Any, problems: list[str]) -> None:
     assert refused(data) == [f"c: {problem}" for problem in problems]
 
 

@@ -363,7 +363,9 @@ def test_an_invalid_message_is_set_aside_and_blocks_no_consumer(folder: str) -> 
     run(play)
 
 
-def test_a_killed_broker_keeps_what_it_confirmed(rabbit_server: RabbitServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_killed_broker_keeps_confirmed_messages(
+    rabbit_server: RabbitServer, caplog: pytest.LogCaptureFixture
+) -> None:
     def told(word: str) -> int:
         line = f"the broker at 127.0.0.1:{rabbit_server.port} is {word}"
         return sum(record.getMessage().startswith(line) for record in caplog.records)

@@ -45,7 +45,7 @@ def usage(given: int, made: int, read: int = 0, written: int = 0) -> Usage:
         ("openrouter", "anthropic/claude-sonnet-4.5", ("6", "22.5", "0.6", "7.5"), usage(200_001, 10, 300, 200)),
     ],
 )
-def test_known_models_cost_what_the_tables_say(
+def test_the_prices_of_known_models_come_from_the_tables(
     provider: str, model: str, rates: tuple[str, str, str, str], used: Usage
 ) -> None:
     given_, made, read, written = map(Decimal, rates)

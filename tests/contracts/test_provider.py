@@ -38,7 +38,7 @@ def trouble_of(stage: Stage, provider: Provider, number: int, *, timeout_s: floa
     return raised.value
 
 
-def test_an_answer_has_its_text_and_what_it_used(stage: Stage) -> None:
+def test_an_answer_has_its_text_and_usage(stage: Stage) -> None:
     answer = stage.provider("answers").answer(stage.request(1))
     assert (answer.text, answer.whole) == (WORDS, True)
     assert answer.usage == stage.usage

@@ -584,7 +584,7 @@ def test_routing_by_manager_goes_through_its_queue(kit: Adapter) -> None:
     assert (told.status, told.role, told.hops[-1].note) == (Status.QUEUED, "CodeReviewer", "please look")
 
 
-def test_the_verb_routes_whatever_the_routing_says(kit: Adapter) -> None:
+def test_the_route_verb_overrides_the_routing_of_the_job(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j"))
     claim = claimed(kit.store, worker(kit.store))
     told = kit.store.route(claim, success(claim), "CodeReviewer")
@@ -1030,7 +1030,7 @@ def test_lists_and_counts_can_be_of_some_roles(kit: Adapter) -> None:
     assert kit.store.count(roles=["Runner", "CodeReviewer"])[Status.QUEUED] == 4
 
 
-def test_pending_is_what_may_still_come_out_of_a_queue(kit: Adapter) -> None:
+def test_pending_counts_jobs_that_may_still_leave_a_queue(kit: Adapter) -> None:
     assert kit.store.pending("Runner") == 0
     later = START + timedelta(hours=1)
     kit.store.enqueue(Submission(role="Runner", prompt=plan(), not_before=later, job_id="later"))
@@ -1188,7 +1188,7 @@ def test_closing_ends_every_wait(kit: Adapter) -> None:
     assert len(answers) == 1
 
 
-def test_load_counts_what_is_queued_waiting_or_in_progress(kit: Adapter) -> None:
+def test_load_counts_jobs_that_are_queued_waiting_or_in_progress(kit: Adapter) -> None:
     store = kit.store
     assert store.load("Runner") == store.load(None) == 0
     for _ in range(4):

@@ -74,7 +74,7 @@ def test_the_result_says_who_added_a_step_and_counts_it(bench: Bench) -> None:
     assert [json.loads((bench.attempt / name).read_text())["id"] for name in files] == ["a", "b"]
 
 
-def test_an_added_step_waits_for_what_it_needs_and_reads_what_it_names(bench: Bench) -> None:
+def test_an_added_step_waits_for_its_needs_and_reads_its_input(bench: Bench) -> None:
     def add(call: Call) -> None:
         call.add_task("cat", id="third", needs=["second"], input_from="first")
         call.add_task("true", id="second")
@@ -132,7 +132,7 @@ def test_a_process_left_behind_adds_until_the_plan_is_over(bench: Bench) -> None
     assert result.step_results[-1].added_by == "1"
 
 
-def test_the_plans_time_grows_with_what_is_added(bench: Bench) -> None:
+def test_the_plans_timeout_grows_with_added_steps(bench: Bench) -> None:
     def add(call: Call) -> None:
         call.add_task("sh", ["-c", f"cat {bench.fifo}"], id="long")
 

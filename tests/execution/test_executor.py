@@ -90,7 +90,7 @@ def test_64_mib_flow_through_with_bounded_memory(bench: Bench) -> None:
     assert result.step_results[2].stdout.strip() == str(size)
 
 
-def test_steps_of_a_task_graph_run_after_what_they_need(bench: Bench) -> None:
+def test_steps_of_a_task_graph_run_after_their_needs(bench: Bench) -> None:
     result = bench.run(
         {"id": "last", "command": "cat", "input_from_step": "first"},
         {"id": "first", "command": "echo", "args": ["in time"]},
@@ -121,7 +121,7 @@ def test_a_steps_cwd_is_below_the_plans(bench: Bench) -> None:
 # --- failures ----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_failure_halts_the_plan_and_what_ran_is_kept(bench: Bench) -> None:
+def test_the_first_failure_halts_the_plan_and_finished_steps_are_kept(bench: Bench) -> None:
     result = bench.run(step(1, "echo", "one"), shell(2, "echo out; echo oops >&2; exit 3"), step(3, "echo", "never"))
     assert not result.success
     assert [one.exit_code for one in result.step_results] == [0, 3]

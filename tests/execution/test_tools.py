@@ -61,7 +61,7 @@ def test_a_callable_may_leave_by_sys_exit(bench: Bench) -> None:
     ("given", "code", "said"),
     [(None, 0, ""), (True, 1, ""), (-1, 255, ""), (256, 0, ""), ("no such page", 1, "no such page\n")],
 )
-def test_sys_exit_in_a_callable_means_what_it_does_in_a_program(bench: Bench, given: Any, code: int, said: str) -> None:
+def test_sys_exit_in_a_callable_works_as_in_a_program(bench: Bench, given: Any, code: int, said: str) -> None:
     def leave_so(call: Call) -> None:
         sys.exit(given)
 

@@ -88,7 +88,7 @@ def test_a_move_never_replaces_anything(tmp_path: Path, kind: str) -> None:
     assert os.path.lexists(path)
 
 
-def test_a_move_of_what_is_gone_says_so(tmp_path: Path) -> None:
+def test_moving_a_missing_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         fs.move(str(tmp_path / "a"), str(tmp_path / "b"))
     (tmp_path / "a").mkdir()

@@ -105,7 +105,7 @@ def test_unwatched_folders_are_silent_and_unwatching_twice_is_no_error(tmp_path:
         assert [event.mask for event in watcher.read(0)] == [inotify.IGNORED]
 
 
-def test_watching_what_is_not_there_says_so(tmp_path: Path) -> None:
+def test_watching_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with Inotify() as watcher, pytest.raises(FileNotFoundError):
         watcher.watch(str(tmp_path / "none"), inotify.CREATE)
 

@@ -235,7 +235,7 @@ def test_a_missing_lease_has_no_holder(tmp_path: Path) -> None:
         leases.take(path)
 
 
-def test_an_existing_file_is_not_leased_anew(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_leased_again(tmp_path: Path) -> None:
     path = str(tmp_path / ".lease")
     leases.create(path, b"first").drop()
     with pytest.raises(FileExistsError):

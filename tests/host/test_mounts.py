@@ -85,5 +85,5 @@ def test_each_kind_of_filesystem_is_judged(
     assert (found.repair == ()) is (verdict == "ok")
 
 
-def test_of_folders_in_each_other_the_outermost_is_what_is_mounted() -> None:
+def test_of_nested_folders_only_the_outermost_is_mounted() -> None:
     assert outermost(["agents/A", "agents/A/incoming", "agents/B/incoming"]) == ["agents/A", "agents/B/incoming"]

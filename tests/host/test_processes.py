@@ -274,7 +274,7 @@ def test_no_descriptor_stays_open(starter: Starter) -> None:
 # --- limits ------------------------------------------------------------------------------------------------------
 
 
-def test_limits_hold_for_the_program_and_what_it_starts(starter: Starter) -> None:
+def test_limits_hold_for_the_program_and_its_children(starter: Starter) -> None:
     # It reads the FIFO first: the limits are set after the spawn and must hold before it continues.
     process = starter.start(
         "sh",
@@ -361,7 +361,7 @@ def test_other_markers_are_left_alone(starter: Starter) -> None:
     assert process.wait(None) is not None
 
 
-def test_a_watchdog_in_another_process_ends_what_a_dead_worker_left(starter: Starter) -> None:
+def test_a_watchdog_in_another_process_ends_the_processes_of_a_dead_worker(starter: Starter) -> None:
     """Row 23: processes that outlive their worker are ended by their marker and by the worker's cgroup (below)."""
     worker = (
         "import os, sys\n"
@@ -593,7 +593,7 @@ enclosure.release()
 
 
 @pytest.mark.parametrize("other", [{}, {"host": "renamed"}, {"pid_ns": 1, "pid": 1}], ids=["same", "host", "namespace"])
-def test_a_live_worker_is_not_ended_for_a_slot_that_left_whatever_the_machine_is_called(other: dict[str, Any]) -> None:
+def test_a_live_worker_is_not_ended_for_a_slot_that_left_under_any_host_name(other: dict[str, Any]) -> None:
     need(has_cgroup(), "a writable cgroup2 hierarchy")
     argv = [sys.executable, "-c", WORKER]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:

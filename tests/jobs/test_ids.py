@@ -69,7 +69,7 @@ def mint_at(times: list[datetime], seed: int = 0) -> list[str]:
 
 
 @given(st.lists(moments, min_size=1, max_size=50), st.integers(0, 1000))
-def test_minted_ids_sort_in_the_order_of_minting_whatever_the_clock_does(times: list[datetime], seed: int) -> None:
+def test_minted_ids_sort_in_the_order_of_minting_with_any_clock(times: list[datetime], seed: int) -> None:
     minted = mint_at(times, seed)
     assert minted == sorted(minted)
     assert len(set(minted)) == len(minted)

@@ -14,7 +14,7 @@ roles = st.from_regex(ids.ROLE, fullmatch=True)
 
 
 @given(roles, st.sampled_from([status for status in Status if status is not Status.IN_PROGRESS]))
-def test_every_destination_is_read_back_as_what_it_means(role: str, status: Status) -> None:
+def test_every_destination_is_read_back_as_written(role: str, status: Status) -> None:
     place = places.parse(places.destination(role, status))
     assert place.status is status
     assert place.role == (None if status is Status.STALE else role)
@@ -83,7 +83,7 @@ def test_arbitrary_text_is_no_place(text: str) -> None:
 
 
 @given(roles, st.text(min_size=1, max_size=10), st.integers(0, 40))
-def test_a_place_with_anything_put_into_it_is_refused(role: str, more: str, at: int) -> None:
+def test_a_place_with_inserted_characters_is_refused(role: str, more: str, at: int) -> None:
     path = places.incoming(role)
     planted = path[:at] + more + path[at:]
     try:

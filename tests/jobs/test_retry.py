@@ -81,7 +81,7 @@ def test_jobs_that_failed_together_are_not_retried_together() -> None:
     assert len(delays) > 150
 
 
-def test_randomness_is_only_what_is_handed_in() -> None:
+def test_only_the_given_randomness_is_used() -> None:
     asked: list[tuple[float, float]] = []
 
     def record(low: float, high: float) -> float:

@@ -113,7 +113,7 @@ def test_an_invalid_start_time_is_refused(text: str) -> None:
         ("2020-01-01T00:00Z", "in the past; name a later time"),
     ],
 )
-def test_a_refusal_says_what_is_wrong_with_this_one(text: str, why: str) -> None:
+def test_the_refusal_of_a_start_time_says_what_is_wrong(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         parse_start(text, NOW, local)
 

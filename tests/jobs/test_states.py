@@ -111,7 +111,7 @@ def test_terminal_is_succeeded_killed_and_failed_once_finalized(
     assert states.is_terminal(status, finalized=finalized) is terminal
 
 
-def test_the_refusal_says_what_which_and_what_next() -> None:
+def test_a_refused_transition_names_the_job_and_the_next_step() -> None:
     with pytest.raises(IllegalTransition, match=r"job-7 is queued: it cannot become succeeded.*in_progress, killed"):
         transitions.check("job-7", Status.QUEUED, Status.SUCCEEDED, Reason.FORCE_COMPLETED, finalized=False)
     with pytest.raises(IllegalTransition, match=r"job-7 is succeeded, and that is final.*farro retry job-7"):

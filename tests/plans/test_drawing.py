@@ -273,7 +273,7 @@ def test_an_svg_has_a_box_for_each_step_and_a_line_for_each_edge_and_no_boxes_ov
     assert sorted(filter(None, ends)) == sorted(expected)
 
 
-def test_an_svg_says_in_words_what_it_shows() -> None:
+def test_an_svg_describes_its_content_in_words() -> None:
     picture = ET.fromstring(svg.draw(DIAMOND, title="Release"))
     assert picture.get("role") == "img"
     assert [picture.findtext(f"{SVG}{name}") for name in ("title", "desc")] == [

@@ -27,7 +27,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plans())
-def test_one_at_a_time_it_is_the_order_of_the_graph(plan: Plan) -> None:
+def test_steps_taken_one_at_a_time_follow_the_order_of_the_graph(plan: Plan) -> None:
     frontier, taken = Frontier(plan.steps), []
     while (step := frontier.take()) is not None:
         taken.append(step)

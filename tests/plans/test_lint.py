@@ -38,7 +38,7 @@ def test_an_operator_of_the_shell_as_an_argument_is_suspicious(word: str) -> Non
         ("make | tee /dev/stderr | wc", "tee -a"),
     ],
 )
-def test_a_script_that_opens_its_own_output_anew_is_suspicious(script: str, instead: str) -> None:
+def test_a_script_that_reopens_its_own_output_is_suspicious(script: str, instead: str) -> None:
     (found,) = suspicions(plan({"command": "/bin/bash", "args": ["-c", script]}))
     assert found[0] == ("steps", 0, "args", 1)
     assert found[1].endswith(f"what the step has said before: its output is a file; write {instead}")

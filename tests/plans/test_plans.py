@@ -328,7 +328,7 @@ def test_required_tags_are_read_from_the_raw_prompt() -> None:
     assert load_data({**steps({}), "metadata": {"tags": ["gpu"], "note": [1]}}, "p").metadata.tags == ("gpu",)
 
 
-def test_a_plan_requires_what_any_of_its_steps_does() -> None:
+def test_a_plan_requires_the_tags_of_all_its_steps() -> None:
     tagged = [{"id": "a", "command": "a", "tags": ["gpu"]}, {"id": "b", "command": "b", "tags": ["big", "gpu"]}]
     assert required_tags({"steps": tagged, "metadata": {"tags": ["linux"]}}) == {"gpu", "big", "linux"}
     assert required_tags({"tasks": tagged}) == required_tags(tagged) == {"gpu", "big"}

@@ -98,7 +98,7 @@ def test_a_step_that_takes_too_long_has_its_grace(desk: Desk) -> None:
     assert (desk.root / "out/bye").read_text() == "bye\n"
 
 
-def test_a_step_cannot_widen_what_the_next_may_write(desk: Desk) -> None:
+def test_a_step_cannot_widen_the_allowed_paths_of_the_next(desk: Desk) -> None:
     """The step replaces an allowed folder inside another one by a link to a forbidden folder."""
     (desk.root / "out/inner").mkdir(parents=True)
     (desk.root / "other").mkdir()

@@ -123,7 +123,7 @@ texts = st.lists(st.sampled_from([*"ab/\n"]) | scarce, max_size=30).map("".join)
 
 
 @given(values=st.lists(scarce, min_size=1, max_size=3), data=st.data(), around=texts)
-def test_no_value_is_left_whatever_stands_around_it(values: list[str], data: st.DataObject, around: str) -> None:
+def test_no_secret_is_left_in_any_surrounding_text(values: list[str], data: st.DataObject, around: str) -> None:
     redactor = Redactor({f"N{n}": value for n, value in enumerate(values)})
     text = around + data.draw(st.sampled_from(values)) + data.draw(texts)
     clean = redactor.text(text)
@@ -132,7 +132,7 @@ def test_no_value_is_left_whatever_stands_around_it(values: list[str], data: st.
 
 
 @given(values=st.lists(scarce, min_size=1, max_size=3), text=texts, cuts=st.lists(st.integers(0, 40), max_size=60))
-def test_a_stream_redacts_as_the_whole_does_however_it_is_cut(values: list[str], text: str, cuts: list[int]) -> None:
+def test_a_stream_cut_anywhere_is_redacted_like_the_whole_text(values: list[str], text: str, cuts: list[int]) -> None:
     redactor = Redactor({f"N{n}": value for n, value in enumerate(values)})
     whole = (text + values[0] + text).encode()
     out: list[bytes] = []

@@ -240,7 +240,7 @@ with open("lock", "w") as file:
     assert (box.inside / "thread").exists()
 
 
-def test_the_network_is_there_when_it_is_allowed(box: Box) -> None:
+def test_the_network_is_available_if_allowed(box: Box) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:
@@ -307,13 +307,13 @@ def test_on_level_a_a_confined_process_dies_with_its_starter(box: Box) -> None:
 
 
 @pytest.mark.parametrize(("command", "reason"), [("no-such-program", "not_found"), ("./in", "not_found")])
-def test_what_cannot_be_started_is_told(box: Box, command: str, reason: str) -> None:
+def test_a_confined_program_that_cannot_start_is_reported(box: Box, command: str, reason: str) -> None:
     came = box.start(command)
     assert isinstance(came, NotStarted)
     assert came.reason == reason
 
 
-def test_a_folder_that_cannot_be_entered_is_told(box: Box) -> None:
+def test_a_working_folder_that_cannot_be_entered_is_reported(box: Box) -> None:
     came = box.start("true", cwd=str(box.folder / "nowhere"))
     assert isinstance(came, NotStarted)
     assert came.reason == "bad_cwd"

@@ -47,7 +47,7 @@ def reap(markers: list[str], of: Mapping[str, Any]) -> None:
     The cgroup is killed only if the whole worker is dead: a slot that merely left shares it with a live worker. That no
     process has the worker's identity is no proof: the machine may have been renamed since, or the worker may have its
     own namespace. Whether the worker is a member of its cgroup decides.
-    [test_a_live_worker_is_not_ended_for_a_slot_that_left_whatever_the_machine_is_called]
+    [test_a_live_worker_is_not_ended_for_a_slot_that_left_under_any_host_name]
     """
     from farro.host import cgroup, process_tree
 
