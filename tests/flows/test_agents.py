@@ -334,7 +334,7 @@ def test_repeated_job_keeps_its_files(agents: Program) -> None:
         (["--payload", "/dev/null"], {}, "security.payload_allowlist has .md"),
         (["--payload", "a b.md"], {}, "--payload: a b.md: is not a plain file name"),
         (["--payload", ".md"], {}, "--payload: .md: is not a plain file name"),
-        (["--payload", "raw.md", "--payload", "deep/raw.md"], {}, "deep/raw.md: another file of the payload is called"),
+        (["--payload", "raw.md", "--payload", "deep/raw.md"], {}, "deep/raw.md: another payload file is also called"),
         (["--task", "task-0001"], {}, "tasks/task-0001.json nor .md"),
         (["--task", "src/task-0001"], {}, "--task: src/task-0001: is not in "),
         (["--task", "../tasks/x"], {}, "is not in "),
@@ -433,7 +433,8 @@ def test_file_of_many_prompts_takes_no_payload_files(agents: Program) -> None:
     assert len(agents.call("enqueue", "--many", "many.ndjson", "--json", code=0).json["jobs"]) == 2
     (agents.path / "many.ndjson").write_text(json.dumps({**PROMPT, "context_md": "prompt.md"}))
     assert (
-        "context_md: names a file, and none comes along" in agents.call("enqueue", "--many", "many.ndjson", code=2).err
+        "context_md: names a file, but files cannot be attached this way"
+        in agents.call("enqueue", "--many", "many.ndjson", code=2).err
     )
 
 

@@ -275,7 +275,7 @@ def test_id_of_a_job_removed_by_hand_is_not_acknowledged(farro: Program, work: b
     for command in ("enqueue", "run"):
         for other in ("true", "false"):
             told = farro.run(command, "--id", "mine", "--", other, code=2).err
-            assert "its folder is nowhere any more" in told
+            assert "its folder does not exist any more" in told
     many = "\n".join(
         json.dumps({"id": name, "plan_id": "p", "steps": [{"id": "s", "command": "true"}]}) for name in ("a", "mine")
     )

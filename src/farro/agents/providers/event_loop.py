@@ -40,10 +40,20 @@ class _Thread:
 
     def stop(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.loop.call_soon_threadsafe(self._start_ending)
         self._thread.join(ENDING_S)
         if not self._thread.is_alive():
             self.loop.close()
+
+    def _start_ending(self) -> None:
+        self._ending = self.loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        """Let async generators finish: asyncio complains on stderr about a task that is pending at the end."""
+        await self.loop.shutdown_asyncgens()
+        if others := asyncio.all_tasks() - {self._ending}:
+            await asyncio.wait(others, timeout=ENDING_S / 2)
+        self.loop.stop()
 
 
 _lock = threading.Lock()
