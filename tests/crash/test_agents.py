@@ -164,8 +164,8 @@ def test_the_check_of_paid_answers_notices_a_loss(shm: Path, monkeypatch: pytest
     from farro.agents import call_records as kept
 
     if safeguard == "keep":
-        monkeypatch.setattr(kept, "bought_before", lambda earlier, step: {})
-        monkeypatch.setattr("farro.agents.agent_step.bought_before", lambda earlier, step: {})
+        monkeypatch.setattr(kept, "answers_of_earlier_attempts", lambda earlier, step: {})
+        monkeypatch.setattr("farro.agents.agent_step.answers_of_earlier_attempts", lambda earlier, step: {})
     else:
         monkeypatch.setattr(FilesLedger, "reserve", lambda self, charge, budgets: "2026-01-01/none")
         monkeypatch.setattr(FilesLedger, "settle", lambda self, call_id, **told: None)

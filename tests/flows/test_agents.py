@@ -432,10 +432,8 @@ def test_file_of_many_prompts_takes_no_payload_files(agents: Program) -> None:
     (agents.path / "many.ndjson").write_text("\n".join(lines))
     assert len(agents.call("enqueue", "--many", "many.ndjson", "--json", code=0).json["jobs"]) == 2
     (agents.path / "many.ndjson").write_text(json.dumps({**PROMPT, "context_md": "prompt.md"}))
-    assert (
-        "context_md: names a file, but files cannot be attached this way"
-        in agents.call("enqueue", "--many", "many.ndjson", code=2).err
-    )
+    refused = agents.call("enqueue", "--many", "many.ndjson", code=2).err
+    assert "context_md: names a file, but files cannot be attached this way" in refused
 
 
 def test_payload_files_are_refused_without_a_prompt(agents: Program) -> None:

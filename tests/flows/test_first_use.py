@@ -279,7 +279,7 @@ def test_id_of_a_job_removed_by_hand_is_not_acknowledged(farro: Program, work: b
     many = "\n".join(
         json.dumps({"id": name, "plan_id": "p", "steps": [{"id": "s", "command": "true"}]}) for name in ("a", "mine")
     )
-    assert "nowhere any more" in farro.run("enqueue", "--many", "-", stdin=many, code=2).err
+    assert "does not exist any more" in farro.run("enqueue", "--many", "-", stdin=many, code=2).err
     assert farro.run("ls", "--json", code=0).json["jobs"] == [], "no job of the batch is queued"
     assert "no job mine" in farro.run("kill", "mine", code=2).err
     remedy = re.search(r"`rm (\S+)`", told)
