@@ -51,7 +51,7 @@ def test_a_name_passes_to_the_next_job(kit: Adapter) -> None:
     assert found.lifecycle.retry_of == first
     with pytest.raises(NameTaken):
         store.enqueue_named("nightly", again, instead_of=first)
-    with pytest.raises(NameTaken, match="nobody's"):
+    with pytest.raises(NameTaken, match="no job has the name"):
         store.enqueue_named("unheard-of", again, instead_of=first)
     assert store.named("nightly") == second
 
