@@ -123,7 +123,7 @@ def show(source: str, form: str | None, ascii_only: bool, output: str | None, ro
 
     \b
     FILE is JSON or YAML; - is standard input. JOB is an id, or its beginning.
-    Thick lines carry output to another step's input; thin lines only set the order.
+    Thick lines carry output to another step's input; thin ones set the order.
     """
     if form is not None and as_json:
         raise click.UsageError(f"--json and --{form} are two forms of the same; keep one")
