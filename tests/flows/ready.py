@@ -18,6 +18,7 @@ import measured  # noqa: E402
 del sys.path[0]
 write = measured.start(sys.argv[2], copies=True) if sys.argv[2:] else None
 
+import atexit  # noqa: E402
 import contextlib  # noqa: E402
 import importlib  # noqa: E402
 import json  # noqa: E402
@@ -36,9 +37,12 @@ os.chdir(order["cwd"])
 os.environ.clear()
 os.environ.update(order["env"])
 sys.argv[:] = order["argv"]
-try:
-    main()
-finally:
-    if write is not None:
-        with contextlib.suppress(OSError):  # a test may have removed the folder
+if write is not None:
+
+    @atexit.register  # a short command ends without the interpreter's own clean-up, and runs these alone
+    def write_branches() -> None:
+        with contextlib.suppress(OSError):  # a test took away what it needs for that
             write()
+
+
+main()
