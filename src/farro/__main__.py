@@ -21,9 +21,9 @@ def main() -> None:
 
         run_job.end(run_job.main())
     gc.disable()  # importing makes no garbage; cli.main enables it when the command is loaded
-    from farro.cli.main import leave, run
+    from farro.cli.main import run
 
-    leave(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":
