@@ -10,12 +10,12 @@ import sys
 import click
 
 from farro.cli.groups import Hinting
-from farro.cli.main import COMMANDS, HELP, Lazy, leave, run
+from farro.cli.main import COMMANDS, HELP, Lazy, run
 
 
 def agent_cli() -> None:
     """`agent-cli ls` is `farro ls`."""
-    leave(run(sys.argv[1:], program="agent-cli"))
+    sys.exit(run(sys.argv[1:], program="agent-cli"))
 
 
 def agentd() -> None:
@@ -73,7 +73,7 @@ class AirExecutor(Lazy):
 
 def air_executor() -> None:
     """`air-executor status` is `farro status`."""
-    leave(run(sys.argv[1:], program="air-executor", command=air_command()))
+    sys.exit(run(sys.argv[1:], program="air-executor", command=air_command()))
 
 
 def air_command() -> click.Command:
@@ -96,7 +96,7 @@ def agx() -> None:
 
 def _end_as(program: str, command: click.Command) -> None:
     versioned = click.version_option(package_name="farro", message="%(prog)s %(version)s")(command)
-    leave(run(sys.argv[1:], program=program, command=versioned))
+    sys.exit(run(sys.argv[1:], program=program, command=versioned))
 
 
 def manager_command() -> click.Command:
