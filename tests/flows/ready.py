@@ -39,7 +39,7 @@ os.environ.update(order["env"])
 sys.argv[:] = order["argv"]
 if write is not None:
 
-    @atexit.register  # a short command ends without the interpreter's own clean-up, and runs these alone
+    @atexit.register  # main ends the process by SystemExit
     def write_branches() -> None:
         with contextlib.suppress(OSError):  # a test took away what it needs for that
             write()
