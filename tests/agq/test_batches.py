@@ -196,7 +196,7 @@ def test_batches_are_taken_between_multi_and_exec(front: Front) -> None:
         (["JOB.TAKE", "queue:ready", "17"], "must be between 1 and 16"),
         (["JOB.TAKE", "queue:ready", "4", "-1"], "timeout is negative"),
         (["JOB.TAKE", "queue:Manager", "4"], "worked by `farro manager`"),
-        (["JOB.TAKE", "nothing", "4"], "is no queue here"),
+        (["JOB.TAKE", "nothing", "4"], "is not a queue here"),
         (["JOB.DONE", "a"], "wrong number of arguments"),
         (["JOB.DONE", "a", "{}", "b"], "wrong number of arguments"),
         (["JOB.RETURN"], "wrong number of arguments"),

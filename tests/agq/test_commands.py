@@ -113,7 +113,7 @@ def test_a_result_is_posted_and_read_in_every_form(front: Front) -> None:
     assert client.ttl("job:b:result") == -2
     assert client.expire("job:a:result", 10) is False, "results go by `farro prune`, not by themselves"
     assert [client.type(f"job:a{part}") for part in ("", ":result", ":nothing")] == ["hash", "string", "none"]
-    with pytest.raises(redis.ResponseError, match="is no key to delete"):
+    with pytest.raises(redis.ResponseError, match="is not a key to delete"):
         client.delete("job:a:result")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         client.get("job:a")
@@ -180,7 +180,7 @@ def test_a_result_may_come_after_its_status(front: Front) -> None:
     client = front.client()
     client.lpush("queue:ready", job("a"))
     client.rpop("queue:ready")
-    with pytest.raises(redis.ResponseError, match="'sideways' is no status"):
+    with pytest.raises(redis.ResponseError, match="'sideways' is not a status"):
         client.set("job:a:status", "sideways")
     client.set("job:a:status", "completed", ex=3600)
     client.set("job:a:result", result("a", stdout="all of it"))

@@ -102,7 +102,7 @@ def test_a_used_port_and_a_bad_address_have_helpful_errors(farro: Program) -> No
     _, port = served(farro)
     taken = farro.run("agq", "--bind", f"127.0.0.1:{port}", code=1)
     assert f"cannot listen on 127.0.0.1:{port}" in taken.err
-    assert "is no address such as 127.0.0.1:6380" in farro.run("agq", "--bind", "here", code=2).err
+    assert "is not an address such as 127.0.0.1:6380" in farro.run("agq", "--bind", "here", code=2).err
 
 
 def test_agq_is_farro_agq_under_its_own_name(farro: Program) -> None:

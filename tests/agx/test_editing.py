@@ -34,7 +34,7 @@ def test_input_may_come_from_any_step() -> None:
     steps = added(added(added([], "a"), "b"), "c | d", input_from="1")
     assert shown(steps)[2:] == [(3, "c", 1), (4, "d", 3)]
     assert shown(added(steps, "e", input_from="last"))[-1] == (5, "e", 4)
-    with pytest.raises(InputError, match="no step '9'; there is 1, 2, 3, 4"):
+    with pytest.raises(InputError, match="no step '9'; known: 1, 2, 3, 4"):
         added(steps, "e", input_from="9")
 
 

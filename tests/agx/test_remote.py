@@ -94,7 +94,7 @@ def test_plans_and_actions_are_stored_in_the_remote_queue(far: Agx) -> None:
     assert far("job", "stdout", "both-002", code=0).out == "2\n"
     assert far("action", "get", "both").json["plan_id"] == "say"
     assert far("action", "submit", "both", code=0).json["jobs"] == ["both-001", "both-002"]
-    assert "wants an input" in far("submit", "say", code=2).err
+    assert "needs an input" in far("submit", "say", code=2).err
 
 
 def test_refusals_of_the_remote_queue_are_reported(farro: Program, far: Agx, queue: str) -> None:

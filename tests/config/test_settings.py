@@ -107,7 +107,7 @@ def test_air_executors_own_values_load_as_they_are() -> None:
         (
             {"capacity": {"roles": {"Enginer": 5}}, "roles": {"Packer": {}}},
             [
-                "capacity.roles.Enginer: is not a role here; there is Manager, SeniorEngineer, JuniorEngineer, "
+                "capacity.roles.Enginer: is not a role here; known: Manager, SeniorEngineer, JuniorEngineer, "
                 "Architect, CodeReviewer, DocWriter, Runner, Packer. A new one is declared under `roles`"
             ],
         ),
@@ -279,7 +279,7 @@ CLI = {"kind": "cli", "command": ["ask"]}
                 "providers": {"local": CLI},
                 "roles": {"Architect": {"provider": "local", "fallbacks": [{"provider": "z"}]}},
             },
-            "roles.Architect.fallbacks[0].provider: is not one of `providers`; there is local",
+            "roles.Architect.fallbacks[0].provider: is not one of `providers`; known: local",
         ),
         (
             {"providers": {"local": CLI}, "roles": {"Runner": {"provider": "local"}}},

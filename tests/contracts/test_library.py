@@ -89,7 +89,7 @@ def test_an_action_is_a_job_for_each_input(library: Library) -> None:
     assert verbs.actions(library) == [verbs.ActionLine(id="all", plan_id="greet", inputs=2)]
     with pytest.raises(BadDocument, match=r"inputs\[1\]: has no word"):
         verbs.save_action(library, Document({**action, "inputs": [{"word": "a"}, {}]}, "-"), mint=lambda: "x")
-    with pytest.raises(InputError, match="no plan gone is kept; there is greet"):
+    with pytest.raises(InputError, match="no plan gone is kept; known: greet"):
         verbs.save_action(library, Document({**action, "plan_id": "gone"}, "-"), mint=lambda: "x")
 
 

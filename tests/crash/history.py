@@ -247,7 +247,7 @@ def read_tree(root: str) -> Tree:
             tree.jobs += read_folder(folder, place, tree.stray)
             names.clear()
         elif "/incoming/" in f"/{place}" or "/completed/succeeded/" in place:
-            tree.stray.append(f"{place} is no job")
+            tree.stray.append(f"{place} is not a job")
     agents = [f"agents/{role}/in-progress" for role in sorted(os.listdir(f"{root}/agents"))]
     for home in (*agents, "jobs/.held", "jobs/.staging", "jobs/outbox", "jobs/stale", "jobs/quarantine"):
         tree.stray += [f"{name} is left in {home}" for name in sorted(os.listdir(f"{root}/{home}"))]

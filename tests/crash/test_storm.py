@@ -205,7 +205,7 @@ def test_the_checker_reads_the_tree(tmp_path: Path) -> None:
     Path(root, "jobs", "stale", "x").mkdir()
     Path(root, "agents", "Runner", "incoming", "debris").mkdir()
     told = "\n".join(read_tree(root).stray)
-    for words in ("a lock is left", "result.json of", "x is left in jobs/stale", "debris is no job"):
+    for words in ("a lock is left", "result.json of", "x is left in jobs/stale", "debris is not a job"):
         assert words in told
     (folder / "job.json").write_text("")
     assert read_tree(root).jobs == []

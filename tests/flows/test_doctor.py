@@ -420,7 +420,7 @@ def test_audit_log_beyond_its_quota_is_reported(farro: Program) -> None:
 
 def test_invalid_last_line_of_the_audit_log_is_reported(farro: Program) -> None:
     (farro.path / "logs/audit.log").write_text("hello\n")
-    assert examined(farro)["audit-tail"]["found"] == "the last line is no event"
+    assert examined(farro)["audit-tail"]["found"] == "the last line is not an event"
 
 
 def test_missing_log_folder_is_reported_and_repaired(farro: Program) -> None:

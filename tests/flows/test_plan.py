@@ -79,7 +79,7 @@ WARNED = {
     "shell": ({"command": "ls", "args": ["|", "wc"]}, {}, 'steps[0].args[0]: "|" is handed over as text'),
     "cd": ({"command": "cd"}, {}, "steps[0].command: cd changes the folder of that step alone"),
     "no folder": ({"command": "ls", "cwd": "none"}, {}, "steps[0].cwd: "),
-    "role": ({"command": "ls"}, {"role": "Nobody"}, "role: Nobody is no role here"),
+    "role": ({"command": "ls"}, {"role": "Nobody"}, "role: Nobody is not a role here"),
     "parallel": ({"command": "ls"}, {"parallel": 3}, "parallel: 3 is of no use"),
     "gone function": ({"tool": "gone", "command": "x"}, {}, "steps[0].tool: tool gone is registered but cannot"),
     "gone program": ({"tool": "lost", "command": "x"}, {}, "steps[0].tool: tool lost: /none/lost was not found"),

@@ -92,7 +92,7 @@ def test_refused_key_fails_with_advice(farro: Program, serve: Serve) -> None:
         ((), "name a role to test with --role, or a provider with --provider"),
         (("--role", "Nobody"), "Nobody is not a role here"),
         (("--role", "Architect"), "role Architect has no provider; set roles.Architect.provider (there are a, b)"),
-        (("--provider", "c"), "c is not a provider here; there is a, b"),
+        (("--provider", "c"), "c is not a provider here; known: a, b"),
     ],
 )
 def test_mistakes_are_reported(farro: Program, arguments: tuple[str, ...], message: str) -> None:

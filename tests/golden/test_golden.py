@@ -112,7 +112,7 @@ def test_every_job_is_found_with_its_place_and_status(root: str) -> None:
         assert (job_id, seen.status, seen.place, seen.lifecycle.attempt) == (job_id, status, place, attempt)
         assert (seen.damaged is None) == (job_id != "quarantined"), seen.damaged
     for job_id in LATER:
-        assert store.find(job_id) is None, f"{job_id} is no job yet"
+        assert store.find(job_id) is None, f"{job_id} is not a job yet"
     store.close()
 
 

@@ -118,7 +118,7 @@ def test_all_wrong_arguments_are_reported_at_once(farro: Program, agent: Agent) 
         assert "priority" in said
         assert "colour" in said
         assert "no job nothing-here" in await refused(client, "show_job", job="nothing-here")
-        assert "there is list_jobs" in await refused(client, "make_coffee")
+        assert "known: list_jobs" in await refused(client, "make_coffee")
         bad = await ask(client, "check_plan", plan={"steps": [{"id": "a", "comand": "true"}]})
         assert not bad["good"]
         assert any("did you mean command" in problem for problem in bad["problems"])

@@ -75,7 +75,7 @@ def test_other_roles_answer_with_free_text() -> None:
         '```\n{"summary": "S"}\n```',
         '~~~json\n{"summary": "S"}\n~~~',
         'The answer {as asked} is {"summary": "S"}, I hope.',
-        'A dict {"a": 1} is no answer; {"summary": "S"} is.',
+        'A dict {"a": 1} is not an answer; {"summary": "S"} is.',
         '```python\nx = {"summary": 1}\n```\n{"summary": "S"}',
         '````json\n{"summary": "S"}\n````',
     ],

@@ -70,7 +70,7 @@ def test_each_missing_required_field_is_reported(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"role": "Tester"}, "role: Tester is not a role here; there is "),
+        ({"role": "Tester"}, "role: Tester is not a role here; known: "),
         ({"role": "CodeReviewr"}, "role: CodeReviewr is not a role here; did you mean CodeReviewer?"),
         ({"role": "Runner"}, "role: Runner runs command plans, no agents"),
         ({"role": "a b"}, "role: is not a role; it must match"),

@@ -123,5 +123,5 @@ def schema_faults(one: Captured) -> list[str]:
     """Return how a message breaks the schema of its channel."""
     fitting = [validator for address, validator in _validators() if asyncapi.address_fits(address, one.key)]
     if not fitting:
-        return [f"{one.key} is no channel"]
+        return [f"{one.key} is not a channel"]
     return [f"{one.key}: {error.json_path}: {error.message}" for error in fitting[0].iter_errors(json.loads(one.body))]

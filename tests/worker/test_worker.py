@@ -337,7 +337,7 @@ def test_a_drain_logs_once_which_jobs_no_live_agent_works_on(bench: Bench) -> No
     (told,) = bench.log.messages("warning")
     assert told == (
         "still waiting for left in the hands of a dead agent (farro watchdog recovers it) and heavy queued, which this "
-        "worker may not take (its tags, an unknown schema version, or it is no job)"
+        "worker may not take (its tags, an unknown schema version, or it is not a job)"
     )
 
 

@@ -54,7 +54,7 @@ class ProviderTest:
         """Ask once. With `provider`, only that one is asked. Raises ProviderTrouble if no provider answers."""
         settings = self.settings
         if role is not None and role not in settings.all_roles():
-            raise UnknownRole(f"{role} is not a role here; there is {', '.join(settings.all_roles())}")
+            raise UnknownRole(f"{role} is not a role here; known: {', '.join(settings.all_roles())}")
         began_s = self.clock.monotonic_s()
         opened: list[Provider] = []
 
@@ -160,7 +160,7 @@ def _wanted(settings: Settings, role: str | None, provider: str | None) -> tuple
         return providers_of_role(settings, role)
     if provider not in settings.providers:
         there = ", ".join(settings.providers) or "none"
-        raise InputError(f"{provider} is not a provider here; there is {there}. `providers` in the config has them")
+        raise InputError(f"{provider} is not a provider here; known: {there}. `providers` in the config has them")
     own = settings.roles.get(role or "", RoleSettings())
     return (FallbackSettings(provider=provider, model=own.model if own.provider == provider else None),)
 

@@ -133,7 +133,7 @@ def reached(host: str) -> str:
 def address_of(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise click.BadParameter(f"{text!r} is no address such as 127.0.0.1:6380", param_hint="--bind")
+        raise click.BadParameter(f"{text!r} is not an address such as 127.0.0.1:6380", param_hint="--bind")
     return host.strip("[]"), int(port)
 
 

@@ -33,7 +33,7 @@ def decoded(key: bytes) -> str:
 
 
 def role_of(key: bytes, roles: list[str]) -> str | None:
-    """Return the role of a queue key; None: it is no queue."""
+    """Return the role of a queue key; None: it is not a queue."""
     name = decoded(key)
     if name == READY:
         return READY_ROLE
@@ -48,7 +48,7 @@ def queue_role(key: bytes, roles: list[str]) -> str:
     role = role_of(key, roles)
     if role is None:
         there = ", ".join([READY, *(f"queue:{role}" for role in roles)])
-        raise CommandError(f"{decoded(key)[:80]!a} is no queue here; there is {there}")
+        raise CommandError(f"{decoded(key)[:80]!a} is not a queue here; known: {there}")
     return role
 
 

@@ -213,7 +213,7 @@ def first_problem(error: BadDocument) -> str:
 
 
 def job_text(claim: Claim) -> bytes:
-    """Return the text of a claimed job for its worker. BadDocument: it is no plan, so no worker can run it."""
+    """Return the text of a claimed job for its worker. BadDocument: it is not a plan, so no worker can run it."""
     prompt = claim.envelope.prompt
     if prompt.get("id") != claim.job_id:
         return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
@@ -252,7 +252,7 @@ def queued_text(store: Store, view: JobView) -> bytes:
 
 
 def bad_prompt(claim: Claim, error: BadDocument) -> Failed:
-    """Build the failure of a claimed job that is no plan, as a worker would."""
+    """Build the failure of a claimed job that is not a plan, as a worker would."""
     message = str(error)
     result = {"job_id": claim.job_id, "success": False, "step_results": [], "error": message}
     return Failed(

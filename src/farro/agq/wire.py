@@ -19,7 +19,7 @@ _STAR, _DOLLAR = 0x2A, 0x24
 
 
 class Malformed(Exception):
-    """The input is no command. The text is sent to the client before it is disconnected."""
+    """The input is not a command. The text is sent to the client before it is disconnected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,11 +124,11 @@ class Parser:
         end = self._buffer.find(b"\r\n", self._at, self._at + _HEADER)
         if end < 0:
             if len(self._buffer) - self._at >= _HEADER:
-                raise Malformed(f"a length after {_shown(kind[0])} has no end")
+                raise Malformed(f"the length after {_shown(kind[0])} is not terminated")
             return None
         text = bytes(self._buffer[self._at + 1 : end])
         if _NUMBER.fullmatch(text) is None:
-            raise Malformed(f"a length after {_shown(kind[0])} is no number")
+            raise Malformed(f"a length after {_shown(kind[0])} is not a number")
         self._at = end + 2
         return int(text)
 

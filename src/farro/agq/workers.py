@@ -97,7 +97,7 @@ class RemoteWorkers:
     def touch(self, worker_id: str, ttl_s: float | None = None) -> RemoteWorker:
         """Note that the worker is alive; create it if it is unknown."""
         if WORKER_ID.fullmatch(worker_id) is None:
-            raise CommandError(f"{worker_id[:80]!a} is no worker id: 1 to 64 of A-Z a-z 0-9 _ . : -")
+            raise CommandError(f"{worker_id[:80]!a} is not a worker id: 1 to 64 of A-Z a-z 0-9 _ . : -")
         worker = self.named.get(worker_id)
         if worker is None:
             if len(self.named) >= 10_000:

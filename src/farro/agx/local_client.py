@@ -54,7 +54,7 @@ class LocalPlanClient:
         wanted = rules.fields(plan)
         if wanted:
             raise InputError(
-                f"the plan wants an input ({', '.join(wanted)}): save it, then `agx action submit NAME --inputs FILE`"
+                f"the plan needs an input ({', '.join(wanted)}): save it, then `agx action submit NAME --inputs FILE`"
             )
         source = str(plan.get("plan_id") or "plan")
         contract = replace(self.contract, with_files=plan.get("input") in submission.payload)

@@ -92,7 +92,7 @@ def _faults(data: Mapping[str, Any], after: int, review: bool) -> Iterator[str]:
             yield f"{at}.step_number: must be {after + index + 1}"
         for name in step:
             if name not in STEP_FIELDS:
-                yield f"{at}.{show(name)}: is not a field of a step; there is {', '.join(STEP_FIELDS)}"
+                yield f"{at}.{show(name)}: is not a field of a step; known: {', '.join(STEP_FIELDS)}"
         yield from _characters(at, step)
 
 

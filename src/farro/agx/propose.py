@@ -146,7 +146,7 @@ class Planner:
             quoted = ChatMessage(author="assistant", text=come.text[:_QUOTED])
             messages = (messages[0], quoted, ChatMessage(author="user", text=model_prompt.repair(problems)))
         raise NoPlan(
-            f"no usable plan came of it, also after {REPAIRS} repairs: {'; '.join(problems[:3])}. The draft is as it "
+            f"no usable plan after {REPAIRS} repairs: {'; '.join(problems[:3])}. The draft is as it "
             "was; say it in other words, or add commands: agx add -- COMMAND"
         )
 
@@ -184,7 +184,7 @@ class Planner:
             tool = step.get("tool", UNIX)
             if isinstance(tool, str) and tool not in known:
                 there = ", ".join(sorted(known - {AGENT}))
-                found.append(f"steps[{index}].tool: there is no tool {tool!r} here; there is {there}")
+                found.append(f"steps[{index}].tool: there is no tool {tool!r} here; known: {there}")
         return found
 
     def _warnings(self, plan: Mapping[str, Any]) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ def asked(settings: Settings) -> tuple[FallbackSettings, ...]:
     if own.provider is not None:
         if own.provider not in settings.providers:
             there = ", ".join(settings.providers) or "none"
-            raise InputError(f"agx.provider names {own.provider}, and `providers` does not have it; there is {there}")
+            raise InputError(f"agx.provider names {own.provider}, and `providers` does not have it; known: {there}")
         return (FallbackSettings(provider=own.provider, model=own.model),)
     if not settings.providers:
         raise InputError(

@@ -82,7 +82,7 @@ class RemotePlanClient:
             raise InputError("--force is for a root of your own; the queue's own config decides about its caps")
         wanted = rules.fields(plan)
         if wanted:
-            raise InputError(f"the plan wants an input ({', '.join(wanted)}): `agx action submit PLAN --inputs FILE`")
+            raise InputError(f"the plan needs an input ({', '.join(wanted)}): `agx action submit PLAN --inputs FILE`")
         job_id = submission.job_id or self._mint()
         role = submission.role or plan.get("role") or DEFAULT_ROLE
         prompt = submit_options.apply_options(plan, submission.options)
@@ -179,7 +179,7 @@ class RemotePlanClient:
             return
         names = [str(one.get("id") or one.get("step_number")) for one in steps]
         if step is not None and step not in names:
-            raise InputError(f"{job} has no step {step}; there is {', '.join(names) or 'none yet'}")
+            raise InputError(f"{job} has no step {step}; known: {', '.join(names) or 'none yet'}")
         chosen = steps[-1 if step is None else names.index(step)]
         if chosen.get("truncated") or chosen.get("stdout_truncated"):
             raise InputError(
@@ -291,15 +291,15 @@ def explained(name: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except exceptions.AuthenticationError:
-        raise Refused(f"{name} wants another key; set AGQ_KEY to the queue's `agq.key`") from None
+        raise Refused(f"{name} needs another key; set AGQ_KEY to the queue's `agq.key`") from None
     except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
         if "auth" in str(error).lower():
-            raise Refused(f"{name} wants a key; set AGQ_KEY to the queue's `agq.key`") from None
+            raise Refused(f"{name} needs a key; set AGQ_KEY to the queue's `agq.key`") from None
         raise TryAgain(f"no queue answers at {name} ({_short(error)}); is `farro agq` running there?") from None
     except exceptions.ResponseError as error:
         text = _short(error)
         if text.startswith(("NOAUTH", "WRONGPASS")):
-            raise Refused(f"{name} wants a key; set AGQ_KEY to the queue's `agq.key`") from None
+            raise Refused(f"{name} needs a key; set AGQ_KEY to the queue's `agq.key`") from None
         raise InputError(f"{name}: {text}") from None
 
 
@@ -343,7 +343,7 @@ def as_object(text: bytes | str) -> dict[str, Any]:
     except (ValueError, RecursionError, TypeError):
         data = None
     if not isinstance(data, dict):
-        raise FarroError("the queue answered with something that is no JSON object; is it `farro agq`?")
+        raise FarroError("the queue did not answer with a JSON object; is it `farro agq`?")
     return data
 
 

@@ -88,7 +88,7 @@ def _step(folder: str, job_id: str, task: str) -> Step:
     except BadDocument as error:
         raise Damaged(f"{job_id}: its tasks cannot be read: {error}") from error
     if task not in known:
-        raise InputError(f"{job_id} has no task {task}; there is {', '.join(known)}")
+        raise InputError(f"{job_id} has no task {task}; known: {', '.join(known)}")
     return known[task]
 
 

@@ -227,7 +227,7 @@ def _task(task: str, item: Mapping[str, Any] | None, began: bool, working: bool,
 
 
 def _needs(prompt: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Return the plan's steps and the added ones, each with its dependencies; none if the prompt is no plan."""
+    """Return the plan's steps and the added ones, each with its dependencies; none if the prompt is not a plan."""
     from farro.plans.loading import load_data
     from farro.queue.plan_check import with_added
 

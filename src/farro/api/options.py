@@ -138,7 +138,7 @@ def duration_s(name: str, value: Duration) -> float:
     given: object = value
     if isinstance(given, int | float) and not isinstance(given, bool):
         return float(given)
-    raise InputError(f"{name}: {value!r} is no duration; give seconds, a timedelta, or text such as 10m")
+    raise InputError(f"{name}: {value!r} is not a duration; give seconds, a timedelta, or text such as 10m")
 
 
 def job_id_of(job: JobName) -> str:

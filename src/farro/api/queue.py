@@ -331,7 +331,7 @@ class Queue:
         try:
             statuses = [Status(name) for name in _several(status)]
         except ValueError as error:
-            raise InputError(f"status: {error}; there is {', '.join(Status)}") from error
+            raise InputError(f"status: {error}; known: {', '.join(Status)}") from error
         asked = listing.JobQuery(
             roles=_several(role), statuses=statuses, tags=_several(tags), last=sys.maxsize if limit is None else limit
         )

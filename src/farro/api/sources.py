@@ -31,7 +31,7 @@ def as_command(plan: object) -> list[str] | None:
         raise InputError('the command is empty; give its words: ["make", "test"]')
     for number, word in enumerate(plan):
         if not isinstance(word, str | os.PathLike):
-            raise InputError(f"word {number} of the command is {word!r}, which is no text; write str({word!r})")
+            raise InputError(f"word {number} of the command is {word!r}, which is not text; write str({word!r})")
     return [os.fspath(word) for word in plan]
 
 
@@ -85,7 +85,7 @@ def _mapping(value: object) -> Any:
         return dict(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    raise TypeError(f"{value!r} is of the type {type(value).__name__}")
+    raise TypeError(f"{value!r} has the type {type(value).__name__}")
 
 
 def _file(path: str) -> Document:

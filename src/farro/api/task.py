@@ -279,7 +279,7 @@ def not_json(value: Any, path: str, depth: int = 0) -> str | None:
     if isinstance(value, dict):
         for name in value:
             if not isinstance(name, str):
-                return f"{path} has the key {name!r}, which is no text"
+                return f"{path} has the key {name!r}, which is not text"
         items = (not_json(item, f"{path}[{name!r}]", depth + 1) for name, item in value.items())
         return next(filter(None, items), None)
     return f"{path} is of the type {type(value).__name__}"

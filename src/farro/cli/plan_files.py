@@ -26,7 +26,7 @@ def read_plan(path: str) -> Document:
 def read_many(path: str) -> list[Document]:
     found = documents.parse_ndjson(contents(path, MANY_LIMIT), name_of(path))
     if not found:
-        raise InputError(f"{name_of(path)}: no plan in it; --many wants one JSON plan a line")
+        raise InputError(f"{name_of(path)}: it contains no plan; --many needs one JSON plan per line")
     return found
 
 
@@ -58,7 +58,7 @@ def read_plans(path: str) -> list[Document]:
     if path.lower().endswith(_LINES):
         found = documents.parse_ndjson(contents(path, MANY_LIMIT), name)
         if not found:
-            raise InputError(f"{name}: no plan in it; one JSON plan a line is wanted")
+            raise InputError(f"{name}: it contains no plan; one JSON plan a line is wanted")
         return found
     text = contents(path, documents.DEFAULT.size)
     if path == "-" and text.lstrip()[:1] not in (b"{", b"[", b""):

@@ -174,7 +174,7 @@ def named_jobs(option: str, given: tuple[str, ...]) -> tuple[str, ...]:
 
 def piped_input(limit: int) -> bytes | None:
     """Read what is piped or redirected into the program; None where nothing is. A terminal is left alone, and so is a
-    stdin that is no finite stream of bytes (a socket, /dev/null)."""
+    stdin that is not a finite stream of bytes (a socket, /dev/null)."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # there is no stdin

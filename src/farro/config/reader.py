@@ -111,7 +111,7 @@ def with_store(settings: Settings, given: str | None = None) -> Settings:
     named = given if given is not None else os.environ.get("FARRO_STORE") or None
     if named is None:
         return settings
-    # agq is no store: only workers and agx can use it, and opening a store refuses it.
+    # agq is not a store: only workers and agx can use it, and opening a store refuses it.
     fault = None if named.startswith(AGQ) else StoreAddress().fault(named)
     if fault is not None:
         raise InputError(f"{'--store' if given is not None else 'FARRO_STORE'}: {fault}")
@@ -286,7 +286,7 @@ def _wrong_roles(data: Any) -> Iterator[Fault]:
     known = (*ROLES, *declared)
     for role in _members(_members(data, "capacity"), "roles"):
         if role not in known:
-            message = f"is not a role here; there is {', '.join(known)}. A new one is declared under `roles`"
+            message = f"is not a role here; known: {', '.join(known)}. A new one is declared under `roles`"
             yield Fault(("capacity", "roles", role), message, key=True)
 
 

@@ -46,7 +46,7 @@ def _tail(folder: str) -> Finding:
     line = last.rstrip(b"\n").rpartition(b"\n")[2]
     if line and not _is_event(line):
         return warning(
-            "the last line is no event", "something else writes into the audit log", f"tail -n 5 {quoted(path)}"
+            "the last line is not an event", "something else writes into the audit log", f"tail -n 5 {quoted(path)}"
         )
     return ok("whole")
 

@@ -231,14 +231,14 @@ def _permissions(root: str, folders: Sequence[str]) -> Finding:
             continue
     if loose:
         return warning(
-            f"{counted(len(loose), 'place')} that everybody may write, such as {loose[0]}",
+            f"{counted(len(loose), 'place')} that every user may write, such as {loose[0]}",
             "whoever can write there can queue work that runs with your rights",
             f"chmod o-w {' '.join(map(quoted, loose))}",
             details=tuple(loose[:EXAMPLES]),
         )
     if locks := [path for path in _locks(root) if os.stat(path).st_mode & stat.S_IROTH]:
         return warning(
-            f"{counted(len(locks), 'lock')} that everybody may open, such as {locks[0]}: made by an older farro",
+            f"{counted(len(locks), 'lock')} that every user may open, such as {locks[0]}: made by an older farro",
             "whoever can read a lock can hold it, and everybody waits",
             f"chmod o= {' '.join(map(quoted, locks))}",
             details=tuple(locks[:EXAMPLES]),
@@ -246,7 +246,7 @@ def _permissions(root: str, folders: Sequence[str]) -> Finding:
     mask = machine.umask()
     if mask is not None and not mask & 0o002:
         return warning(
-            f"umask {mask:03o}: what is made here may be written by everybody",
+            f"umask {mask:03o}: every user may write what is created here",
             "new jobs could be changed by any user of this machine",
             "umask 022",
         )

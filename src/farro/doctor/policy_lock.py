@@ -136,16 +136,18 @@ def write(root: str, locked: Mapping[str, Any]) -> bool:
 
 
 def read(root: str) -> dict[str, Any] | None:
-    """Return the lock as it was written, None if there is none. InputError: the file is no lock."""
+    """Return the lock as it was written, None if there is none. InputError: the file is not a lock."""
     path = f"{root}/{FILE}"
     try:
         data = json.loads(fs.read_regular(path, _LIMIT))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError, OSError) as error:
-        raise InputError(f"{path}: is no lock ({error}); write it again with: farro policy lock") from error
+        raise InputError(
+            f"{path}: this is not a policy lock ({error}); write it again with: farro policy lock"
+        ) from error
     if not isinstance(data, dict):
-        raise InputError(f"{path}: is no lock; write it again with: farro policy lock")
+        raise InputError(f"{path}: this is not a policy lock; write it again with: farro policy lock")
     return data
 
 

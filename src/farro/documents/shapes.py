@@ -1,7 +1,7 @@
 """Check parsed data against a frozen dataclass, and report every fault with its path.
 
 The annotations of the dataclass are the rules. Checking is strict: nothing is converted (JSON writes a float as a whole
-number and a tuple as a list), `true` is no number, and unknown members are faults with a hint. Rules beyond the type
+number and a tuple as a list), `true` is not a number, and unknown members are faults with a hint. Rules beyond the type
 are `constraints` in the annotation.
 
 Each class is compiled into plain functions once, at first use: a job's plan is checked on every claim, and a command
@@ -144,7 +144,7 @@ _EXPECTED = {str: "text", int: "a whole number", bool: "true or false"}
 
 def _exactly(kind: Any) -> _Read:
     if kind not in _EXPECTED:
-        raise TypeError(f"{kind} is no annotation that a document can be checked against")
+        raise TypeError(f"{kind} is not an annotation that a document can be checked against")
     expected = _EXPECTED[kind]
 
     def read(value: Any, path: Path, faults: list[Fault]) -> Any:

@@ -27,7 +27,7 @@ from farro.plans.model import Plan, Step
 
 
 def run_batch(works: Sequence[Work], *, plans: PlanCache, tools: Tools, clock: Clock) -> list[Outcome | BegunCall]:
-    """Call the functions of these jobs, up to one that is no function or is not over in a moment.
+    """Call the functions of these jobs, up to one that is not a function or is not over in a moment.
 
     Returns for each begun job its outcome, or what `run_plan` has to continue; the last may still be running.
     """

@@ -72,7 +72,7 @@ class PipedInput:
     def _pass_on(self, piece: bytes) -> None:
         view = memoryview(piece)
         while view:
-            # Not fs.write: a pipe is no file, so no crash is injected here.
+            # Not fs.write: a pipe is not a file, so no crash is injected here.
             written = os.write(self._pipe, view)  # noqa: TID251
             self.passed_on += written
             view = view[written:]

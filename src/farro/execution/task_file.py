@@ -183,7 +183,7 @@ def _is_number(value: object) -> bool:
 
 def _texts(name: str, values: Iterable[str]) -> list[str]:
     if isinstance(values, str):  # its characters would pass as items
-        raise _wrong(f"{name}: {values!r} is a text; give a list of texts")
+        raise _wrong(f"{name}: {values!r} is a string; give a list of strings")
     return [_text(f"{name}[{place}]", value) for place, value in enumerate(values)]
 
 

@@ -201,7 +201,7 @@ def _kill_child(pid: int) -> None:
 
 def exit_code_of(pid: int) -> int | None:
     """Reap a child if it has ended; return its exit code (negative: the signal that ended it), None while it runs.
-    Raises ChildProcessError if it is no child of this process, or was reaped."""
+    Raises ChildProcessError if it is not a child of this process, or was reaped."""
     found, status = os.waitpid(pid, os.WNOHANG)
     return None if found == 0 else os.waitstatus_to_exitcode(status)
 

@@ -37,7 +37,7 @@ class Flag:
             self.fd, self._write_fd = os.pipe()
 
     def set(self) -> None:
-        # Eight bytes, as an eventfd requires. Not fs.write: this is no file, and no place for a crash to be injected.
+        # Eight bytes, as an eventfd requires. Not fs.write: this is not a file, so no crash is injected here.
         os.write(self._write_fd, (1).to_bytes(8, "little"))  # noqa: TID251
 
     def clear(self) -> None:

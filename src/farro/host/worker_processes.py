@@ -8,7 +8,7 @@ from typing import Any
 from farro.host import process_identity
 
 _cgroup: str | None = None
-_tool_names: tuple[str, ...] = ()  # tools in this process's identity; () if it is no worker
+_tool_names: tuple[str, ...] = ()  # tools in this process's identity; () if it is not a worker
 
 
 def announce(tools: tuple[str, ...]) -> None:

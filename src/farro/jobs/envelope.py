@@ -312,7 +312,7 @@ def _hop(data: dict[str, Any]) -> Hop:
 
 def _object_or_none(value: Any) -> Mapping[str, Any] | None:
     if not isinstance(value, dict | None):
-        raise TypeError(f"{type(value).__name__} where an object belongs")
+        raise TypeError(f"{type(value).__name__} instead of an object")
     return value
 
 
@@ -327,5 +327,5 @@ def _decision(data: dict[str, Any]) -> Decision:
 
 def _text_or_none(value: Any) -> str | None:
     if not isinstance(value, str | None):
-        raise TypeError(f"{type(value).__name__} where text belongs")
+        raise TypeError(f"{type(value).__name__} instead of text")
     return value

@@ -102,7 +102,7 @@ class AuditLog:
         self._files = AuditFiles(self._folder, self._policy, self.spell)
 
     def __call__(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
-        """Append one event. A value that is no code is replaced, so that no text of a prompt is written."""
+        """Append one event. A value that is not a code is replaced, so that no text of a prompt is written."""
         self.many(({"event": event, "actor": actor, **codes},))
 
     record = __call__

@@ -19,7 +19,7 @@ from farro.log.audit import files
 
 BLOCK = 1 << 20
 LIMIT = 256 << 20  # bytes that one query reads; older files are skipped then
-_TORN = 64 << 10  # no line is longer: a longer text without a newline is no log
+_TORN = 64 << 10  # no line is longer: a longer text without a newline is not a log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

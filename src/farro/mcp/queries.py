@@ -182,7 +182,7 @@ def read_file(context: ToolContext, args: arguments.FileAsked) -> Answer:
     details = jobs.show(context.store, context.root, job_id)
     if args.name not in details.files:
         there = ", ".join(details.files[:20]) + (" …" if len(details.files) > 20 else "")
-        raise InputError(f"{job_id} has no file {cut(args.name, 200)!a}; there is {there or 'none'}")
+        raise InputError(f"{job_id} has no file {cut(args.name, 200)!a}; known: {there or 'none'}")
     folder = context.store.folder(details.view)
     try:
         fd = fs.open_read(f"{folder}/{args.name}")

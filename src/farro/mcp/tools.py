@@ -247,7 +247,7 @@ def allowed(permitted: Collection[Allowed]) -> list[McpTool]:
 def chosen(name: str, permitted: Collection[Allowed]) -> McpTool:
     tool = BY_NAME.get(name)
     if tool is None:
-        raise InputError(f"no tool {name!a}; there is {', '.join(each.name for each in allowed(permitted))}")
+        raise InputError(f"no tool {name!a}; known: {', '.join(each.name for each in allowed(permitted))}")
     if tool.needs is not None and tool.needs not in permitted:
         raise NotPermitted(
             f"{name} is not allowed here: it was not started with `--allow {tool.needs}`, nor does `mcp.allow` in the "

@@ -63,7 +63,7 @@ class Cron:
         parts = line.split()
         if len(parts) != len(_FIELDS):
             raise BadCron(
-                f"has {len(parts)} fields; five are wanted: minute hour day-of-month month day-of-week, "
+                f"has {len(parts)} fields; five are needed: minute hour day-of-month month day-of-week, "
                 "such as 30 9 * * MON-FRI"
             )
         checked = [

@@ -34,7 +34,7 @@ def named(steps: Sequence[Raw], wanted: str) -> int:
     for place, step in enumerate(steps):
         if str(label(step, place + 1)) == wanted:
             return place
-    there = f"there is {', '.join(str(label(step, place + 1)) for place, step in enumerate(steps))}" if steps else ""
+    there = f"known: {', '.join(str(label(step, place + 1)) for place, step in enumerate(steps))}" if steps else ""
     raise InputError(f"no step {wanted!r}; {there or 'the draft has no steps yet'}")
 
 

@@ -11,6 +11,6 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def metadata_of(prompt_data: object) -> Mapping[str, Any]:
-    """Return the metadata; empty for a task list, which has none, and for anything that is no object."""
+    """Return the metadata; empty for a task list, which has none, and for anything that is not an object."""
     found = prompt_data.get("metadata") if isinstance(prompt_data, MAPPING) else None
     return found if found is not None and isinstance(found, MAPPING) else _NONE

@@ -27,7 +27,7 @@ def resolve(
         return text
     if (named := store.named(text)) is not None:
         return named
-    if ids.is_minted(text):  # it is no prefix of another id: a script that asks for a pruned job needs no search
+    if ids.is_minted(text):  # it is not a prefix of another id: a script that asks for a pruned job needs no search
         return match(text, (), root, shortest, store.names)
     return match(text, _candidates(store, text) if known is None else known(), root, shortest, store.names)
 
@@ -49,7 +49,7 @@ def roles(store: Store, asked: Collection[str]) -> list[str]:
     known = list(store.roles())
     for role in asked:
         if role not in known:
-            raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
+            raise UnknownRole(f"no role {role} here; known: {', '.join(sorted(known))}")
     return [role for role in known if not asked or role in asked]
 
 
@@ -73,8 +73,8 @@ def match(
         return found[0]
     if found:
         raise UnknownJob(
-            f"no job {text} in {root}; {found[0]} begins like that, but this wants its id, or at least {shortest} "
-            "characters of it"
+            f"no job {text} in {root}; {found[0]} begins like that, but this command needs its id, or at least "
+            f"{shortest} characters of it"
         )
     import difflib  # here: only needed for a typing error
 

@@ -195,7 +195,7 @@ def submit_plan(
     kept = plan(library, plan_id)
     wanted = rules.fields(kept)
     if wanted:
-        raise InputError(f"plan {plan_id} wants an input ({', '.join(wanted)}); submit it as an action with inputs")
+        raise InputError(f"plan {plan_id} needs an input ({', '.join(wanted)}); submit it as an action with inputs")
     documents = [Document(dict(kept), f"plan {plan_id}")]
     submissions = submit.submissions(
         store, documents, role=role, job_id=job_id, source=f"plan {plan_id}", options=options, contract=contract
@@ -220,4 +220,4 @@ def _kept(library: Library, kind: Kind, name: str) -> Mapping[str, Any]:
 
 
 def _there(ids: Sequence[str]) -> str:
-    return f"there is {', '.join(ids[:20])}{' …' if len(ids) > 20 else ''}" if ids else "none is"
+    return f"known: {', '.join(ids[:20])}{' …' if len(ids) > 20 else ''}" if ids else "none is"

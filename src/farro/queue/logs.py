@@ -70,7 +70,7 @@ def output(store: Store, root: str, job_id: str, query: LogQuery) -> JobOutput:
             numbers = attempt_numbers(folder)
             if query.attempt is not None and query.attempt not in numbers:
                 there = ", ".join(map(str, numbers)) or "none yet"
-                raise InputError(f"{job_id} has no attempt {query.attempt}; there is {there}")
+                raise InputError(f"{job_id} has no attempt {query.attempt}; known: {there}")
             if not numbers:
                 return JobOutput(view=view, attempt=None, sources=())
             attempt = _last_with_output(folder, numbers) if query.attempt is None else query.attempt
@@ -91,7 +91,7 @@ def check_step(store: Store, output: JobOutput, step: str) -> None:
     names = _steps(folder, output.attempt)
     if step not in names:
         there = ", ".join(names) or "none"
-        raise InputError(f"{output.view.job_id} has no step {step} in attempt {output.attempt}; there is {there}")
+        raise InputError(f"{output.view.job_id} has no step {step} in attempt {output.attempt}; known: {there}")
 
 
 def _find(store: Store, root: str, job_id: str) -> JobView:

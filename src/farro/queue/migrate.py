@@ -313,5 +313,5 @@ def _ordered(jobs: Mapping[str, _Job], entry: Callable[[_Job], tuple[Any, ...]])
 def _prompt(source: Store, view: JobView) -> Mapping[str, Any]:
     data = json.loads(fs.read_bytes(f"{source.folder(view)}/prompt.json", _PROMPT_LIMIT))
     if not isinstance(data, dict):
-        raise InputError(f"{view.job_id} cannot be moved: its prompt is no object")
+        raise InputError(f"{view.job_id} cannot be moved: its prompt is not an object")
     return data

@@ -80,7 +80,7 @@ def _machine(plan: Plan, context: PlanContext) -> Iterator[Fault]:
     """Yield what would fail in this root and on this machine."""
     roles = context.settings.all_roles()
     if plan.role is not None and plan.role not in roles:
-        yield ("role",), f"{plan.role} is no role here; there is {', '.join(roles)}"
+        yield ("role",), f"{plan.role} is not a role here; known: {', '.join(roles)}"
     if plan.allowed_paths is None and context.settings.security.require_allowed_paths:
         yield (), "has no allowed_paths, and security.require_allowed_paths is on: it would be refused"
     places = {step.id: index for index, step in enumerate(plan.steps)}

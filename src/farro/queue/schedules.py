@@ -89,7 +89,7 @@ def named(root: str, roles: Sequence[str], name: str) -> ScheduleFile:
     found = next((entry for entry in entries if entry.name == name), None)
     if found is None:
         known = ", ".join(entry.name for entry in entries) or "none"
-        raise InputError(f"no schedule {name} in {root}/{FOLDER}; there is {known}")
+        raise InputError(f"no schedule {name} in {root}/{FOLDER}; known: {known}")
     if found.problems:
         raise InputError("\n".join(found.problems))
     return found
@@ -152,7 +152,7 @@ def _problems(
         except InputError as error:
             yield document.problem(("zone",), str(error))
     if isinstance(role, str) and role not in roles:
-        yield document.problem(("role",), f"no role {documents.show(role)} here; there is {', '.join(roles)}")
+        yield document.problem(("role",), f"no role {documents.show(role)} here; known: {', '.join(roles)}")
     if isinstance(plan_file, str):
         try:
             plan = _plan_file(root, file, plan_file)

@@ -234,7 +234,7 @@ def _duplicate_ids(pairs: Sequence[tuple[Plan, Document]]) -> list[Problem]:
 def _check_role(role: str, known: set[str]) -> None:
     if ids.check_role(role) not in known:
         raise UnknownRole(
-            f"no role {role} here; there is {', '.join(sorted(known))}. "
+            f"no role {role} here; known: {', '.join(sorted(known))}. "
             "A new one is declared under `roles` in the config and made by `farro init`"
         )
 

@@ -38,13 +38,13 @@ def fault_of(role: str, known: Collection[str]) -> str | None:
     """Say why agent work cannot go to this role in a root with the roles `known`; None if it can."""
     agents = [name for name in known if name != RUNNER]
     if role == RUNNER:
-        return f"{RUNNER} runs command plans, no agents; there is {', '.join(agents)}"
+        return f"{RUNNER} runs command plans, no agents; known: {', '.join(agents)}"
     if role in agents:
         return None
     from difflib import get_close_matches  # imported late: most names are right
 
     near = get_close_matches(role, agents, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(agents)}."
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(agents)}."
     return (
         f"{role} is not a role here; {hint} A new one is declared under `roles` in the config and made by `farro init`"
     )

@@ -111,7 +111,7 @@ def _role_faults(at: tuple[str, ...], role: str, settings: Any, providers: Colle
             from difflib import get_close_matches  # imported late: most names are right
 
             near = get_close_matches(name, providers, n=1)
-            there = f"there is {', '.join(providers)}" if providers else "there is none"
+            there = f"known: {', '.join(providers)}" if providers else "there is none"
             hint = f"did you mean {near[0]}?" if near else f"{there}; name it under `providers`"
             yield Fault(path, f"is not one of `providers`; {hint}")
     if _member(settings, "fallbacks") and _member(settings, "provider") is None:

@@ -601,7 +601,7 @@ class MemoryStore:
 
     def _check_role(self, role: str) -> None:
         if ids.check_role(role) not in self._roles:
-            raise UnknownRole(f"no role {role}; there is {', '.join(self._roles)}")
+            raise UnknownRole(f"no role {role}; known: {', '.join(self._roles)}")
 
 
 def _digest(submission: Submission) -> str:

@@ -432,7 +432,7 @@ class Store(WorkerStore, Protocol):
         this. Does not scan the jobs where the store can count."""
 
     def note(self, event: str, *, actor: str | None = None, **codes: str | int | bool | None) -> None:
-        """Write an event that is no transition of a job to the audit log (a refusal, a schedule's run). The store
+        """Write an event that is not a transition of a job to the audit log (a refusal, a schedule's run). The store
         itself writes transitions, after they are acknowledged. [test_every_transition_is_audited]"""
 
     def roles(self) -> Sequence[str]: ...

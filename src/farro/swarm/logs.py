@@ -56,7 +56,7 @@ def logs(files: SwarmFiles, swarm: str, instance: str | None = None) -> dict[str
     if instance is None:
         return {name: f"{folder}/{name}{_SUFFIX}" for name in ordered}
     if instance not in found_:
-        known = f"there is {', '.join(ordered)}" if ordered else "none of its components was ever started"
+        known = f"known: {', '.join(ordered)}" if ordered else "none of its components was ever started"
         raise InputError(f"{instance[:100]} has no log in swarm {swarm}; {known}")
     return {instance: f"{folder}/{instance}{_SUFFIX}"}
 

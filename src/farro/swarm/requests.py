@@ -203,7 +203,7 @@ def check_state(files: SwarmFiles, signal: Signal, swarm: str, state: SwarmState
 def check_plan(files: SwarmFiles, swarm: str, plan: SwarmPlan) -> None:
     """Raise InputError if the plan is another swarm's, or a component's name is used in another swarm of the root."""
     if plan.id != swarm:
-        raise InputError(f"the plan is of swarm {plan.id}, not of {swarm}")
+        raise InputError(f"the plan is for swarm {plan.id}, not {swarm}")
     own = {member.instance for member in plan.members()}
     for other in {*files.swarms(), swarm}:
         if other != swarm and not views.is_there(files, other):

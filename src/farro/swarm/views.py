@@ -138,7 +138,7 @@ def unknown_swarm(files: SwarmFiles, name: str) -> str:
     """Return the error text for a swarm that does not exist."""
     there = [other for other in files.swarms() if is_there(files, other)]
     return f"there is no swarm {name}; " + (
-        f"there is {', '.join(there)}" if there else f"make it with `farro swarm create {name} --plan FILE`"
+        f"known: {', '.join(there)}" if there else f"make it with `farro swarm create {name} --plan FILE`"
     )
 
 

@@ -235,7 +235,7 @@ def _refuse_attachments(body: EnqueueBody) -> None:
 
 def _prompt(state: WebState, document: Document, body: EnqueueBody, options: SubmitOptions) -> str:
     if body.task is not None and _TASK.fullmatch(body.task) is None:
-        raise InputError("task: wants the id of a task in tasks/")
+        raise InputError("task: give the id of a task in tasks/")
     return prompts.enqueue(
         state.store,
         document,

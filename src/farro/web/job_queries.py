@@ -57,7 +57,7 @@ def list_jobs(state: WebState, request: ApiRequest) -> Any:
     known = state.store.roles()
     for role in query.role:
         if role not in known:
-            raise HttpError(422, "unknown_role", f"no role {role[:60]!r} here; there is {', '.join(sorted(known))}")
+            raise HttpError(422, "unknown_role", f"no role {role[:60]!r} here; known: {', '.join(sorted(known))}")
     page = state.catalog.page(
         PageQuery(
             roles=query.role,

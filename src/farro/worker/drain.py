@@ -75,7 +75,7 @@ class Drained:
                 (again, "until the time of its next attempt"),
                 (
                     refused,
-                    "queued, which this worker may not take (its tags, an unknown schema version, or it is no job)",
+                    "queued, which this worker may not take (its tags, an unknown schema version, or it is not a job)",
                 ),
             )
             if jobs

@@ -41,7 +41,7 @@ class ProcessRuntime:
 
     def launch(self, component: ProcessSpec) -> ProcessView:
         if NAME.fullmatch(component.name) is None:
-            raise BadName(f"{component.name!r} is no name for a component: small letters, digits and dashes")
+            raise BadName(f"{component.name!r} is not a name for a component: small letters, digits and dashes")
         if not component.argv:
             raise InputError(f"{component.name} has an image, and this runtime starts commands only")
         with self._locked():

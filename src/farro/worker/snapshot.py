@@ -92,7 +92,7 @@ class Snapshots:
         InputError: one of the files cannot be read.
         """
         if snapshot.unreadable:
-            raise InputError(f"nobody can work under a policy that cannot be read: {'; '.join(snapshot.unreadable)}")
+            raise InputError(f"no agent can work under a policy that cannot be read: {'; '.join(snapshot.unreadable)}")
         kept, job_folder = f"{self.root}/{KEPT}", attempt_folder.rsplit("/", 2)[0]
         homes = (f"{attempt_folder}/{SNAPSHOT}", f"{job_folder}/{SNAPSHOT}")
         for folder in (kept, *homes):

@@ -62,7 +62,7 @@ def select_drafts(
     refused: list[str] = []
     for number, draft in enumerate(drafts, start=1):
         if not isinstance(draft, Mapping):
-            refused.append(f"draft {number} is no prompt")
+            refused.append(f"draft {number} is not a prompt")
             continue
         wider = [path for path in draft.get("allowed_paths") or () if not paths.within(str(path), allowed)]
         own = [name for name in _FORBIDDEN_INPUTS if name in (draft.get("inputs") or {})]

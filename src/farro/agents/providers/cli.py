@@ -202,7 +202,7 @@ class CliProvider:
         return {"HOME": private, **named(self.environ, (*ALWAYS, *self.settings.environment))}
 
     def _said(self, text: str) -> str:
-        """Return the message in the program's output, even if it is no answer."""
+        """Return the message in the program's output, even if it is not an answer."""
         with contextlib.suppress(ValueError, RecursionError):
             found = _at(json.loads(text), self.settings.answer_field or "")
             return found if isinstance(found, str) else text

@@ -305,7 +305,7 @@ def _first(*values: float | None) -> float | None:
 
 
 def _status(error: Exception, seen: Exchange) -> int | None:
-    """Return the status of a reply that is no answer; also of an error inside a stream that began well."""
+    """Return the status of a reply that is not an answer; also of an error inside a stream that began well."""
     if isinstance(error, library.ModelHTTPError):
         return error.status_code
     return seen.status if seen.status is not None and seen.status >= 300 else None

@@ -13,7 +13,7 @@ import httpx2
 from farro.lazy_dataclass import dataclass, field
 
 CONNECT_S = 10.0  # a host that accepts no connection within this time will not answer either
-# Limits of a reply: a token is streamed in a frame of 250 to 400 bytes. A longer reply is no answer, and would
+# Limits of a reply: a token is streamed in a frame of 250 to 400 bytes. A longer reply is not an answer, and would
 # block the loop for all other calls, or fill the worker's memory.
 _BYTES, _BYTES_A_TOKEN, _MOST_BYTES = 1 << 20, 1 << 10, 64 << 20
 _TAIL = 64

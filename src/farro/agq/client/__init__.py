@@ -337,7 +337,7 @@ class AgqStore:
         with self._lock:
             slot = self._slots.get(agent.id)
         if slot is None or slot.doubtful:
-            raise AgentLost(f"{agent.id} is no more; the slot joins again under a new name")
+            raise AgentLost(f"{agent.id} has ended; the slot joins again under a new name")
         return slot
 
     def _lifecycle(self, claim: Claim, move: Move) -> Lifecycle:
@@ -374,7 +374,7 @@ def _job(text: bytes) -> tuple[str, Mapping[str, Any]]:
         job_id = data["id"]
         prompt = data.get("prompt", data)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise Damaged("what agq gave out is no job: it is not JSON, or has no id") from None
+        raise Damaged("agq returned something that is not a job: it is not JSON, or has no id") from None
     if not ids.is_job_id(job_id) or not isinstance(prompt, dict):
-        raise Damaged("what agq gave out is no job: its id is none")
+        raise Damaged("agq returned something that is not a job: its id is invalid")
     return job_id, prompt

@@ -39,7 +39,9 @@ class AgqAddress:
             )
         host, _, port = url.removeprefix("agq://").rstrip("/").rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise InputError(f"{url} is no address of `farro agq`; write agq://HOST:PORT, such as agq://127.0.0.1:6380")
+            raise InputError(
+                f"{url} is not an address of `farro agq`; write agq://HOST:PORT, such as agq://127.0.0.1:6380"
+            )
         return cls(host=host.strip("[]"), port=int(port), key=key)
 
 

@@ -60,7 +60,7 @@ def _status(word: str) -> Status:
     try:
         return Status.parse(word.lower())
     except ValueError:
-        raise CommandError(f"{word[:40]!a} is no status: {', '.join(Status)}") from None
+        raise CommandError(f"{word[:40]!a} is not a status: {', '.join(Status)}") from None
 
 
 async def cancel(connection: Connection, args: list[bytes]) -> Any:

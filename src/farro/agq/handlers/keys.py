@@ -77,7 +77,7 @@ async def delete(connection: Connection, args: list[bytes]) -> Any:
     for key in args[1:]:
         if keys.worker_key(key) is None and await _type(connection, key) != "none":
             raise CommandError(
-                f"{keys.decoded(key)[:80]} is no key to delete: JOB.CANCEL ends a job, `farro prune` removes ended ones"
+                f"{keys.decoded(key)[:80]} is not a key to delete: JOB.CANCEL ends a job, `farro prune` removes it"
             )
     deleted = 0
     for key in args[1:]:

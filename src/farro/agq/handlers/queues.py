@@ -288,7 +288,7 @@ def _job_id(value: bytes) -> str:
         data = {}
     found = data.get("id") if isinstance(data, dict) else None
     if not isinstance(found, str):
-        raise CommandError("the value is no job: it has no id")
+        raise CommandError("the value is not a job: it has no id")
     return found
 
 

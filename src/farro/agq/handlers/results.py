@@ -41,7 +41,7 @@ def set_(connection: Connection, args: list[bytes]) -> Any:
             _set_facts(known, {worker.fact: text(args[2])[:4096]})
         return OK
     raise CommandError(
-        f"{keys.decoded(args[1])[:80]!a} is no key here: only job:<id>:result, :status, :stdout, :stderr and "
+        f"{keys.decoded(args[1])[:80]!a} is not a key here: only job:<id>:result, :status, :stdout, :stderr and "
         "worker:<id>:alive, :tools, :tags can be set"
     )
 
@@ -144,7 +144,7 @@ def _post_status(connection: Connection, held: HeldJob, word: str) -> None:
     if word in UNDER_WAY:
         return
     if word not in GOOD | BAD:
-        raise CommandError(f"{word[:40]!a} is no status: completed, failed or running")
+        raise CommandError(f"{word[:40]!a} is not a status: completed, failed or running")
     held.success = word in GOOD
     if held.timer is None:
         server = connection.server

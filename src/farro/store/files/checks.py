@@ -63,7 +63,7 @@ def checks(context: FilesContext, roles: Iterable[str], *, finished: int | None)
         tally_check("staging", "leftovers in staging", lambda found: found.left_in_staging, findings.left_in_staging),
         tally_check("quarantine", "quarantine", lambda found: found.quarantined, findings.quarantined),
         tally_check("temporary-files", "temporary files", lambda found: found.temporary, findings.temporary),
-        tally_check("strays", "what is no job", lambda found: found.strays, findings.strays),
+        tally_check("strays", "what is not a job", lambda found: found.strays, findings.strays),
     ]
 
 
@@ -136,7 +136,7 @@ class _Findings:
     def strays(self, tally: Tally) -> Finding:
         cause = "only jobs' folders belong there; nothing works them"
         commands = [f"mv -n {self._path(example.path)} {quoted(f'{self._root}/')}" for example in tally.examples]
-        found = f"{counted(tally.count, 'thing')} in a queue that is no job"
+        found = f"{counted(tally.count, 'thing')} in a queue that is not a job"
         return warning(found, cause, *commands, details=_paths(tally))
 
 

@@ -57,7 +57,7 @@ def place_of(call_id: str) -> tuple[str, str]:
     """Return the day and the name in a call's id. Damaged: it is not an id, and no path may be built from it."""
     day, _, name = call_id.partition("/")
     if DAY.fullmatch(day) is None or _NAME.fullmatch(name) is None:
-        raise Damaged(f"{call_id!r} is no call of the ledger")
+        raise Damaged(f"{call_id!r} is not a call of the ledger")
     return day, name
 
 
@@ -121,7 +121,7 @@ def _amount(data: Any) -> Decimal | None:
         return None
     amount = Decimal(data)
     if not amount.is_finite() or amount < 0:
-        raise ValueError(f"{data!r} is no amount")
+        raise ValueError(f"{data!r} is not an amount")
     return amount
 
 

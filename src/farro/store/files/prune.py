@@ -1,6 +1,6 @@
 """Remove finished jobs: one rename out of completed/ into jobs/.trash, then delete the folder's content there.
 
-- A pruner is no agent: it edits no job, and joining needs free space, while pruning must work on a full disk.
+- A pruner is not an agent: it edits no job, and joining needs free space, while pruning must work on a full disk.
   [test_on_a_full_disk_finished_jobs_can_be_removed]
 - One pruner at a time holds jobs/.trash/.lock for its whole life. Therefore a job that is final stays so between the
   check and the rename: nothing else moves a final job, and its id cannot be reused before this pruner has freed it.

@@ -121,7 +121,7 @@ class RedisConnection:
                 reader.feed(data)
                 answer = reader.gets()
             except hiredis.ProtocolError as error:
-                raise ConnectionError(f"what answers there is no Redis server: {error}") from error
+                raise ConnectionError(f"the server there is not Redis: {error}") from error
         if isinstance(answer, ReplyError) and str(answer).startswith(_FULL):
             raise ConnectionError(str(answer))  # the server closes now: treat it as unreachable for a while
         return answer

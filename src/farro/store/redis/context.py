@@ -108,7 +108,7 @@ class RedisContext:
     def check_role(self, role: str) -> str:
         if role not in self._known:
             ids.check_role(role)
-            raise UnknownRole(f"no role {role}; there is {', '.join(self.roles)}")
+            raise UnknownRole(f"no role {role}; known: {', '.join(self.roles)}")
         return role
 
     def mint(self) -> str:
@@ -143,8 +143,8 @@ class RedisContext:
         tell_all(self.audit, [lifecycle])
 
     def write_audit(self, event: str, codes: Mapping[str, Any]) -> None:
-        """Write a line that is no transition to the common audit log. If the server is away the line is dropped: work
-        goes on."""
+        """Write a line that is not a transition to the common audit log. If the server is away, drop the line:
+        work goes on."""
         with contextlib.suppress(TryAgain):
             fields = {"event": event, **codes, "actor": codes.get("actor") or self.actor}
             self.client.run(self.scripts.note, self.script_time(), audit_line(fields), self.token())

@@ -147,7 +147,7 @@ def compare_and_swap(
     event: Mapping[str, Any] | None = None,
 ) -> list[str] | None:
     """Replace the job as read by `after` in one step; return the jobs that waited for it. None: the job has changed
-    since. `event`: the audit line, if this is no transition. Without an agent no lease is checked: the comparison is
+    since. `event`: the audit line, if this is not a transition. Without an agent no lease is checked: the comparison is
     fence enough."""
     args: list[Arg] = [
         context.script_time(),

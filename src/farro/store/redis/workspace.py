@@ -315,7 +315,7 @@ def _fill(folder: str, material: JobFiles, shared_files: SharedFiles | None, *, 
     except OSError as error:
         if error.errno not in _NO_NAMES:
             raise
-        raise Damaged(f"what was posted makes no folder: {error}") from error
+        raise Damaged(f"the posted files do not form a folder: {error}") from error
 
 
 def _write_all(folder: str, material: JobFiles, shared_files: SharedFiles | None, *, whole: bool) -> None:
@@ -364,7 +364,7 @@ def _parents(names: Iterable[str]) -> list[str]:
     for name in names:
         parts = name.split("/")
         if "\0" in name or any(part in ("", ".", "..") for part in parts):
-            raise Damaged(f"a file that was posted is called {name!r}, which is no name for one")
+            raise Damaged(f"a file that was posted is called {name!r}, which is not a name for one")
         for end in range(1, len(parts)):
             found["/".join(parts[:end])] = None
     return list(found)

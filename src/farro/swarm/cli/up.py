@@ -293,7 +293,7 @@ def _check_roles(roles: tuple[str, ...], settings: Settings) -> None:
             )
         if role not in settings.all_roles():
             known = ", ".join(sorted(settings.all_roles()))
-            raise click.BadParameter(f"{role} is not a role here; there is {known}", param_hint="--role")
+            raise click.BadParameter(f"{role} is not a role here; known: {known}", param_hint="--role")
 
 
 def _has_web() -> bool:
@@ -371,7 +371,7 @@ def up(
     background until `farro down`. Safe to repeat: only what is missing or has changed is started.
     """
     if as_json and not detach:
-        raise click.UsageError("--json needs --detach: in the foreground nothing ends that could be answered")
+        raise click.UsageError("--json needs --detach: a foreground `up` has no answer to print")
     services = RootServices(root)
     plan = services.plan(plan_file, workers=workers, slots=slots, runner=runner, roles=roles, web=web)
     if detach:

@@ -147,7 +147,7 @@ class ComponentRunner:
             return False
         received = messages.read_signal(message.body, key.signal, key.scope)
         if received.swarm_id not in (None, self._environment.swarm):
-            raise InputError(f"ControlSignal: it is of another swarm than {self._environment.swarm}")
+            raise InputError(f"ControlSignal: it names another swarm than {self._environment.swarm}")
         if key.signal is Signal.STATUS:
             await self._report("status-full", {"correlationId": received.correlation_id})
             return False

@@ -171,7 +171,7 @@ class Controller:
             return False
         signal = messages.read_signal(body, key.signal, key.scope)
         if not self._is_ours(signal):
-            raise InputError(f"ControlSignal: it is of another swarm than {self._context.swarm}")
+            raise InputError(f"ControlSignal: it names another swarm than {self._context.swarm}")
         if signal.origin == ORIGIN:
             return False
         if key.signal is Signal.STATUS:

@@ -117,7 +117,7 @@ class Orchestrator:
         for path, signal in self._context.files.pending_requests():
             if signal is None:
                 file = path.rsplit("/", 1)[1]
-                self._context.audit(None).note("ignored", reason="a request that is no command", file=file)
+                self._context.audit(None).note("ignored", reason="a request that is not a command", file=file)
             else:
                 await self._commands.receive(signal)
             with contextlib.suppress(FileNotFoundError):
@@ -165,7 +165,7 @@ class Orchestrator:
         entry = self._commands.find(body.correlation_id)
         own = (key.scope.swarm or scope.swarm_id, key.scope.role, key.scope.instance)
         if body.signal != key.signal or own != (scope.swarm_id, scope.role, scope.instance):
-            raise InputError("its body is about something else than its routing key")
+            raise InputError("its body contradicts its routing key")
         if entry is None or not confirms(body, entry) or body.idempotency_key != entry.key:
             raise InputError(f"it confirms {body.correlation_id}, which was not asked for here")
         good = isinstance(body, messages.Ready)
@@ -194,7 +194,7 @@ class Orchestrator:
     async def _status(self, key: Key, report: messages.StatusReport) -> None:
         """Keep a controller's status, and end the command that a status answers."""
         if (report.role, report.instance) != (key.scope.role, key.scope.instance):
-            raise InputError("its body is about something else than its routing key")
+            raise InputError("its body contradicts its routing key")
         swarm = report.swarm_id
         correlation_id = report.data.get("correlationId")
         if isinstance(correlation_id, str) and key.status == "status-full":

@@ -38,7 +38,7 @@ export class JobPage {
     this.output = null; // a JobOutput
     this.result = null; // { path, text }
     this.showsSource = false; // of the result
-    this.file = null; // the opened one, with its text: undefined while it loads, null where it is no text
+    this.file = null; // the opened one, with its text: undefined while it loads, null where it is not text
     this.pausedAt = null;
     this.error = null;
     this.aborted = new AbortController();
