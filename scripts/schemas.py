@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import asyncapi
+
 from farro.doctor.schemas import schemas
-from farro.swarm.wire import asyncapi
 from farro.web import openapi, routes
 
 VERSION = "1"  # of the document; a server says its own

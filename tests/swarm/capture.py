@@ -20,13 +20,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncapi
 import jsonschema
 
 from farro.swarm import conformance
 from farro.swarm.bus import open_bus
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer
 from farro.swarm.conformance import Captured
-from farro.swarm.wire import asyncapi, names
+from farro.swarm.wire import names
 from support import ROOT
 
 END = "capture.end"  # not a key of a swarm, so no other process receives it

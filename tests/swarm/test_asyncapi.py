@@ -11,10 +11,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import asyncapi
 import jsonschema
 import pytest
 
-from farro.swarm.wire import asyncapi, messages, names
+from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
 from support import ROOT
 

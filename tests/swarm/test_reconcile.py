@@ -65,7 +65,6 @@ class World:
                 self.done.append(one)
             if verdict.done or verdict.failed or self.now_s > end_s:
                 return verdict
-            assert verdict.next_s is not None
             self.now_s += 1.0
 
     def _do(self, one: ComponentAction) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import asyncapi
 import jsonschema
 import pytest
 from hypothesis import given
@@ -322,7 +323,7 @@ def examples() -> list[Any]:
 @pytest.mark.parametrize("message", examples(), ids=lambda message: type(message).__name__)
 def test_every_message_fits_its_schema_and_round_trips(message: Any) -> None:
     body = messages.encode(message)
-    schema = messages.schema(type(message))
+    schema = asyncapi.schema(type(message))
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(body), schema)
     assert messages.decode(type(message), body) == message

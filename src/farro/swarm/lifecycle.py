@@ -83,12 +83,6 @@ def step(before: SwarmState, after: SwarmState) -> SwarmState:
     return after
 
 
-def component_step(before: ComponentState, after: ComponentState) -> ComponentState:
-    if after is not before and after not in COMPONENT[before]:
-        raise IllegalTransition(f"a component that is {before} cannot become {after}")
-    return after
-
-
 def check_allowed(signal: Signal, state: SwarmState, swarm: str) -> None:
     """Raise IllegalTransition with the allowed commands if `signal` is not allowed in that state."""
     if state in ALLOWED[signal]:

@@ -1,6 +1,6 @@
 """Decide what to do next for a command, from its goal and what is known of the components. Pure: no clock, no bus.
 
-A controller decides again after each message, and at the next time named here; it keeps no other plan. So a restarted
+A controller decides again after each message and at each turn; it keeps no other plan. So a restarted
 controller needs only the open command and a fresh look at its components.
 
 - Components are launched all at once, and enabled stage by stage: readers wait until their writers were *observed* to
@@ -22,8 +22,6 @@ from farro.swarm.plan import Member, SwarmPlan, Timeouts
 from farro.swarm.status import TTL_S, Observation
 from farro.swarm.wire.names import Signal
 
-POLL_S = 2.0  # between two polls of a component whose last report is too old
-
 
 class Target(StrEnum):
     PROVISIONED = "provisioned"  # all components run, healthy and disabled (template)
@@ -42,14 +40,13 @@ class ComponentAction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileDecision:
-    """The steps to do now, and the progress of the command. `next_s` is the latest time of the next decision."""
+    """The steps to do now, and the progress of the command."""
 
     do: tuple[ComponentAction, ...] = ()
     done: bool = False
     failed: str | None = None
     code: str | None = None  # of the failure
     degraded: tuple[str, ...] = ()  # components that were ended by force
-    next_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +99,7 @@ def _provision(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float)
     if now_s - goal.begun_s >= limits.ready:
         return _timed_out(waiting[0], "READY_TIMEOUT", f"was not healthy when the swarm's {limits.ready:g} s were over")
     polls = list(_poll_actions(waiting, seen, now_s, goal.ttl_s))
-    return ReconcileDecision(do=(*launches, *polls), next_s=now_s + POLL_S)
+    return ReconcileDecision(do=(*launches, *polls))
 
 
 # --- start ---
@@ -138,7 +135,7 @@ def _enable(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) ->
             and _observed(seen, one).asked_s is None
         ]
         polls = _poll_actions(waiting, seen, now_s, goal.ttl_s)
-        return ReconcileDecision(do=(*launches, *asks, *polls), next_s=now_s + POLL_S)
+        return ReconcileDecision(do=(*launches, *asks, *polls))
     return ReconcileDecision(done=True)
 
 
@@ -159,7 +156,7 @@ def _disable(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) -
                 do.append(ComponentAction(what="disable", instance=one.instance))
             elif now_s - asked >= limits.stop:
                 do.append(ComponentAction(what="force", instance=one.instance))
-        return ReconcileDecision(do=tuple(do), degraded=forced, next_s=now_s + POLL_S)
+        return ReconcileDecision(do=tuple(do), degraded=forced)
     return ReconcileDecision(done=True, degraded=forced)
 
 
@@ -173,7 +170,7 @@ def _remove(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) ->
     backwards = {one.instance: place for place, one in enumerate(_ordered(goal, list(goal.plan.members())))}
     left.sort(key=lambda name: -backwards.get(name, -1))
     do = tuple(ComponentAction(what="deprovision", instance=name) for name in left)
-    return ReconcileDecision(do=do, degraded=stopped.degraded, next_s=now_s + POLL_S)
+    return ReconcileDecision(do=do, degraded=stopped.degraded)
 
 
 # --- helpers ---

@@ -1,1 +1,1 @@
-"""The wire contract of swarms: names, messages, and the AsyncAPI document."""
+"""The wire contract of swarms: names and messages."""

@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from farro.documents import json_schema, shapes
+from farro.documents import shapes
 from farro.documents.constraints import Bounds, Matching, Prose
 from farro.errors import BadName, InputError
 from farro.lazy_dataclass import dataclass, field
@@ -183,7 +183,7 @@ def decode(shape: type[M], data: bytes) -> M:
         raise InputError(f"{shape.__name__}: it is not valid JSON ({type(error).__name__})") from error
     checked = shapes.check(shape, _snake(document))
     if checked.value is None or checked.faults:
-        problems = [f"{'.'.join(_camel(str(part)) for part in fault.path)} {fault.message}" for fault in checked.faults]
+        problems = [f"{'.'.join(camel(str(part)) for part in fault.path)} {fault.message}" for fault in checked.faults]
         raise InputError(f"{shape.__name__}: {'; '.join(problems[:5])}")
     return checked.value
 
@@ -228,12 +228,6 @@ def state_of(signal: Signal) -> SwarmState | None:
     }.get(signal)
 
 
-def schema(shape: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a message in the names of the wire. What may be absent may be null."""
-    made: dict[str, Any] = _camel_schema(json_schema.schema(shape))
-    return made
-
-
 # --- names on the wire ---
 
 
@@ -243,7 +237,7 @@ def _wire(value: Any) -> Any:
         for each in fields(value):
             member = getattr(value, each.name)
             if member is not None and not (member == {} and each.default_factory is not MISSING):
-                document[_camel(each.name)] = _wire(member)
+                document[camel(each.name)] = _wire(member)
         return document
     if isinstance(value, SwarmState | ComponentState):
         return str(value)
@@ -273,21 +267,9 @@ def _snake_name(name: str) -> str:
     return _WORDS.sub(lambda match: f"_{match[0].lower()}", name)
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-def _camel_schema(made: Any) -> Any:
-    if isinstance(made, list):
-        return [_camel_schema(item) for item in made]
-    if not isinstance(made, dict):
-        return made
-    schema = {name: _camel_schema(value) for name, value in made.items()}
-    if isinstance(made.get("properties"), dict):
-        schema["properties"] = {_camel(name): _camel_schema(value) for name, value in made["properties"].items()}
-        schema["required"] = [_camel(name) for name in made.get("required", ())]
-    return schema
 
 
 def _no_constant(text: str) -> Any:

@@ -1,14 +1,13 @@
-"""The wire of swarms as an AsyncAPI 3 document, generated from the message classes.
-
-scripts/schemas.py writes it to schemas/asyncapi.json. [test_the_asyncapi_document_matches_the_message_classes]
-"""
+"""Build the AsyncAPI 3 document of the messages of swarms from their classes; schemas.py writes it.
+[test_the_asyncapi_document_matches_the_message_classes]"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from farro.lazy_dataclass import dataclass
+from farro.documents import json_schema
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Signal
 
@@ -103,9 +102,29 @@ def document() -> dict[str, Any]:
         },
         "components": {
             "messages": {name: _message(name, every) for name in (*SHAPES, "Item")},
-            "schemas": {**{name: messages.schema(shape) for name, shape in SHAPES.items()}, "Item": {}},
+            "schemas": {**{name: schema(shape) for name, shape in SHAPES.items()}, "Item": {}},
         },
     }
+
+
+def schema(shape: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a message in the names of the wire. What may be absent may be null."""
+    made: dict[str, Any] = _camel_schema(json_schema.schema(shape))
+    return made
+
+
+def _camel_schema(made: Any) -> Any:
+    if isinstance(made, list):
+        return [_camel_schema(item) for item in made]
+    if not isinstance(made, dict):
+        return made
+    renamed = {name: _camel_schema(value) for name, value in made.items()}
+    if isinstance(made.get("properties"), dict):
+        renamed["properties"] = {
+            messages.camel(name): _camel_schema(value) for name, value in made["properties"].items()
+        }
+        renamed["required"] = [messages.camel(name) for name in made.get("required", ())]
+    return renamed
 
 
 def address_fits(address: str, key: str) -> bool:
