@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncapi
 
 from farro.doctor.schemas import schemas
-from farro.web import openapi, routes
+from farro.web import application, openapi
 
 VERSION = "1"  # of the document; a server says its own
 FOLDER = Path(__file__).resolve().parent.parent / "schemas"
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "schemas"
 def files() -> dict[str, str]:
     """Return the text of each file by its name."""
     wire = json.dumps(asyncapi.document(), indent=2, ensure_ascii=False) + "\n"
-    web = json.dumps(openapi.document(routes.ENDPOINTS, version=VERSION), indent=2, ensure_ascii=False) + "\n"
+    web = json.dumps(openapi.document(application.ENDPOINTS, version=VERSION), indent=2, ensure_ascii=False) + "\n"
     return {**schemas(), asyncapi.FILE: wire, "openapi.json": web}
 
 

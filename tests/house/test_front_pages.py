@@ -9,7 +9,7 @@ import pytest
 
 from farro.agq.handlers import TABLE
 from farro.mcp.tools import TOOLS
-from farro.web import routes
+from farro.web import application
 from support import ROOT
 
 
@@ -24,7 +24,7 @@ def test_the_page_of_agq_has_every_command() -> None:
     assert {name.decode() for name in TABLE} - told == set()
 
 
-@pytest.mark.parametrize("path", sorted({endpoint.path for endpoint in routes.ENDPOINTS}))
+@pytest.mark.parametrize("path", sorted({endpoint.path for endpoint in application.ENDPOINTS}))
 def test_the_page_of_http_has_every_route(path: str) -> None:
     """Accept the whole route, or its last word in the row of a similar route: `/api/jobs/{job}/kill`, `requeue`."""
     plain = path.replace(":path}", "}")

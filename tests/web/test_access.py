@@ -15,7 +15,7 @@ import pytest
 
 from farro.web import access_keys
 from farro.web.access import HEADERS, cookie_name, sign
-from farro.web.routes import ENDPOINTS
+from farro.web.application import ENDPOINTS
 from http_stage import TOKEN, WebStage
 from support import eventually
 

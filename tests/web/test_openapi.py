@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from farro.store.port import Submission
-from farro.web import openapi, routes
+from farro.web import application, openapi
 from http_stage import TOKEN, ManualWorker, WebStage, submission
 from support import ROOT, torture
 
@@ -24,10 +24,10 @@ def test_served_openapi_document_matches_the_repository(front: WebStage) -> None
 
 
 def test_every_route_is_in_the_openapi_document_once() -> None:
-    told = openapi.document(routes.ENDPOINTS, version="1")
+    told = openapi.document(application.ENDPOINTS, version="1")
     names = [operation["operationId"] for path in told["paths"].values() for operation in path.values()]
-    assert len(names) == len(set(names)) >= len(routes.ENDPOINTS)
-    shapes = [endpoint.response for endpoint in routes.ENDPOINTS if endpoint.response is not None]
+    assert len(names) == len(set(names)) >= len(application.ENDPOINTS)
+    shapes = [endpoint.response for endpoint in application.ENDPOINTS if endpoint.response is not None]
     assert len({shape.__name__ for shape in shapes}) == len(set(shapes))  # equal names would be merged in the document
 
 

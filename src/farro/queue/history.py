@@ -118,7 +118,7 @@ class StepRecord:
     duration_s: float | None
     tries: int
     error: str | None
-    earlier: bool = False  # not run again: an earlier attempt, or the retried job, ran it
+    earlier: bool  # not run again: an earlier attempt, or the retried job, ran it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +255,7 @@ def _so_far(folder: str, number: int, *, running: bool) -> Iterator[StepRecord]:
     for name in steps.begun(folder, number):
         if name not in ended:
             what = "runs" if running else "began; how it ended is not recorded"
-            yield StepRecord(id=name, exit_code=None, duration_s=None, tries=1, error=what)
+            yield StepRecord(id=name, exit_code=None, duration_s=None, tries=1, error=what, earlier=False)
 
 
 def _step(item: Mapping[str, Any]) -> StepRecord:

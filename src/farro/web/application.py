@@ -1,9 +1,14 @@
-"""Assemble the ASGI application: routes, access guard, event hub and the thread that follows changes."""
+"""Assemble the ASGI application: endpoints, the dashboard's files, access guard, event hub, and the thread that follows
+changes."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import lru_cache
+from importlib import resources
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,16 +17,57 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from farro.web import errors, events, static_files
+from farro.web import (
+    errors,
+    events,
+    job_commands,
+    job_queries,
+    long_requests,
+    metrics,
+    openapi,
+    output,
+    overview,
+    plans,
+    swarms,
+    tasks,
+    time_travel,
+)
 from farro.web.access import AccessGuard, AccessRules
+from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
 from farro.web.events import ChangeFollower, EventHub
 from farro.web.output import OutputStreams
 from farro.web.request_handling import SLOW_THREADS, EndpointRunner, ThreadPool
-from farro.web.routes import ENDPOINTS
-from farro.web.state import WebState
 
 RequestHandler = Callable[[Request], Awaitable[Response]]
+
+routes = Routes("overview")
+
+
+@routes.get("/api/openapi.json", "This document.", openapi.OpenApiDocument, cache_s=60.0)
+def show_openapi(state: WebState, request: ApiRequest) -> object:
+    return openapi.document(ENDPOINTS, version=state.version)
+
+
+_MODULES = (overview, metrics, job_queries, output, job_commands, tasks, swarms, time_travel, plans, long_requests)
+ENDPOINTS = tuple(endpoint for each in (*(module.routes for module in _MODULES), routes) for endpoint in each.endpoints)
+
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "ico": "image/x-icon",
+    "woff2": "font/woff2",
+    "json": "application/json",
+    "webmanifest": "application/manifest+json",
+    "txt": "text/plain; charset=utf-8",
+}
+_FILE_BYTES = 4 << 20
+_NO_PAGE = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>farro</title></head>
+<body><h1>farro</h1><p>This installation has no page. The API is at <a href="/api">/api</a>.</p></body></html>
+"""
 
 
 class WebApplication:
@@ -53,8 +99,8 @@ class WebApplication:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = self._runner.handler(endpoint)
         found = [Route(path, _by_method(handlers), methods=list(handlers)) for path, handlers in by_path.items()]
         return [
-            Route("/", static_files.index, methods=["GET"]),
-            Route("/page/{path:path}", static_files.file, methods=["GET"]),
+            Route("/", _index, methods=["GET"]),
+            Route("/page/{path:path}", _file, methods=["GET"]),
             Route("/healthz", self._health, methods=["GET"]),
             Route("/api/events", self._events, methods=["GET"]),
             Route("/api/jobs/{job}/logs/stream", self._follow, methods=["GET"]),
@@ -131,3 +177,47 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 async def _internal_error(request: Request, error: Exception) -> Response:
     return errors.response(HttpError(500, "internal", "something is wrong here; the server's log says what"))
+
+
+def _index(request: Request) -> Response:
+    return _static_file(request, "index.html")
+
+
+def _file(request: Request) -> Response:
+    return _static_file(request, request.path_params["path"])
+
+
+def _static_file(request: Request, name: str) -> Response:
+    ending = name.rsplit(".", 1)[-1].lower()
+    found = _read_file(name) if ending in MEDIA_TYPES else None
+    if found is None:
+        if name == "index.html":
+            return Response(_NO_PAGE, media_type=MEDIA_TYPES["html"])
+        return errors.response(HttpError(404, "not_found", "no such page"))
+    data, tag = found
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=MEDIA_TYPES[ending], headers=headers)
+
+
+def _read_file(name: str) -> tuple[bytes, str] | None:
+    home = str(resources.files("farro.web").joinpath("page"))
+    path = os.path.normpath(os.path.join(home, name))
+    if not path.startswith(f"{home}{os.sep}") or "\0" in name:
+        return None
+    try:
+        status = os.stat(path)
+        return _content(path, status.st_mtime_ns, status.st_size)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _content(path: str, changed_ns: int, size: int) -> tuple[bytes, str]:
+    """Read a file once per version of it."""
+    if size > _FILE_BYTES:
+        raise OSError(f"{path} is larger than a file of the page may be")
+    with open(path, "rb") as file:
+        data = file.read()
+    return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'

@@ -1,18 +1,73 @@
-"""Describe a route as data: method, path, the dataclasses that it takes and returns, and its handler.
+"""Describe a route as data: method, path, the dataclasses that it takes and returns, and its handler; hold the state
+that all handlers share.
 
 The application and the OpenAPI document are both built from these descriptions.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from farro.config.settings import Settings
+from farro.doctor.report import Examination
 from farro.documents import Document
+from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass, field
-from farro.web.state import WebState
+from farro.log.structured import Log
+from farro.queue import find_job
+from farro.queue.admission import Gate
+from farro.queue.agent_rules import Contract
+from farro.queue.catalog.catalog import Catalog
+from farro.queue.plan_check import PlanContext
+from farro.queue.time_travel import QueueHistory
+from farro.store.ledger import Ledger
+from farro.store.library import Library
+from farro.store.port import Store
 
 Method = Literal["GET", "POST"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebState:
+    """The state that all requests of one server share."""
+
+    store: Store
+    settings: Settings
+    catalog: Catalog
+    clock: Clock
+    ledger: Ledger
+    log: Log
+    version: str
+    person: str  # the actor's agent name, written into hops[]
+    user: str  # the actor's user name, which the caps count
+    gate: Callable[[bool], Gate]  # takes `force`
+    contract: Callable[[], Contract]
+    library: Callable[[], Library]  # the stored plans
+    plan_context: Callable[[], PlanContext]  # what plans are checked against
+    examine: Callable[[], Examination]  # runs the checks of `farro doctor`
+    ensure_orchestrator: Callable[[], None]  # starts an orchestrator unless one runs
+    settings_of: Callable[[str], Settings]  # reads the settings of a root; a job's snapshot is such a root
+    policy_lock: Callable[[], Mapping[str, Any]]  # the current content for policy.lock.json
+    test_provider: Callable[[str | None, str | None, str], Mapping[str, Any]]  # takes role, provider, prompt
+    queue_history: QueueHistory
+    store_name: str = "files"
+    started_at: str = ""
+    read_only: bool = False
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def root(self) -> str:
+        return self.store.root
+
+    def resolve_job(self, text: str, *, shortest: int = 1) -> str:
+        """Return the id of the job that `text` names: an id, a job's name, or the beginning of an id.
+
+        Once the catalog is loaded, the ids come from memory instead of the store.
+        """
+        known = self.catalog.ids if self.catalog.ready else None
+        return find_job.resolve(self.store, self.root, text, shortest=shortest, known=known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +112,27 @@ class Endpoint:
     status: int = 200
     media_type: str = "application/json"
     cache_s: float = 0.0  # requests within this time share one response, which is computed once
-    tag: str = "jobs"
+    tag: str
     changes_nothing: bool = False  # a POST that a read-only server accepts
     slow: bool = False  # it waits for other processes: run it in a thread pool of its own
 
 
-def get(path: str, handler: Handler, summary: str, response: Any = None, **more: Any) -> Endpoint:
-    return Endpoint(method="GET", path=path, handler=handler, summary=summary, response=response, **more)
+class Routes:
+    """The endpoints of one module: `get` and `post` are decorators of their handlers."""
 
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+        self.endpoints: list[Endpoint] = []
 
-def post(path: str, handler: Handler, summary: str, response: Any = None, **more: Any) -> Endpoint:
-    return Endpoint(method="POST", path=path, handler=handler, summary=summary, response=response, **more)
+    def get(self, path: str, summary: str, response: Any = None, **more: Any) -> Callable[[Handler], Handler]:
+        return self._endpoint("GET", path, summary=summary, response=response, **more)
+
+    def post(self, path: str, summary: str, response: Any = None, **more: Any) -> Callable[[Handler], Handler]:
+        return self._endpoint("POST", path, summary=summary, response=response, **more)
+
+    def _endpoint(self, method: Method, path: str, **more: Any) -> Callable[[Handler], Handler]:
+        def add(handler: Handler) -> Handler:
+            self.endpoints.append(Endpoint(method=method, path=path, handler=handler, **{"tag": self._tag, **more}))
+            return handler
+
+        return add

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from farro.agents import service as agents
@@ -26,9 +27,10 @@ from farro.queue import find_job, jobs, prompts, prune, retry, submit
 from farro.queue.admission import enqueue_admitted
 from farro.queue.options import SubmitOptions
 from farro.web import errors, responses
-from farro.web.endpoints import ApiRequest, Endpoint, get, post
+from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
-from farro.web.state import WebState
+
+routes = Routes("jobs")
 
 MAX_BULK_JOBS = 200  # in one bulk action
 MAX_DELAY_S = 3650 * 86_400
@@ -36,77 +38,18 @@ MAX_TIMEOUT_S = 365 * 86_400
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
+_VERBS: dict[str, Callable[..., Lifecycle]] = {
+    "kill": jobs.kill,
+    "requeue": jobs.requeue,
+    "force-complete": jobs.force_complete,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoteBody:
     """The reason, which the job's history records."""
 
     note: Annotated[str, Length(4000)] | None = None
-
-
-# --- one job ---------------------------------------------------------------------------------------------------------
-
-
-def _job_id(state: WebState, request: ApiRequest) -> str:
-    return state.resolve_job(request.path["job"], shortest=find_job.SHORTEST_TO_END)
-
-
-def kill(state: WebState, request: ApiRequest) -> Any:
-    return responses.lifecycle_data(
-        jobs.kill(state.store, _job_id(state, request), by=state.person, note=request.body.note)
-    )
-
-
-def requeue(state: WebState, request: ApiRequest) -> Any:
-    return responses.lifecycle_data(
-        jobs.requeue(state.store, _job_id(state, request), by=state.person, note=request.body.note)
-    )
-
-
-def force_complete(state: WebState, request: ApiRequest) -> Any:
-    return responses.lifecycle_data(
-        jobs.force_complete(state.store, _job_id(state, request), by=state.person, note=request.body.note)
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryBody:
-    from_step: str | None = None
-    from_start: bool = False
-    force: bool = False
-
-
-def retry_job(state: WebState, request: ApiRequest) -> Any:
-    body: RetryBody = request.body
-    if body.from_step is not None and body.from_start:
-        raise InputError("from_step names a step, from_start means the first; give one of them")
-    made = _retry(state, _job_id(state, request), body)
-    return {"job_id": made.job_id, "retry_of": made.retry_of, "kept_steps": list(made.kept)}
-
-
-def _retry(state: WebState, job_id: str, how: RetryBody) -> retry.RetriedJob:
-    return retry.retry(
-        state.store,
-        state.root,
-        job_id,
-        from_step=how.from_step,
-        from_start=how.from_start,
-        durable=state.settings.durability == "power",
-        gate=state.gate(how.force),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouteBody(NoteBody):
-    role: str
-
-
-def route(state: WebState, request: ApiRequest) -> Any:
-    body: RouteBody = request.body
-    job_id = _job_id(state, request)
-    return responses.lifecycle_data(
-        agents.reroute(state.store, state.root, job_id, body.role, by=state.person, note=body.note)
-    )
 
 
 # --- many jobs -------------------------------------------------------------------------------------------------------
@@ -132,6 +75,7 @@ class BulkResponse:
     results: tuple[BulkResultData, ...]
 
 
+@routes.post("/api/jobs/actions", "Apply an action to many jobs.", BulkResponse, body=BulkBody)
 def run_bulk(state: WebState, request: ApiRequest) -> Any:
     """Apply the action to each job; an error of one job does not stop the others."""
     body: BulkBody = request.body
@@ -139,23 +83,81 @@ def run_bulk(state: WebState, request: ApiRequest) -> Any:
 
 
 def _run_one(state: WebState, body: BulkBody, job_id: str) -> dict[str, Any]:
-    verbs: dict[str, Callable[..., Lifecycle]] = {
-        "kill": jobs.kill,
-        "requeue": jobs.requeue,
-        "force-complete": jobs.force_complete,
-    }
     made, status = None, None
     try:
         if body.action == "retry":
             made = _retry(state, job_id, RetryBody()).job_id
         else:
-            status = verbs[body.action](state.store, job_id, by=state.person, note=body.note).status
+            status = _VERBS[body.action](state.store, job_id, by=state.person, note=body.note).status
     except FarroError as error:
         return {"job_id": job_id, "ok": False, "status": None, "made": None, "error": errors.error_data(error)}
     if body.action == "kill" and status is not Status.KILLED:
         ended = HttpError(409, "already_ended", f"{job_id} is {status} already; nothing was changed")
         return {"job_id": job_id, "ok": False, "status": status, "made": None, "error": errors.error_data(ended)}
     return {"job_id": job_id, "ok": True, "status": status, "made": made, "error": None}
+
+
+# --- one job ---------------------------------------------------------------------------------------------------------
+
+
+def _job_id(state: WebState, request: ApiRequest) -> str:
+    return state.resolve_job(request.path["job"], shortest=find_job.SHORTEST_TO_END)
+
+
+def _change_job(verb: Callable[..., Lifecycle], state: WebState, request: ApiRequest) -> Any:
+    lifecycle = verb(state.store, _job_id(state, request), by=state.person, note=request.body.note)
+    return responses.lifecycle_data(lifecycle)
+
+
+for _action, _summary in (
+    ("kill", "End a job for good."),
+    ("requeue", "Put a job back into its queue."),
+    ("force-complete", "Declare a job succeeded."),
+):
+    _post = routes.post(f"/api/jobs/{{job}}/{_action}", _summary, responses.LifecycleResponse, body=NoteBody)
+    _post(partial(_change_job, _VERBS[_action]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryBody:
+    from_step: str | None = None
+    from_start: bool = False
+    force: bool = False
+
+
+@routes.post("/api/jobs/{job}/retry", "Run a finished job again.", responses.RetryResponse, body=RetryBody, status=201)
+def retry_job(state: WebState, request: ApiRequest) -> Any:
+    body: RetryBody = request.body
+    if body.from_step is not None and body.from_start:
+        raise InputError("from_step names a step, from_start means the first; give one of them")
+    made = _retry(state, _job_id(state, request), body)
+    return {"job_id": made.job_id, "retry_of": made.retry_of, "kept_steps": list(made.kept)}
+
+
+def _retry(state: WebState, job_id: str, how: RetryBody) -> retry.RetriedJob:
+    return retry.retry(
+        state.store,
+        state.root,
+        job_id,
+        from_step=how.from_step,
+        from_start=how.from_start,
+        durable=state.settings.durability == "power",
+        gate=state.gate(how.force),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteBody(NoteBody):
+    role: str
+
+
+@routes.post("/api/jobs/{job}/route", "Send a job to a role.", responses.LifecycleResponse, body=RouteBody)
+def route(state: WebState, request: ApiRequest) -> Any:
+    body: RouteBody = request.body
+    job_id = _job_id(state, request)
+    return responses.lifecycle_data(
+        agents.reroute(state.store, state.root, job_id, body.role, by=state.person, note=body.note)
+    )
 
 
 # --- new jobs --------------------------------------------------------------------------------------------------------
@@ -188,6 +190,9 @@ class EnqueueBody:
 assert PRIORITIES == ("P0", "P1", "P2", "P3")
 
 
+@routes.post(
+    "/api/jobs", "Queue a command, plans or an agent prompt.", responses.EnqueueResponse, body=EnqueueBody, status=201
+)
 def enqueue(state: WebState, request: ApiRequest) -> Any:
     body: EnqueueBody = request.body
     document = request.document
@@ -310,23 +315,11 @@ def _duration(name: str, text: str, limit_s: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InboxItemData:
-    job_id: str
-    since: str
-    question: str
-    task: str | None
-    title: str | None
-    step: int | None
-    role: str | None
-    result: str
-    folder: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class InboxResponse:
-    waiting: tuple[InboxItemData, ...]
+    waiting: tuple[agents.InboxItem, ...]
 
 
+@routes.get("/api/inbox", "The jobs that wait for a person.", InboxResponse, cache_s=0.5, tag="inbox")
 def list_inbox(state: WebState, request: ApiRequest) -> Any:
     return {"waiting": [asdict(one) for one in agents.list_inbox(state.store, state.root)]}
 
@@ -341,24 +334,20 @@ class EditBody(NoteBody):
     text: str
 
 
-def approve(state: WebState, request: ApiRequest) -> Any:
-    lifecycle = agents.approve(
-        state.store, state.root, _job_id(state, request), by=state.person, note=request.body.note
-    )
+def _answer(verb: Callable[..., Lifecycle], state: WebState, request: ApiRequest) -> Any:
+    text = (request.body.text,) if isinstance(request.body, EditBody) else ()
+    job_id = _job_id(state, request)
+    lifecycle = verb(state.store, state.root, job_id, *text, by=state.person, note=request.body.note)
     return responses.lifecycle_data(lifecycle)
 
 
-def refuse(state: WebState, request: ApiRequest) -> Any:
-    lifecycle = agents.refuse(state.store, state.root, _job_id(state, request), by=state.person, note=request.body.note)
-    return responses.lifecycle_data(lifecycle)
-
-
-def edit(state: WebState, request: ApiRequest) -> Any:
-    body: EditBody = request.body
-    lifecycle = agents.edit(
-        state.store, state.root, _job_id(state, request), body.text, by=state.person, note=body.note
-    )
-    return responses.lifecycle_data(lifecycle)
+for _word, _verb, _summary, _body in (
+    ("approve", agents.approve, "Approve a result, so that the job continues.", NoteBody),
+    ("refuse", agents.refuse, "Refuse a result, with the reason.", RefuseBody),
+    ("edit", agents.edit, "Replace a result by your text, and continue.", EditBody),
+):
+    _post = routes.post(f"/api/inbox/{{job}}/{_word}", _summary, responses.LifecycleResponse, body=_body, tag="inbox")
+    _post(partial(_answer, _verb))
 
 
 # --- names and pruning -----------------------------------------------------------------------------------------------
@@ -375,10 +364,12 @@ class NamesResponse:
     names: tuple[NamedJobResponse, ...]
 
 
+@routes.get("/api/names", "The jobs that have a name.", NamesResponse, cache_s=0.5, tag="names")
 def list_names(state: WebState, request: ApiRequest) -> Any:
     return {"names": [{"name": name, "job_id": job_id} for name, job_id in state.store.names().items()]}
 
 
+@routes.get("/api/names/{name}", "The job with that name.", NamedJobResponse, tag="names")
 def show_name(state: WebState, request: ApiRequest) -> Any:
     name = request.path["name"]
     return {"name": name, "job_id": air.named_job_id(state.store, state.root, name)}
@@ -389,6 +380,7 @@ class ResetBody:
     force: bool = False  # kill it first if it is running
 
 
+@routes.post("/api/names/{name}/reset", "Reset a named job to its start.", air.ResetResult, body=ResetBody, tag="names")
 def reset_name(state: WebState, request: ApiRequest) -> Any:
     force: bool = request.body.force
     result = air.reset_named_job(
@@ -418,6 +410,7 @@ class PruneResponse:
     dry_run: bool
 
 
+@routes.post("/api/prune", "Remove finished jobs for good.", PruneResponse, body=PruneBody)
 def prune_jobs(state: WebState, request: ApiRequest) -> Any:
     body: PruneBody = request.body
     if body.older_than is None and body.keep is None:
@@ -434,72 +427,3 @@ def prune_jobs(state: WebState, request: ApiRequest) -> Any:
         "left": len(found) - len(chosen),
         "dry_run": body.dry_run,
     }
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    post(
-        "/api/jobs",
-        enqueue,
-        "Queue a command, plans or an agent prompt.",
-        responses.EnqueueResponse,
-        body=EnqueueBody,
-        status=201,
-    ),
-    post("/api/jobs/actions", run_bulk, "Apply an action to many jobs.", BulkResponse, body=BulkBody),
-    post("/api/jobs/{job}/kill", kill, "End a job for good.", responses.LifecycleResponse, body=NoteBody),
-    post(
-        "/api/jobs/{job}/requeue", requeue, "Put a job back into its queue.", responses.LifecycleResponse, body=NoteBody
-    ),
-    post(
-        "/api/jobs/{job}/force-complete",
-        force_complete,
-        "Declare a job succeeded.",
-        responses.LifecycleResponse,
-        body=NoteBody,
-    ),
-    post(
-        "/api/jobs/{job}/retry",
-        retry_job,
-        "Run a finished job again.",
-        responses.RetryResponse,
-        body=RetryBody,
-        status=201,
-    ),
-    post("/api/jobs/{job}/route", route, "Send a job to a role.", responses.LifecycleResponse, body=RouteBody),
-    get("/api/inbox", list_inbox, "The jobs that wait for a person.", InboxResponse, tag="inbox", cache_s=0.5),
-    post(
-        "/api/inbox/{job}/approve",
-        approve,
-        "Approve a result, so that the job continues.",
-        responses.LifecycleResponse,
-        body=NoteBody,
-        tag="inbox",
-    ),
-    post(
-        "/api/inbox/{job}/refuse",
-        refuse,
-        "Refuse a result, with the reason.",
-        responses.LifecycleResponse,
-        body=RefuseBody,
-        tag="inbox",
-    ),
-    post(
-        "/api/inbox/{job}/edit",
-        edit,
-        "Replace a result by your text, and continue.",
-        responses.LifecycleResponse,
-        body=EditBody,
-        tag="inbox",
-    ),
-    get("/api/names", list_names, "The jobs that have a name.", NamesResponse, cache_s=0.5, tag="names"),
-    get("/api/names/{name}", show_name, "The job with that name.", NamedJobResponse, tag="names"),
-    post(
-        "/api/names/{name}/reset",
-        reset_name,
-        "Reset a named job to its start.",
-        air.ResetResult,
-        body=ResetBody,
-        tag="names",
-    ),
-    post("/api/prune", prune_jobs, "Remove finished jobs for good.", PruneResponse, body=PruneBody),
-)

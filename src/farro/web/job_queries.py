@@ -28,9 +28,10 @@ from farro.sandbox import paths as physical
 from farro.store.budgets import Spent
 from farro.store.port import JobView
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, Endpoint, RawResponse, get
+from farro.web.endpoints import ApiRequest, RawResponse, Routes, WebState
 from farro.web.errors import HttpError
-from farro.web.state import WebState
+
+routes = Routes("jobs")
 
 FILES = 2000  # in one response
 FILE_BYTES = 64 << 20
@@ -51,6 +52,7 @@ class JobListQuery:
     order: Literal["newest", "oldest", "changed"] = "newest"
 
 
+@routes.get("/api/jobs", "List jobs: filters, search, pages.", responses.JobListResponse, query=JobListQuery)
 def list_jobs(state: WebState, request: ApiRequest) -> Any:
     query: JobListQuery = request.query
     require_loaded(state)
@@ -128,6 +130,7 @@ def find_view(state: WebState, text: str) -> JobView:
     return view
 
 
+@routes.get("/api/jobs/{job}", "One job with everything that is known about it.", responses.JobResponse)
 def show_job(state: WebState, request: ApiRequest) -> Any:
     job_id = state.resolve_job(request.path["job"])
     details = jobs.show(state.store, state.root, job_id, cost_of=lambda job_id: cost_of_job(state.ledger, job_id))
@@ -191,6 +194,12 @@ class FileQuery:
     download: bool = False
 
 
+@routes.get(
+    "/api/jobs/{job}/files/{path:path}",
+    "A file of a job, as text or to be saved.",
+    query=FileQuery,
+    media_type="application/octet-stream",
+)
 def read_file(state: WebState, request: ApiRequest) -> RawResponse:
     """Return a file of a job as plain text or as a download, never as a page, image or script of this origin."""
     name = request.path["path"]
@@ -240,70 +249,11 @@ def _is_text(data: bytes) -> bool:
 # --- history and plan ------------------------------------------------------------------------------------------------
 
 
-def show_history(state: WebState, request: ApiRequest) -> Any:
-    job_history = histories.history(state.store, state.root, state.resolve_job(request.path["job"]))
-    return {
-        **responses.lifecycle_data(job_history.view.lifecycle),
-        "place": job_history.view.place,
-        "damaged": job_history.view.damaged,
-        "attempts": [asdict(attempt) for attempt in job_history.attempts],
-        "audit": list(job_history.audit.lines),
-        "audit_whole": job_history.audit.whole,
-    }
-
-
-def explain_job(state: WebState, request: ApiRequest) -> Any:
-    job_id = state.resolve_job(request.path["job"])
-    facts, finding = explaining.explain(state.store, state.root, job_id, now=state.clock.now())
-    return {
-        "job_id": job_id,
-        "status": facts.status,
-        "reason": finding.reason,
-        "message": finding.message,
-        "fix": finding.fix,
-    }
-
-
-def show_plan(state: WebState, request: ApiRequest) -> Any:
-    return plan_check.graph(plan_check.of_job(state.store, find_view(state, request.path["job"])))
-
-
-def draw_plan(state: WebState, request: ApiRequest) -> RawResponse:
-    from farro.plans.drawing import svg
-
-    drawn = plan_check.of_job(state.store, find_view(state, request.path["job"]))
-    own = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
-    return RawResponse(data=svg.draw(drawn.plan, drawn.states).encode(), media_type="image/svg+xml", headers=own)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptStepData:
-    id: str
-    exit_code: int | None
-    duration_s: float | None
-    tries: int
-    error: str | None
-    earlier: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptData:
-    number: int
-    agent: str | None
-    started_at: str | None
-    ended_at: str | None
-    duration_s: float | None
-    outcome: str | None
-    steps: tuple[AttemptStepData, ...]
-    steps_total: int | None
-    output: bool
-
-
 @dataclass(frozen=True, kw_only=True)
 class HistoryResponse(responses.LifecycleResponse):
     place: str
     damaged: str | None
-    attempts: tuple[AttemptData, ...]
+    attempts: tuple[histories.AttemptRecord, ...]
     audit: tuple[dict[str, Any], ...]
     audit_whole: bool
 
@@ -328,20 +278,41 @@ class PlanGraphResponse:
     added: int
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/jobs", list_jobs, "List jobs: filters, search, pages.", responses.JobListResponse, query=JobListQuery),
-    get("/api/jobs/{job}", show_job, "One job with everything that is known about it.", responses.JobResponse),
-    get(
-        "/api/jobs/{job}/files/{path:path}",
-        read_file,
-        "A file of a job, as text or to be saved.",
-        query=FileQuery,
-        media_type="application/octet-stream",
-    ),
-    get("/api/jobs/{job}/history", show_history, "The whole life of a job.", HistoryResponse),
-    get("/api/jobs/{job}/explain", explain_job, "Why a job is not running, and what helps.", responses.ExplainResponse),
-    get(
-        "/api/jobs/{job}/plan", show_plan, "The graph of a job's plan, with the state of each step.", PlanGraphResponse
-    ),
-    get("/api/jobs/{job}/plan.svg", draw_plan, "The same as a picture.", media_type="image/svg+xml"),
-)
+@routes.get("/api/jobs/{job}/history", "The whole life of a job.", HistoryResponse)
+def show_history(state: WebState, request: ApiRequest) -> Any:
+    job_history = histories.history(state.store, state.root, state.resolve_job(request.path["job"]))
+    return {
+        **responses.lifecycle_data(job_history.view.lifecycle),
+        "place": job_history.view.place,
+        "damaged": job_history.view.damaged,
+        "attempts": [asdict(attempt) for attempt in job_history.attempts],
+        "audit": list(job_history.audit.lines),
+        "audit_whole": job_history.audit.whole,
+    }
+
+
+@routes.get("/api/jobs/{job}/explain", "Why a job is not running, and what helps.", responses.ExplainResponse)
+def explain_job(state: WebState, request: ApiRequest) -> Any:
+    job_id = state.resolve_job(request.path["job"])
+    facts, finding = explaining.explain(state.store, state.root, job_id, now=state.clock.now())
+    return {
+        "job_id": job_id,
+        "status": facts.status,
+        "reason": finding.reason,
+        "message": finding.message,
+        "fix": finding.fix,
+    }
+
+
+@routes.get("/api/jobs/{job}/plan", "The graph of a job's plan, with the state of each step.", PlanGraphResponse)
+def show_plan(state: WebState, request: ApiRequest) -> Any:
+    return plan_check.graph(plan_check.of_job(state.store, find_view(state, request.path["job"])))
+
+
+@routes.get("/api/jobs/{job}/plan.svg", "The same as a picture.", media_type="image/svg+xml")
+def draw_plan(state: WebState, request: ApiRequest) -> RawResponse:
+    from farro.plans.drawing import svg
+
+    drawn = plan_check.of_job(state.store, find_view(state, request.path["job"]))
+    own = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+    return RawResponse(data=svg.draw(drawn.plan, drawn.states).encode(), media_type="image/svg+xml", headers=own)

@@ -18,8 +18,9 @@ from farro.lazy_dataclass import dataclass
 from farro.queue import wait as waiting
 from farro.queue.wait import EndedJob
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, Endpoint, NoFields, get, post
-from farro.web.state import WebState
+from farro.web.endpoints import ApiRequest, NoFields, Routes, WebState
+
+routes = Routes("jobs")
 
 MAX_WAIT_S = 60.0  # of one request; the client may repeat it
 _SLICE_S = 1.0  # between two checks whether the server stops
@@ -52,6 +53,7 @@ class WaitResponse:
     timed_out: bool
 
 
+@routes.get("/api/wait", "Wait until jobs have ended.", WaitResponse, query=WaitQuery, slow=True)
 def wait_for_jobs(state: WebState, request: ApiRequest) -> Any:
     query: WaitQuery = request.query
     left = dict.fromkeys(state.resolve_job(job) for job in query.job)
@@ -94,6 +96,14 @@ class ReplayResponse:
     attempts: tuple[ReplayedAttempt, ...]
 
 
+@routes.post(
+    "/api/jobs/{job}/replay",
+    "Replay an agent job with its recorded answers; store nothing.",
+    ReplayResponse,
+    body=NoFields,
+    changes_nothing=True,
+    slow=True,
+)
 def replay(state: WebState, request: ApiRequest) -> Any:
     job_id = state.resolve_job(request.path["job"])
     done = replay_job(state.store, state.root, job_id, settings_of=state.settings_of, clock=state.clock)
@@ -108,6 +118,7 @@ class ToolsResponse:
     tools: tuple[tools.ToolInfo, ...]
 
 
+@routes.get("/api/tools", "The tools that steps may name.", ToolsResponse, cache_s=10.0, slow=True, tag="overview")
 def list_tools(state: WebState, request: ApiRequest) -> Any:
     """List the registered tools.
 
@@ -139,6 +150,13 @@ class LockResponse:
     differences: tuple[LockDifferenceData, ...]
 
 
+@routes.get(
+    "/api/policy/lock",
+    "policy.lock.json compared with the current policies.",
+    LockResponse,
+    cache_s=1.0,
+    tag="overview",
+)
 def show_lock(state: WebState, request: ApiRequest) -> Any:
     written = policy_lock.read(state.root)
     found = [] if written is None else policy_lock.compare(written, state.policy_lock())
@@ -157,6 +175,7 @@ class LockWriteResponse:
     changed: bool
 
 
+@routes.post("/api/policy/lock", "Write policy.lock.json.", LockWriteResponse, body=NoFields, tag="overview")
 def write_lock(state: WebState, request: ApiRequest) -> Any:
     return {"file": policy_lock.FILE, "changed": policy_lock.write(state.root, state.policy_lock())}
 
@@ -190,49 +209,16 @@ class ProviderTestResponse:
     tried: tuple[dict[str, Any], ...] = ()
 
 
+@routes.post(
+    "/api/provider-test",
+    "Send a test prompt to a provider.",
+    ProviderTestResponse,
+    body=ProviderTestBody,
+    slow=True,
+    tag="overview",
+)
 def run_provider_test(state: WebState, request: ApiRequest) -> Any:
     body: ProviderTestBody = request.body
     if body.role is None and body.provider is None:
         raise InputError("name a role to test, or a provider")
     return state.test_provider(body.role, body.provider, body.prompt)
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/wait", wait_for_jobs, "Wait until jobs have ended.", WaitResponse, query=WaitQuery, slow=True),
-    post(
-        "/api/jobs/{job}/replay",
-        replay,
-        "Replay an agent job with its recorded answers; store nothing.",
-        ReplayResponse,
-        body=NoFields,
-        changes_nothing=True,
-        slow=True,
-    ),
-    get(
-        "/api/tools",
-        list_tools,
-        "The tools that steps may name.",
-        ToolsResponse,
-        cache_s=10.0,
-        tag="overview",
-        slow=True,
-    ),
-    get(
-        "/api/policy/lock",
-        show_lock,
-        "policy.lock.json compared with the current policies.",
-        LockResponse,
-        cache_s=1.0,
-        tag="overview",
-    ),
-    post("/api/policy/lock", write_lock, "Write policy.lock.json.", LockWriteResponse, body=NoFields, tag="overview"),
-    post(
-        "/api/provider-test",
-        run_provider_test,
-        "Send a test prompt to a provider.",
-        ProviderTestResponse,
-        body=ProviderTestBody,
-        tag="overview",
-        slow=True,
-    ),
-)

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from farro.errors import FarroError
-from farro.web.endpoints import ApiRequest, Endpoint, RawResponse, get
+from farro.web.endpoints import ApiRequest, RawResponse, Routes, WebState
 from farro.web.errors import HttpError
 from farro.web.overview import queue_lines
-from farro.web.state import WebState
+
+routes = Routes("overview")
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STATES = ("queued", "delayed", "waiting", "in_progress", "succeeded", "failed", "stale", "killed")
@@ -63,6 +64,7 @@ class MetricsCollector:
         return found
 
 
+@routes.get("/metrics", "Metrics for Prometheus.", media_type="text/plain", cache_s=1.0)
 def show_metrics(state: WebState, request: ApiRequest) -> RawResponse:
     try:
         from prometheus_client import CollectorRegistry, generate_latest
@@ -75,8 +77,3 @@ def show_metrics(state: WebState, request: ApiRequest) -> RawResponse:
         return RawResponse(data=generate_latest(registry), media_type=MEDIA_TYPE)
     except (FarroError, OSError) as error:
         raise HttpError(503, "storage_trouble", str(error)) from error
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/metrics", show_metrics, "Metrics for Prometheus.", media_type="text/plain", cache_s=1.0, tag="overview"),
-)

@@ -20,11 +20,12 @@ from farro.lazy_dataclass import dataclass
 from farro.queue import logs
 from farro.queue.logs import LogFollower
 from farro.web import errors, responses
-from farro.web.endpoints import ApiRequest, Endpoint, get
+from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.events import HEARTBEAT, EventHub, StreamResponse, event
 from farro.web.job_queries import find_view, safe_file_name
 from farro.web.request_handling import ThreadPool, read_query
-from farro.web.state import WebState
+
+routes = Routes("jobs")
 
 LOG_BYTES = 1 << 20  # of one stream in one response
 LOGS_BYTES = 16 << 20  # of all streams in one response: a plan may have a thousand steps
@@ -56,6 +57,7 @@ class LogsQuery(FollowQuery):
     before: Annotated[str, Length(400)] | None = None
 
 
+@routes.get("/api/jobs/{job}/logs", "The output of a job's steps.", responses.LogsResponse, query=LogsQuery)
 def show_logs(state: WebState, request: ApiRequest) -> Any:
     query: LogsQuery = request.query
     view = find_view(state, request.path["job"])
@@ -117,11 +119,6 @@ def _text_or_base64(data: bytes) -> dict[str, str]:
         return {"text": data.decode()}
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(data).decode()}
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/jobs/{job}/logs", show_logs, "The output of a job's steps.", responses.LogsResponse, query=LogsQuery),
-)
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------

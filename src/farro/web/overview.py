@@ -24,12 +24,14 @@ from farro.queue.catalog.index import RoleCounts
 from farro.queue.catalog.rows import spelled
 from farro.queue.stats import TOTAL, RoleStats
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, Endpoint, NoFields, get, post
+from farro.web.endpoints import ApiRequest, NoFields, Routes, WebState
 from farro.web.errors import HttpError
 from farro.web.job_queries import require_loaded, spent_data
-from farro.web.state import WebState
+
+routes = Routes("overview")
 
 
+@routes.get("/api", "The server's version and root, and whether it is ready.", responses.AboutResponse)
 def show_about(state: WebState, request: ApiRequest) -> Any:
     catalog = state.catalog
     return {
@@ -51,6 +53,7 @@ def show_about(state: WebState, request: ApiRequest) -> Any:
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
+@routes.get("/api/queues", "How many jobs of each status each role has.", responses.QueuesResponse, cache_s=0.5)
 def list_queues(state: WebState, request: ApiRequest) -> Any:
     require_loaded(state)
     slots: dict[str | None, list[bool]] = {}
@@ -87,76 +90,6 @@ def _total(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return {"role": TOTAL, "cap": None, "paused": None, **{name: sum(line[name] for line in lines) for name in names}}
 
 
-# --- roles, and pausing their queues ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoleData:
-    role: str
-    description: str
-    cap: int | None
-    provider: str | None
-    model: str | None
-    read_only: bool
-    network: bool
-    budget_usd: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolesResponse:
-    roles: tuple[RoleData, ...]
-
-
-def list_roles(state: WebState, request: ApiRequest) -> Any:
-    return {"roles": [asdict(_role_data(state, role)) for role in state.store.roles()]}
-
-
-def _role_data(state: WebState, role: str) -> RoleData:
-    own = state.settings.roles.get(role) or RoleSettings()
-    return RoleData(
-        role=role,
-        description=own.description,
-        cap=state.settings.cap_of(role),
-        provider=own.provider,
-        model=own.model,
-        read_only=own.read_only,
-        network=own.network,
-        budget_usd=own.budget_usd,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PauseBody:
-    why: Annotated[str, Length(pause.LONGEST_WHY)] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PauseResponse:
-    role: str
-    changed: bool  # false: the queue was in that state already
-    paused: responses.PauseData | None
-
-
-def pause_queue(state: WebState, request: ApiRequest) -> Any:
-    role = _queue_role(state, request)
-    changed = role not in state.store.paused()
-    why = (request.body.why or "").strip() or None
-    paused = pause.pause(state.store, [role], by=state.person, why=why, clock=state.clock).get(role)
-    return {"role": role, "changed": changed, "paused": None if paused is None else asdict(paused)}
-
-
-def resume_queue(state: WebState, request: ApiRequest) -> Any:
-    role = _queue_role(state, request)
-    return {"role": role, "changed": bool(pause.resume(state.store, [role], by=state.person)), "paused": None}
-
-
-def _queue_role(state: WebState, request: ApiRequest) -> str:
-    role = request.path["queue"]
-    if role not in state.store.roles():
-        raise HttpError(404, "unknown_role", f"no role {role[:60]} here; GET /api/roles lists the roles")
-    return role
-
-
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +104,9 @@ class StatsResponse:
     stats: tuple[RoleStats, ...]
 
 
+@routes.get(
+    "/api/stats", "Throughput, latency and failures of each role.", StatsResponse, query=StatsQuery, cache_s=5.0
+)
 def list_stats(state: WebState, request: ApiRequest) -> Any:
     query: StatsQuery = request.query
     window_s = parse_duration(query.since)
@@ -191,6 +127,9 @@ class SeriesQuery:
     role: tuple[str, ...] = ()
 
 
+@routes.get(
+    "/api/series", "Throughput and latency over time.", responses.SeriesResponse, query=SeriesQuery, cache_s=2.0
+)
 def show_series(state: WebState, request: ApiRequest) -> Any:
     query: SeriesQuery = request.query
     require_loaded(state)
@@ -222,6 +161,7 @@ class WorkersResponse:
     workers: tuple[workers.WorkerLine, ...]
 
 
+@routes.get("/api/workers", "The workers of this root.", WorkersResponse, query=WorkersQuery, cache_s=1.0)
 def list_workers(state: WebState, request: ApiRequest) -> Any:
     return {"workers": [asdict(line) for line in workers.listed(state.store.agents(), everyone=request.query.all)]}
 
@@ -244,6 +184,7 @@ class AlertsResponse:
     alerts: tuple[AlertData, ...]
 
 
+@routes.get("/api/alerts", "The alert rules, and which of them fire.", AlertsResponse, cache_s=5.0)
 def list_alerts(state: WebState, request: ApiRequest) -> Any:
     result = alert_rules.alerts(state.store, state.root, state.settings, now=state.clock.now())
     return {"firing": result.firing, "bounded": result.bounded, "alerts": [asdict(alert) for alert in result.alerts]}
@@ -289,6 +230,7 @@ class CostsResponse:
     budgets: tuple[BudgetData, ...]
 
 
+@routes.get("/api/costs", "The costs of model calls.", CostsResponse, query=CostsQuery, cache_s=5.0)
 def sum_costs(state: WebState, request: ApiRequest) -> Any:
     query: CostsQuery = request.query
     wanted = agents.parse_day_range(
@@ -324,7 +266,35 @@ def _budget_data(left: agents.BudgetStatus) -> dict[str, Any]:
     }
 
 
-# --- schedules, doctor -----------------------------------------------------------------------------------------------
+# --- doctor, schedules -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckData:
+    id: str
+    title: str
+    verdict: Literal["ok", "warning", "failed"]
+    found: str
+    cause: str | None
+    repair: tuple[str, ...]
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorResponse:
+    root: str
+    strict: bool
+    passed: bool
+    checks: tuple[CheckData, ...]
+
+
+@routes.get(
+    "/api/doctor", "The problems that farro doctor finds, and how to repair them.", DoctorResponse, cache_s=10.0
+)
+def run_doctor(state: WebState, request: ApiRequest) -> Any:
+    result = state.examine()
+    checks = [check.to_json() for check in result.results]
+    return {"root": state.root, "strict": result.strict, "passed": result.passed, "checks": checks}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,12 +317,14 @@ class SchedulesResponse:
     schedules: tuple[ScheduleData, ...]
 
 
+@routes.get("/api/schedules", "The schedules of this root.", SchedulesResponse, cache_s=1.0)
 def list_schedules(state: WebState, request: ApiRequest) -> Any:
     now = state.clock.now()
     found = schedules.read(state.root, state.store.roles())
     return {"schedules": [schedules.line(state.root, entry, now) for entry in found]}
 
 
+@routes.post("/api/schedules/{name}/run", "Run a schedule now.", responses.EnqueueResponse, body=NoFields, status=201)
 def run_schedule(state: WebState, request: ApiRequest) -> Any:
     name = request.path["name"]
     if name not in {entry.name for entry in schedules.read(state.root, state.store.roles())}:
@@ -361,126 +333,74 @@ def run_schedule(state: WebState, request: ApiRequest) -> Any:
     return {"jobs": [schedules.fire_now(state.store, state.root, found, state.gate(False))]}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckData:
-    id: str
-    title: str
-    verdict: Literal["ok", "warning", "failed"]
-    found: str
-    cause: str | None
-    repair: tuple[str, ...]
-    details: tuple[str, ...]
+# --- roles, and pausing their queues ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorResponse:
-    root: str
-    strict: bool
-    passed: bool
-    checks: tuple[CheckData, ...]
+class RoleData:
+    role: str
+    description: str
+    cap: int | None
+    provider: str | None
+    model: str | None
+    read_only: bool
+    network: bool
+    budget_usd: float | None
 
 
-def run_doctor(state: WebState, request: ApiRequest) -> Any:
-    result = state.examine()
-    checks = [check.to_json() for check in result.results]
-    return {"root": state.root, "strict": result.strict, "passed": result.passed, "checks": checks}
+@dataclass(frozen=True, kw_only=True)
+class RolesResponse:
+    roles: tuple[RoleData, ...]
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    get(
-        "/api",
-        show_about,
-        "The server's version and root, and whether it is ready.",
-        responses.AboutResponse,
-        tag="overview",
-    ),
-    get(
-        "/api/queues",
-        list_queues,
-        "How many jobs of each status each role has.",
-        responses.QueuesResponse,
-        cache_s=0.5,
-        tag="overview",
-    ),
-    get(
-        "/api/stats",
-        list_stats,
-        "Throughput, latency and failures of each role.",
-        StatsResponse,
-        query=StatsQuery,
-        cache_s=5.0,
-        tag="overview",
-    ),
-    get(
-        "/api/series",
-        show_series,
-        "Throughput and latency over time.",
-        responses.SeriesResponse,
-        query=SeriesQuery,
-        cache_s=2.0,
-        tag="overview",
-    ),
-    get(
-        "/api/workers",
-        list_workers,
-        "The workers of this root.",
-        WorkersResponse,
-        query=WorkersQuery,
-        cache_s=1.0,
-        tag="overview",
-    ),
-    get(
-        "/api/alerts",
-        list_alerts,
-        "The alert rules, and which of them fire.",
-        AlertsResponse,
-        cache_s=5.0,
-        tag="overview",
-    ),
-    get(
-        "/api/costs",
-        sum_costs,
-        "The costs of model calls.",
-        CostsResponse,
-        query=CostsQuery,
-        cache_s=5.0,
-        tag="overview",
-    ),
-    get(
-        "/api/doctor",
-        run_doctor,
-        "The problems that farro doctor finds, and how to repair them.",
-        DoctorResponse,
-        cache_s=10.0,
-        tag="overview",
-    ),
-    get(
-        "/api/schedules", list_schedules, "The schedules of this root.", SchedulesResponse, cache_s=1.0, tag="overview"
-    ),
-    post(
-        "/api/schedules/{name}/run",
-        run_schedule,
-        "Run a schedule now.",
-        responses.EnqueueResponse,
-        body=NoFields,
-        status=201,
-        tag="overview",
-    ),
-    get("/api/roles", list_roles, "The roles and their settings.", RolesResponse, tag="overview"),
-    post(
-        "/api/queues/{queue}/pause",
-        pause_queue,
-        "Stop giving out jobs of a queue.",
-        PauseResponse,
-        body=PauseBody,
-        tag="overview",
-    ),
-    post(
-        "/api/queues/{queue}/resume",
-        resume_queue,
-        "Give out jobs of a queue again.",
-        PauseResponse,
-        body=NoFields,
-        tag="overview",
-    ),
-)
+@routes.get("/api/roles", "The roles and their settings.", RolesResponse)
+def list_roles(state: WebState, request: ApiRequest) -> Any:
+    return {"roles": [asdict(_role_data(state, role)) for role in state.store.roles()]}
+
+
+def _role_data(state: WebState, role: str) -> RoleData:
+    own = state.settings.roles.get(role) or RoleSettings()
+    return RoleData(
+        role=role,
+        description=own.description,
+        cap=state.settings.cap_of(role),
+        provider=own.provider,
+        model=own.model,
+        read_only=own.read_only,
+        network=own.network,
+        budget_usd=own.budget_usd,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PauseBody:
+    why: Annotated[str, Length(pause.LONGEST_WHY)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PauseResponse:
+    role: str
+    changed: bool  # false: the queue was in that state already
+    paused: responses.PauseData | None
+
+
+@routes.post("/api/queues/{queue}/pause", "Stop giving out jobs of a queue.", PauseResponse, body=PauseBody)
+def pause_queue(state: WebState, request: ApiRequest) -> Any:
+    role = _queue_role(state, request)
+    changed = role not in state.store.paused()
+    why = (request.body.why or "").strip() or None
+    paused = pause.pause(state.store, [role], by=state.person, why=why, clock=state.clock).get(role)
+    return {"role": role, "changed": changed, "paused": None if paused is None else asdict(paused)}
+
+
+@routes.post("/api/queues/{queue}/resume", "Give out jobs of a queue again.", PauseResponse, body=NoFields)
+def resume_queue(state: WebState, request: ApiRequest) -> Any:
+    role = _queue_role(state, request)
+    return {"role": role, "changed": bool(pause.resume(state.store, [role], by=state.person)), "paused": None}
+
+
+def _queue_role(state: WebState, request: ApiRequest) -> str:
+    role = request.path["queue"]
+    if role not in state.store.roles():
+        raise HttpError(404, "unknown_role", f"no role {role[:60]} here; GET /api/roles lists the roles")
+    return role

@@ -9,9 +9,10 @@ from typing import Any
 from farro.lazy_dataclass import dataclass
 from farro.queue import library, plan_check
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, Endpoint, get, post
+from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
-from farro.web.state import WebState
+
+routes = Routes("plans")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,9 @@ class PlanCheckResponse:
     warnings: tuple[responses.ProblemData, ...]
 
 
+@routes.post(
+    "/api/plans/check", "Check a plan.", PlanCheckResponse, body=PlanCheckBody, changes_nothing=True, tag="jobs"
+)
 def check_plan(state: WebState, request: ApiRequest) -> Any:
     assert request.document is not None
     checked = plan_check.check(request.document.inside("plan"), state.plan_context())
@@ -49,6 +53,7 @@ class PlansResponse:
     plans: tuple[library.PlanLine, ...]
 
 
+@routes.get("/api/plans", "The plans of the library.", PlansResponse, cache_s=1.0)
 def list_plans(state: WebState, request: ApiRequest) -> Any:
     return {"plans": [asdict(line) for line in library.plans(state.library())]}
 
@@ -58,6 +63,7 @@ class StoredPlanResponse:
     plan: Mapping[str, Any]
 
 
+@routes.get("/api/plans/{plan}", "A plan of the library.", StoredPlanResponse)
 def show_plan(state: WebState, request: ApiRequest) -> Any:
     return {"plan": _find_plan(state, request)}
 
@@ -77,6 +83,13 @@ class SubmitPlanBody:
     force: bool = False
 
 
+@routes.post(
+    "/api/plans/{plan}/submit",
+    "Queue a plan of the library.",
+    responses.EnqueueResponse,
+    body=SubmitPlanBody,
+    status=201,
+)
 def submit_plan(state: WebState, request: ApiRequest) -> Any:
     body: SubmitPlanBody = request.body
     _find_plan(state, request)
@@ -90,19 +103,3 @@ def submit_plan(state: WebState, request: ApiRequest) -> Any:
         contract=state.contract(),
     )
     return {"jobs": [job_id]}
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    post("/api/plans/check", check_plan, "Check a plan.", PlanCheckResponse, body=PlanCheckBody, changes_nothing=True),
-    get("/api/plans", list_plans, "The plans of the library.", PlansResponse, cache_s=1.0, tag="plans"),
-    get("/api/plans/{plan}", show_plan, "A plan of the library.", StoredPlanResponse, tag="plans"),
-    post(
-        "/api/plans/{plan}/submit",
-        submit_plan,
-        "Queue a plan of the library.",
-        responses.EnqueueResponse,
-        body=SubmitPlanBody,
-        status=201,
-        tag="plans",
-    ),
-)

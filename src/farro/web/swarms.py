@@ -14,9 +14,11 @@ from farro.errors import FarroError, InputError
 from farro.lazy_dataclass import dataclass, field
 from farro.swarm import service as swarms
 from farro.swarm.service import CommandRequest, Signal
-from farro.web.endpoints import ApiRequest, Endpoint, get, post
+from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
-from farro.web.state import WebState
+
+routes = Routes("swarms")
+_COMPONENT = "/api/components/{role}/{instance}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +98,14 @@ def _folder(state: WebState) -> str:
     return swarms.folder(state.root)
 
 
+@routes.get("/api/swarms", "The swarms and their health.", SwarmsResponse, cache_s=0.5)
 def list_swarms(state: WebState, request: ApiRequest) -> Any:
     folder = _folder(state)
     found = [asdict(view) for view in swarms.swarms(folder, clock=state.clock)]
     return {"swarms": found, "orchestrator": swarms.orchestrator_runs(folder)}
 
 
+@routes.get("/api/swarms/{swarm}", "One swarm.", SwarmResponse, cache_s=0.5)
 def show_swarm(state: WebState, request: ApiRequest) -> Any:
     return asdict(_find_swarm(state, request.path["swarm"]))
 
@@ -114,11 +118,13 @@ def _find_swarm(state: WebState, swarm: str) -> swarms.SwarmView:
         raise HttpError(404, "unknown_swarm", str(error)) from error
 
 
+@routes.get("/api/swarms/{swarm}/commands", "The commands to a swarm and their results.", CommandsResponse)
 def list_commands(state: WebState, request: ApiRequest) -> Any:
     show_swarm(state, request)
     return {"commands": [asdict(view) for view in swarms.commands(_folder(state), request.path["swarm"])]}
 
 
+@routes.get("/api/swarms/{swarm}/plan", "A swarm's plan, and configuration changes since.", SwarmPlanResponse)
 def show_plan(state: WebState, request: ApiRequest) -> Any:
     show_swarm(state, request)
     files, swarm = swarms.files(state.root, state.settings), request.path["swarm"]
@@ -159,6 +165,20 @@ def send_command(signal: Signal, state: WebState, request: ApiRequest) -> Any:
     return _send(state, signal, request.path["swarm"], args, request.body.idempotencyKey)
 
 
+for _word, _signal, _summary, _body in (
+    ("create", Signal.CREATE, "Create a swarm.", CommandBody),
+    ("template", Signal.TEMPLATE, "Give a swarm its plan.", TemplateBody),
+    ("start", Signal.START, "Start a swarm's components.", CommandBody),
+    ("stop", Signal.STOP, "Stop a swarm's components.", CommandBody),
+    ("remove", Signal.REMOVE, "Remove a swarm.", CommandBody),
+):
+    _command = routes.post(f"/api/swarms/{{swarm}}/{_word}", _summary, AcceptedResponse, body=_body, status=202)
+    _command(partial(send_command, _signal))
+
+
+@routes.post(
+    f"{_COMPONENT}/config", "Change a component's configuration.", AcceptedResponse, body=ConfigBody, status=202
+)
 def change_config(state: WebState, request: ApiRequest) -> Any:
     body: ConfigBody = request.body
     args = {**body.config, **({} if body.enabled is None else {"enabled": body.enabled})}
@@ -167,6 +187,13 @@ def change_config(state: WebState, request: ApiRequest) -> Any:
     return _send(state, Signal.CONFIG, body.swarm, args, body.idempotencyKey, request.path)
 
 
+@routes.post(
+    f"{_COMPONENT}/status-request",
+    "Request a status message from a component.",
+    AcceptedResponse,
+    body=StatusRequestBody,
+    status=202,
+)
 def request_status(state: WebState, request: ApiRequest) -> Any:
     return _send(state, Signal.STATUS, request.body.swarm, None, request.body.idempotencyKey, request.path)
 
@@ -201,54 +228,3 @@ def _send(
         "watch": accepted.watch,
         "timeoutMs": accepted.timeout_ms,
     }
-
-
-def _command_endpoint(word: str, signal: Signal, summary: str, body: type = CommandBody) -> Endpoint:
-    handler = partial(send_command, signal)
-    return post(
-        f"/api/swarms/{{swarm}}/{word}", handler, summary, AcceptedResponse, body=body, status=202, tag="swarms"
-    )
-
-
-_COMPONENT = "/api/components/{role}/{instance}"
-ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/swarms", list_swarms, "The swarms and their health.", SwarmsResponse, cache_s=0.5, tag="swarms"),
-    get("/api/swarms/{swarm}", show_swarm, "One swarm.", SwarmResponse, cache_s=0.5, tag="swarms"),
-    get(
-        "/api/swarms/{swarm}/commands",
-        list_commands,
-        "The commands to a swarm and their results.",
-        CommandsResponse,
-        tag="swarms",
-    ),
-    get(
-        "/api/swarms/{swarm}/plan",
-        show_plan,
-        "A swarm's plan, and configuration changes since.",
-        SwarmPlanResponse,
-        tag="swarms",
-    ),
-    _command_endpoint("create", Signal.CREATE, "Create a swarm."),
-    _command_endpoint("template", Signal.TEMPLATE, "Give a swarm its plan.", TemplateBody),
-    _command_endpoint("start", Signal.START, "Start a swarm's components."),
-    _command_endpoint("stop", Signal.STOP, "Stop a swarm's components."),
-    _command_endpoint("remove", Signal.REMOVE, "Remove a swarm."),
-    post(
-        f"{_COMPONENT}/config",
-        change_config,
-        "Change a component's configuration.",
-        AcceptedResponse,
-        body=ConfigBody,
-        status=202,
-        tag="swarms",
-    ),
-    post(
-        f"{_COMPONENT}/status-request",
-        request_status,
-        "Request a status message from a component.",
-        AcceptedResponse,
-        body=StatusRequestBody,
-        status=202,
-        tag="swarms",
-    ),
-)

@@ -9,9 +9,10 @@ from farro.agents import service as agents
 from farro.lazy_dataclass import dataclass
 from farro.queue.catalog.rows import JobRow
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, Endpoint, get
+from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.job_queries import require_loaded, row_data
-from farro.web.state import WebState
+
+routes = Routes("tasks")
 
 LISTED_JOBS = 5  # newest jobs of a task in the list
 SHOWN_JOBS = 20  # newest jobs of a task whose route is shown
@@ -33,6 +34,7 @@ class TasksResponse:
     tasks: tuple[TaskData, ...]
 
 
+@routes.get("/api/tasks", "The tasks, with the status of each.", TasksResponse, cache_s=1.0)
 def list_tasks(state: WebState, request: ApiRequest) -> Any:
     require_loaded(state)
     jobs = state.catalog.tasks()
@@ -92,6 +94,7 @@ class TaskResponse:
     jobs: tuple[TaskJobData, ...]
 
 
+@routes.get("/api/tasks/{task}", "A task's route through the roles, with the diff.", TaskResponse)
 def show_task(state: WebState, request: ApiRequest) -> Any:
     require_loaded(state)
     task_id = request.path["task"]
@@ -113,9 +116,3 @@ def show_task(state: WebState, request: ApiRequest) -> Any:
         "problems": task.problems,
         "jobs": jobs,
     }
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    get("/api/tasks", list_tasks, "The tasks, with the status of each.", TasksResponse, cache_s=1.0, tag="tasks"),
-    get("/api/tasks/{task}", show_task, "A task's route through the roles, with the diff.", TaskResponse, tag="tasks"),
-)

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 from farro.documents.constraints import Bounds
 from farro.errors import InputError
-from farro.jobs.states import Status
 from farro.jobs.times import parse_timestamp, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.queue import audit_pages
 from farro.queue.catalog.rows import milliseconds, spelled
-from farro.web.endpoints import ApiRequest, Endpoint, get
-from farro.web.state import WebState
+from farro.queue.time_travel import PastJob, Range
+from farro.web.endpoints import ApiRequest, Routes, WebState
+
+routes = Routes("history")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,7 @@ class AuditResponse:
     whole: bool
 
 
+@routes.get("/api/audit", "The audit log, the newest lines first.", AuditResponse, query=AuditQuery)
 def list_audit(state: WebState, request: ApiRequest) -> Any:
     query: AuditQuery = request.query
     page_query = audit_pages.AuditPageQuery(
@@ -74,12 +76,11 @@ def list_audit(state: WebState, request: ApiRequest) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryRangeResponse:
-    first: str | None
-    last: str | None
-    lines: int
+class HistoryRangeResponse(Range):
+    """The first and the last moment, and the number of lines."""
 
 
+@routes.get("/api/history/range", "The first and last moment of the audit log.", HistoryRangeResponse, cache_s=1.0)
 def show_range(state: WebState, request: ApiRequest) -> Any:
     state.queue_history.refresh()
     return asdict(state.queue_history.range())
@@ -93,24 +94,16 @@ class PastQueuesQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PastJobData:
-    job_id: str
-    role: str
-    status: Status
-    since: str | None
-    agent: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PastQueuesResponse:
     at: str
     since: str | None
     whole: bool
     queues: Mapping[str, Mapping[str, int]]
-    jobs: tuple[PastJobData, ...]
+    jobs: tuple[PastJob, ...]
     more: int
 
 
+@routes.get("/api/history", "The queues at a moment.", PastQueuesResponse, query=PastQueuesQuery, cache_s=1.0)
 def show_past_queues(state: WebState, request: ApiRequest) -> Any:
     query: PastQueuesQuery = request.query
     at = _normalized(query.at)
@@ -155,6 +148,9 @@ class HistorySeriesResponse:
     points: tuple[HistoryPointData, ...]
 
 
+@routes.get(
+    "/api/history/series", "The queues over time.", HistorySeriesResponse, query=HistorySeriesQuery, cache_s=2.0
+)
 def show_series(state: WebState, request: ApiRequest) -> Any:
     """Default to the range from the first to the last line of the log."""
     query: HistorySeriesQuery = request.query
@@ -168,41 +164,3 @@ def show_series(state: WebState, request: ApiRequest) -> Any:
         raise InputError("`until` is earlier than `since`")
     points = state.queue_history.curve(since, until, query.points, role=query.role)
     return {"since": spelled(since), "until": spelled(until), "points": points}
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    get(
-        "/api/audit",
-        list_audit,
-        "The audit log, the newest lines first.",
-        AuditResponse,
-        query=AuditQuery,
-        tag="history",
-    ),
-    get(
-        "/api/history/range",
-        show_range,
-        "The first and last moment of the audit log.",
-        HistoryRangeResponse,
-        cache_s=1.0,
-        tag="history",
-    ),
-    get(
-        "/api/history",
-        show_past_queues,
-        "The queues at a moment.",
-        PastQueuesResponse,
-        query=PastQueuesQuery,
-        cache_s=1.0,
-        tag="history",
-    ),
-    get(
-        "/api/history/series",
-        show_series,
-        "The queues over time.",
-        HistorySeriesResponse,
-        query=HistorySeriesQuery,
-        cache_s=2.0,
-        tag="history",
-    ),
-)
