@@ -28,7 +28,7 @@ from farro.jobs.moves import Move
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
-from farro.store.port import Agent, BatchStore, Claim, PersonAnswer, QueuePause, Store, Submission
+from farro.store.port import Agent, BatchStore, Claim, PersonAnswer, QueuePause, Store, Submission, Submitted
 from stage import plan, report, submission
 
 NO = ErrorInfo(category="step_failed", message="no")
@@ -228,14 +228,24 @@ def test_many_are_queued_in_their_order(kit: Adapter) -> None:
     agent = worker(kit.store)
     made = kit.store.enqueue_many([submission(n, job_id=name) for n, name in enumerate(("z", "a", "m"))])
     minted = kit.store.enqueue_many([submission(n) for n in range(5)])
-    assert made == ["z", "a", "m"]
-    assert drained(kit.store, agent) == [*made, *minted]
+    assert [job.id for job in made] == ["z", "a", "m"]
+    assert drained(kit.store, agent) == [job.id for job in (*made, *minted)]
     assert kit.store.enqueue_many([]) == []
 
 
 def test_one_id_twice_in_a_batch_is_one_job(kit: Adapter) -> None:
-    assert kit.store.enqueue_many([submission(job_id="a"), submission(job_id="a")]) == ["a", "a"]
+    made = kit.store.enqueue_many([submission(job_id="a"), submission(job_id="a")])
+    assert made == [Submitted(id="a"), Submitted(id="a", existed=True)]
     assert len(kit.store.list()) == 1
+
+
+def test_enqueue_many_tells_which_jobs_existed(kit: Adapter) -> None:
+    kit.store.enqueue(submission(1, job_id="old"))
+    again, new, minted = kit.process().enqueue_many(
+        [submission(1, job_id="old"), submission(2, job_id="new"), submission(3)]
+    )
+    assert (again, new) == (Submitted(id="old", existed=True), Submitted(id="new"))
+    assert not minted.existed
 
 
 @pytest.mark.parametrize(
@@ -473,7 +483,7 @@ def test_two_workers_want_one_job(kit: Adapter) -> None:
 
 
 def test_threads_that_claim_at_once_take_each_job_once(kit: Adapter) -> None:
-    made = kit.store.enqueue_many([submission(n) for n in range(120)])
+    made = [job.id for job in kit.store.enqueue_many([submission(n) for n in range(120)])]
     stores = [kit.store if n % 2 else kit.process() for n in range(8)]
     agents = [worker(store) for store in stores]
     together = threading.Barrier(8)

@@ -95,7 +95,7 @@ class Play:
     def enqueue(self, store: FilesStore, *submissions: Submission) -> list[str]:
         self.known.update(item.job_id for item in submissions if item.job_id is not None)
         self.again += [item for item in submissions if item.job_id is not None]
-        told = store.enqueue_many(submissions)
+        told = [job.id for job in store.enqueue_many(submissions)]
         for job_id, item in zip(told, submissions, strict=True):
             files = {"prompt.json": documents.canonical(item.prompt) + b"\n"}
             files |= {f"payload/{name}": data for name, data in item.payload.items()}

@@ -34,8 +34,8 @@ def chosen(store: Any, say: Say) -> None:
 def many(store: Any, say: Say) -> None:
     """Enqueue jobs with minted and chosen ids, with a payload and a narrative, in one call."""
     more = Submission(role="Runner", prompt=stage.plan(2), payload={"a.txt": b"a" * 5000}, narrative="read me")
-    for job_id in store.enqueue_many([more, stage.submission(1, job_id="chosen-1")]):
-        say("enqueued", job_id)
+    for job in store.enqueue_many([more, stage.submission(1, job_id="chosen-1")]):
+        say("enqueued", job.id)
 
 
 def commit(store: Any, say: Say, children: int = 0) -> None:

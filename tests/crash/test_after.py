@@ -130,7 +130,7 @@ def submit_chosen(world: World) -> None:
 
 def submit_batch(world: World) -> None:
     items = [stage.submission(2, job_id="a"), after("a", "first", job_id="b"), after("b")]
-    world.history.enqueued.update(world.actor.enqueue_many(items))
+    world.history.enqueued.update(job.id for job in world.actor.enqueue_many(items))
 
 
 def submit_again(world: World) -> None:

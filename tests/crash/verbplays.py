@@ -189,14 +189,14 @@ def _one_chosen_job(world: World) -> None:
 
 def _enqueue_three(world: World) -> None:
     many = [stage.submission(1), stage.submission(2, job_id="chosen"), stage.submission(3, role="CodeReviewer")]
-    world.history.enqueued.update(world.actor.enqueue_many(many))
+    world.history.enqueued.update(job.id for job in world.actor.enqueue_many(many))
 
 
 def _three_again(world: World) -> None:
     world.process()
     told = world.actor.enqueue_many([stage.submission(2, job_id="chosen"), stage.submission(4, job_id="other")])
-    assert told == ["chosen", "other"]
-    world.history.enqueued.update(told)
+    assert [job.id for job in told] == ["chosen", "other"]
+    world.history.enqueued.update(job.id for job in told)
 
 
 def _enqueue_named(world: World) -> None:

@@ -19,7 +19,7 @@ def test_watching_counts_queued_jobs_without_listing_them(shm: Path, monkeypatch
     root = str(shm / "root")
     store = stage.open_files(stage.make(root))
     first, *_ = store.enqueue_many([Submission(role="Runner", prompt=stage.plan(number)) for number in range(4)])
-    store.enqueue(stage.submission(9, job_id="dependent", metadata={"after": [first]}))
+    store.enqueue(stage.submission(9, job_id="dependent", metadata={"after": [first.id]}))
     worker = store.join("ann", role="Runner")
     claim = store.claim(worker)
     assert claim is not None

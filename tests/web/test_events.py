@@ -42,7 +42,9 @@ def test_reconnecting_viewer_receives_the_events_it_missed(front: WebStage) -> N
     assert next(viewer.changes()) == (first, "queued")
     last = viewer.last
     viewer.close()
-    missed = front.store.enqueue_many([submission() for _ in range(450)])  # more than fit into one event
+    missed = [
+        job.id for job in front.store.enqueue_many([submission() for _ in range(450)])
+    ]  # more than fit into one event
     back = front.events(last=last)
     seen = []
     for job, _ in back.changes():
@@ -181,7 +183,7 @@ def test_burst_of_changes_names_each_job_once(front: WebStage) -> None:
     catalog = Catalog(front.store, SystemClock())
     catalog.load()
     hands = ManualWorker(front.store)
-    queued = front.store.enqueue_many([submission() for _ in range(60)])
+    queued = [job.id for job in front.store.enqueue_many([submission() for _ in range(60)])]
     told = [*catalog.follow(PATIENCE_S)]
     ended = [hands.one() for _ in range(60)]
     while len(told) < 2 * len(queued):

@@ -65,7 +65,7 @@ def test_job_commands_return_the_changed_job(any_front: WebStage) -> None:
 
 
 def test_bulk_action_reports_each_job_separately(front: WebStage) -> None:
-    jobs = front.store.enqueue_many([submission() for _ in range(5)])
+    jobs = [job.id for job in front.store.enqueue_many([submission() for _ in range(5)])]
     told = front.post("/api/jobs/actions", {"action": "kill", "jobs": [*jobs, "nobody", jobs[0]]}).json["results"]
     assert [one["ok"] for one in told] == [True] * 5 + [False]
     assert told[-1]["error"]["code"] == "unknown_job"
@@ -86,7 +86,7 @@ def test_bulk_kill_of_an_ended_job_says_why_nothing_changed(any_front: WebStage)
 
 def test_pages_list_every_job_once_while_jobs_come_and_move(any_front: WebStage) -> None:
     """A job that exists from the first page to the last is on exactly one page."""
-    there = set(any_front.store.enqueue_many([submission() for _ in range(240)]))
+    there = {job.id for job in any_front.store.enqueue_many([submission() for _ in range(240)])}
     eventually(lambda: any_front.get("/api").json["jobs"] == 240)
     stop = threading.Event()
 
@@ -151,7 +151,7 @@ def test_job_list_filters_searches_and_orders(front: WebStage) -> None:
 
 
 def test_pruned_job_leaves_the_list(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    (job_id, other) = front.store.enqueue_many([submission(), submission()])
+    job_id, other = front.store.enqueue(submission()), front.store.enqueue(submission())
     eventually(lambda: len(front.listed()) == 2)
     shutil.rmtree(front.root / "agents/Runner/incoming" / job_id)
     told = front.web._state.catalog.compare()
@@ -483,7 +483,7 @@ def test_named_job_is_found_and_reset(any_front: WebStage) -> None:
 
 
 def test_prune_removes_finished_jobs_and_a_dry_run_none(any_front: WebStage) -> None:
-    made = list(any_front.store.enqueue_many([submission() for _ in range(4)]))
+    made = [job.id for job in any_front.store.enqueue_many([submission() for _ in range(4)])]
     hands = ManualWorker(any_front.store)
     ended = [hands.one() for _ in range(3)]
     hands.leave()

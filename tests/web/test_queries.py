@@ -268,7 +268,7 @@ def test_task_shows_its_route_and_the_diff(front: WebStage) -> None:
 
 def test_inbox_accepts_the_answers_of_a_person(front: WebStage) -> None:
     assert front.get("/api/inbox").json == {"waiting": []}
-    jobs = front.store.enqueue_many([submission(role="Manager") for _ in range(3)])
+    jobs = [job.id for job in front.store.enqueue_many([submission(role="Manager") for _ in range(3)])]
     agent = front.store.join("hands", role="Manager")
     asked = {"reason": Reason.ROUTED, "status": Status.QUEUED, "role": "Manager", "note": "good?"}
     for _ in jobs:

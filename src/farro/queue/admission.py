@@ -106,7 +106,7 @@ def enqueue_admitted(
 
     Raises CapacityReached or NotPermitted; nothing was queued then. `enqueue` replaces the store's `enqueue_many`.
     """
-    enqueue = enqueue or store.enqueue_many
+    enqueue = enqueue or (lambda wanted: [job.id for job in store.enqueue_many(wanted)])
     if gate is None:
         return enqueue(submissions)
     if gate.force and not {gate.user, "*"} & set(gate.may_force):

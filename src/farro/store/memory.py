@@ -52,6 +52,7 @@ from farro.store.port import (
     RecoveryAction,
     StorePolicy,
     Submission,
+    Submitted,
 )
 
 
@@ -145,9 +146,9 @@ class MemoryStore:
     # --- submitting ---
 
     def enqueue(self, submission: Submission) -> str:
-        return self.enqueue_many([submission])[0]
+        return self.enqueue_many([submission])[0].id
 
-    def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
+    def enqueue_many(self, submissions: Sequence[Submission]) -> list[Submitted]:
         for submission in submissions:
             self._check_role(submission.role)
             if submission.job_id is not None:
@@ -165,7 +166,11 @@ class MemoryStore:
             for submission in submissions:
                 self._blocks(submission, earlier)
                 earlier.update({submission.job_id} if submission.job_id else ())
-            return [self._enqueue(submission) for submission in submissions]
+            made = []
+            for submission in submissions:
+                existed = submission.job_id in self._jobs
+                made.append(Submitted(id=self._enqueue(submission), existed=existed))
+            return made
 
     def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
         assert agent.role == submission.role, "an agent works its own role"

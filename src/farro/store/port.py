@@ -64,6 +64,14 @@ class Submission:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Submitted:
+    """The job of a submission. `existed`: its chosen id was submitted before, with the same content."""
+
+    id: str
+    existed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Agent:
     """One leased incarnation of one worker slot, watchdog, manager or operator."""
 
@@ -327,8 +335,9 @@ class Store(WorkerStore, Protocol):
         """Return the job's id once the job is as durable as the store promises. Submitting the same chosen id with the
         same content again returns the same job; other content raises IdConflict."""
 
-    def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
-        """Enqueue each, with the syncs of all of them merged. Not one transaction: a crash may keep only some."""
+    def enqueue_many(self, submissions: Sequence[Submission]) -> list[Submitted]:
+        """Enqueue each, with the syncs of all of them merged. Not one transaction: a crash may keep only some.
+        [test_enqueue_many_tells_which_jobs_existed]"""
 
     def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
         """Submit a job and claim it in one step: no other worker ever sees it queued, so this process runs it. The

@@ -22,7 +22,7 @@ def names(claims: list[Claim]) -> list[str]:
 
 
 def fill(store: RedisStore, count: int) -> list[str]:
-    return store.enqueue_many([submission(n, job_id=f"j{n:02d}") for n in range(count)])
+    return [job.id for job in store.enqueue_many([submission(n, job_id=f"j{n:02d}") for n in range(count)])]
 
 
 def end(store: RedisStore, claims: list[Claim]) -> list[Lifecycle | ClaimLost | AgentLost]:

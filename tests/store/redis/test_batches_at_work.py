@@ -66,7 +66,7 @@ class SlotRig:
         self.logged.append(message)
 
     def enqueue(self, *tools: str, retries: int = 0) -> list[str]:
-        return self.store.enqueue_many(
+        made = self.store.enqueue_many(
             [
                 Submission(
                     role="Runner",
@@ -79,6 +79,7 @@ class SlotRig:
                 for number, tool in enumerate(tools)
             ]
         )
+        return [job.id for job in made]
 
     def turns(self) -> threading.Thread:
         """Run the slot until the long job has begun: on a busy machine a quick one may count as long before it."""

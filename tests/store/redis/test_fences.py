@@ -113,7 +113,7 @@ def test_a_heartbeat_takes_no_round_trip_soon_after_another_call(rig: Rig) -> No
 
 def test_two_watchdogs_at_once_do_everything_once(rig: Rig) -> None:
     store = rig.store(lease_s=LEASE_S)
-    jobs = store.enqueue_many([submission(n) for n in range(40)])
+    jobs = [job.id for job in store.enqueue_many([submission(n) for n in range(40)])]
     for _ in range(10):
         agent = store.join("w", role="Runner")
         for _ in range(4):

@@ -55,7 +55,8 @@ def ends(claims: list[Claim]) -> list[tuple[Claim, Succeeded]]:
 
 
 def fill(store: RedisStore, count: int, name: str = "j") -> list[str]:
-    return store.enqueue_many([submission(n, job_id=f"{name}{n:02d}") for n in range(count)])
+    made = store.enqueue_many([submission(n, job_id=f"{name}{n:02d}") for n in range(count)])
+    return [job.id for job in made]
 
 
 def test_a_claim_waits_for_the_queue_in_one_request(rig: Rig) -> None:

@@ -53,7 +53,7 @@ def test_acknowledged_changes_survive_a_kill_of_the_server(tmp_path: Path) -> No
     with rigged(server, tmp_path) as rig:
         store = rig.store(real=True)
         agent = store.join("w", role="Runner")
-        made = store.enqueue_many([submission(n) for n in range(30)])
+        made = [job.id for job in store.enqueue_many([submission(n) for n in range(30)])]
         claims = [store.claim(agent) for _ in range(6)]
         for claim in claims[:3]:
             assert claim is not None

@@ -67,6 +67,7 @@ from farro.store.port import (
     QueuePause,
     RecoveryAction,
     Submission,
+    Submitted,
 )
 
 
@@ -114,15 +115,15 @@ class FilesStore:
 
     @explained
     def enqueue(self, submission: Submission) -> str:
-        return self._enqueued([submission])[0]
+        return self._enqueued([submission])[0].id
 
     @explained
-    def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
+    def enqueue_many(self, submissions: Sequence[Submission]) -> list[Submitted]:
         return self._enqueued(submissions)
 
-    def _enqueued(self, submissions: Sequence[Submission]) -> list[str]:
+    def _enqueued(self, submissions: Sequence[Submission]) -> list[Submitted]:
         made = submit.enqueue_many(self._context, submissions)
-        blocked = [job_id for job_id, item in zip(made, submissions, strict=True) if dependencies.waits(item)]
+        blocked = [job.id for job, item in zip(made, submissions, strict=True) if dependencies.waits(item)]
         if blocked:
             unblock.recheck(self._context, blocked)
         return made
@@ -133,8 +134,8 @@ class FilesStore:
         assert agent.role == submission.role, "an agent works its own role"
         if dependencies.waits(submission):
             raise InputError("a job that runs after others cannot start at once; enqueue it")
-        (job_id,) = submit.enqueue_many(self._context, [submission], into=owner.folder)
-        return claim.begin_at_once(self._context, owner, job_id) if fs.exists(f"{owner.folder}/{job_id}") else None
+        (job,) = submit.enqueue_many(self._context, [submission], into=owner.folder)
+        return claim.begin_at_once(self._context, owner, job.id) if fs.exists(f"{owner.folder}/{job.id}") else None
 
     @explained
     def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:

@@ -39,11 +39,11 @@ def enqueue(context: FilesContext, name: str, submission: Submission, instead_of
             _link(context, name, job_id if present is None or present == job_id else f"{job_id}.{present}")
             context.sync([context.path(FOLDER)])
 
-        (job_id,) = submit.enqueue_many(context, [submission], named=point)
+        (job,) = submit.enqueue_many(context, [submission], named=point)
         if present is not None:
             with contextlib.suppress(OSError):  # the name has passed on; if this fails, the link continues to name both
-                _link(context, name, job_id)  # else the old job gets the name back when the new one is pruned first
-        return job_id
+                _link(context, name, job.id)  # else the old job gets the name back when the new one is pruned first
+        return job.id
 
 
 def named(context: FilesContext, name: str) -> str | None:

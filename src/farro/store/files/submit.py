@@ -39,7 +39,7 @@ from farro.store.files.journal import JournalEntry
 from farro.store.files.journal_records import Record
 from farro.store.files.move import MoveResult, cross_device_error, try_move
 from farro.store.files.own_submissions import SubmittedJob
-from farro.store.port import Submission
+from farro.store.port import Submission, Submitted
 
 _MINTED = re.compile(r"job-[0-9]{8}-[0-9]{6}-[0-9a-f]{23}")
 
@@ -52,7 +52,7 @@ def enqueue_many(
     into: str | None = None,
     named: Callable[[str], None] | None = None,
     gone_is_done: bool = False,
-) -> list[str]:
+) -> list[Submitted]:
     """Stage all, sync them together, publish them, then sync their queues together.
 
     `by` is the actor for the audit log. `into` is a folder to publish into instead of the queue. `named` is called with
@@ -65,7 +65,7 @@ def enqueue_many(
     if first is not None and first.job_id is None and first.carried is None:
         item = _enqueue_overlapped(context, first, prompts[0], by)
         if item is not None:
-            return [item.job_id]
+            return [Submitted(id=item.job_id)]
     staged: list[StagedJob] = []
     try:
         for submission, prompt, blocked in zip(submissions, prompts, blocks, strict=True):
@@ -75,7 +75,7 @@ def enqueue_many(
         plain = into is None and named is None and not special
         ours = _publish_staged(context, staged, plain=plain, named=named, gone_is_done=gone_is_done)
         _audit_enqueued(context, ours, by)
-        return [item.job_id for item in staged]
+        return [Submitted(id=item.job_id, existed=item.staged_by_other) for item in staged]
     except BaseException as error:
         if isinstance(error, Exception):  # not a kill: a plain refusal leaves no debris
             for item in staged:

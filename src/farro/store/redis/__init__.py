@@ -37,6 +37,7 @@ from farro.store.port import (
     QueuePause,
     RecoveryAction,
     Submission,
+    Submitted,
 )
 from farro.store.redis import agents, claim, commit, decisions, recover, submit, unblock, views
 from farro.store.redis.client import BothReplies
@@ -91,10 +92,10 @@ class RedisStore:
         self._unblock(unblock.SUBMITTER, late)
         return job_id
 
-    def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
-        job_ids, late = submit.enqueue_many(self._context, submissions)
+    def enqueue_many(self, submissions: Sequence[Submission]) -> list[Submitted]:
+        made, late = submit.enqueue_many(self._context, submissions)
         self._unblock(unblock.SUBMITTER, late)
-        return job_ids
+        return made
 
     def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
         return submit.enqueue_claimed(self._context, agent, submission)

@@ -13,7 +13,7 @@ from typing import Any
 from farro.errors import InputError, NameTaken
 from farro.jobs import audit_fields, ids
 from farro.plans import after
-from farro.store.port import Agent, Claim, Submission
+from farro.store.port import Agent, Claim, Submission, Submitted
 from farro.store.redis import claim as claims
 from farro.store.redis.client import Arg
 from farro.store.redis.context import RedisContext, agent_lost
@@ -36,7 +36,8 @@ def enqueue(context: RedisContext, submission: Submission) -> tuple[str, list[st
     return new.lifecycle.job_id, late
 
 
-def enqueue_many(context: RedisContext, submissions: Sequence[Submission]) -> tuple[list[str], list[str]]:
+def enqueue_many(context: RedisContext, submissions: Sequence[Submission]) -> tuple[list[Submitted], list[str]]:
+    """Return the jobs, and those to unblock: those whose dependency ended meanwhile."""
     news = prepare(context, submissions)
     sent: dict[str, NewJob] = {}
     for new in news:  # an id that occurs twice in a batch is one job
@@ -45,13 +46,15 @@ def enqueue_many(context: RedisContext, submissions: Sequence[Submission]) -> tu
     if len(parts) > 1:
         _compare(context, [new for new in sent.values() if new.digest != MINTED])
     late: list[str] = []
+    created: set[int] = set()  # by identity: the second of two equal submissions finds the first
     for part in parts:
         made, some, _ = _send(context, [args for _, args in part])
         late += some
         for (new, _), is_new in zip(part, made, strict=True):
             if is_new:
+                created.add(id(new))
                 context.audit_transition(new.lifecycle)
-    return [new.lifecycle.job_id for new in news], late
+    return [Submitted(id=new.lifecycle.job_id, existed=id(new) not in created) for new in news], late
 
 
 def enqueue_named(
