@@ -12,6 +12,7 @@ import pytest
 from farro.cli.daemon_process import Signals
 from farro.config.settings import Settings
 from farro.errors import BusTrouble
+from farro.swarm import bus as buses
 from farro.swarm import service
 from farro.swarm.bus.files import FilesBus
 from farro.swarm.bus.files.consumer import FilesConsumer
@@ -160,6 +161,7 @@ def test_an_orchestrator_waits_for_a_broker_that_is_not_up_yet(monkeypatch: pyte
 
     logged: list[str] = []
     monkeypatch.setattr(service, "open_bus", open_bus)
+    monkeypatch.setattr(buses, "AGAIN_S", 0.0)
     monkeypatch.setattr(daemons, "AGAIN_S", 0.0)
     log = lambda level, message, fields: logged.append(message)  # noqa: E731
     signals = object.__new__(Signals)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
 from farro.errors import BusTrouble, InputError
 from farro.swarm.bus.port import Bus
 
+AGAIN_S = 2.0  # between two attempts to reach the bus
 CHECK_S = 30.0  # between two checks for a lost queue
 
 
 async def open_bus(address: str, *, durable: bool = True, quorum: bool = False) -> Bus:
     """Open the bus at `files:FOLDER`, `amqp://…` or `amqps://…`. Each adapter is imported only when it is needed."""
     if address.startswith(("amqp://", "amqps://")):
-        from farro.swarm.bus.amqp import AmqpBus
-
+        try:
+            from farro.swarm.bus.amqp import AmqpBus
+        except ImportError as error:
+            raise InputError("the amqp bus needs aio-pika: pip install 'farro[amqp]'") from error
         return await AmqpBus.connect(address, quorum=quorum)
     if address.startswith("files:") and len(address) > len("files:"):
         from farro.swarm.bus.files import FilesBus
@@ -20,6 +27,35 @@ async def open_bus(address: str, *, durable: bool = True, quorum: bool = False) 
         return FilesBus(address.removeprefix("files:"), durable=durable)
     shown = address.split("@", 1)[-1]  # the part before @ may hold a password
     raise InputError(f"{shown!r} is not a bus; it must be files:FOLDER, amqp://… or amqps://…")
+
+
+async def open_until(
+    over: asyncio.Event, open_one: Callable[[], Awaitable[Bus]], complain: Callable[[str], None]
+) -> Bus | None:
+    """Open a bus, retrying until it succeeds; None if `over` is set first. A process that ended instead would use up
+    its restarts while the broker is unreachable."""
+    while not over.is_set():
+        opening, ending = asyncio.ensure_future(open_one()), asyncio.create_task(over.wait())
+        await asyncio.wait({opening, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            return None
+        try:
+            return opening.result()
+        except BusTrouble as error:
+            complain(f"{error}; retrying in {AGAIN_S:g} s")
+        await wait(over, AGAIN_S)
+    return None
+
+
+async def wait(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, and return whether it is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):  # not wait_for, which may swallow a cancellation on Python 3.11
+            await event.wait()
+    return event.is_set()
 
 
 class LostQueueCheck:

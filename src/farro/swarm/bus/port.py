@@ -19,7 +19,7 @@ Every adapter passes tests/contracts/test_bus.py. Guarantees:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from farro.lazy_dataclass import dataclass, field
 
@@ -49,22 +49,44 @@ class BusQueueDepth:
     consumers: int
 
 
-class Delivery(Protocol):
-    @property
-    def message(self) -> BusMessage: ...
+class Settler(Protocol):
+    """What an adapter does with a delivery of one of its consumers; `tag` is the adapter's own."""
 
-    @property
-    def redelivered(self) -> bool:
-        """Return whether it was given to a consumer before."""
+    async def ack(self, tag: Any) -> None: ...
+
+    def ack_soon(self, tag: Any) -> None: ...
+
+    async def reject(self, tag: Any, *, requeue: bool) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Delivery:
+    """A message that a consumer holds until it settles it, once: further calls do nothing."""
+
+    message: BusMessage
+    redelivered: bool  # it was given to a consumer before
+    tag: Any
+    settler: Settler = field(repr=False)
+    _settled: bool = False
 
     async def ack(self) -> None:
         """Acknowledge. Nothing happens if the message was given to another consumer meanwhile."""
+        if self._settles():
+            await self.settler.ack(self.tag)
 
     def ack_soon(self) -> None:
         """Acknowledge without waiting, in batches. The consumer's `close` waits for them.
         [test_a_message_acknowledged_without_waiting_is_not_redelivered]"""
+        if self._settles():
+            self.settler.ack_soon(self.tag)
 
-    async def reject(self, *, requeue: bool) -> None: ...
+    async def reject(self, *, requeue: bool) -> None:
+        if self._settles():
+            await self.settler.reject(self.tag, requeue=requeue)
+
+    def _settles(self) -> bool:
+        first, self._settled = not self._settled, True
+        return first
 
 
 class Consumer(Protocol):

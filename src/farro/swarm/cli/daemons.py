@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Protocol
@@ -18,9 +17,8 @@ from farro.errors import BusTrouble, InputError
 from farro.host.clock import SystemClock
 from farro.log.structured import Log
 from farro.swarm import files, processes, service
+from farro.swarm.bus import AGAIN_S, open_until, wait
 from farro.swarm.bus.port import Bus
-
-AGAIN_S = 2.0  # between two attempts to reach the bus
 
 
 class _Loop(Protocol):
@@ -118,26 +116,18 @@ async def _run(root: str, settings: Settings, make: Callable[[Bus], _Loop], sign
     def stop() -> None:
         running.call_soon_threadsafe(end)
 
+    def complain(text: str) -> None:
+        log("error", text, {})
+
     signals.end(stop)
-    while not over.is_set():
+    while (bus := await open_until(over, lambda: service.open_bus(root, settings), complain)) is not None:
         try:
-            opening, ending = asyncio.create_task(service.open_bus(root, settings)), asyncio.create_task(over.wait())
-            await asyncio.wait({opening, ending}, return_when=asyncio.FIRST_COMPLETED)
-            ending.cancel()
-            if not opening.done():
-                opening.cancel()
-                await asyncio.gather(opening, return_exceptions=True)
-                return
-            bus = opening.result()
-            try:
-                loops[:] = [make(bus)]
-                if not over.is_set():
-                    await loops[0].run()
-                return
-            finally:
-                await bus.close()
+            loops[:] = [make(bus)]
+            if not over.is_set():
+                await loops[0].run()
+            return
         except BusTrouble as error:
-            log("error", f"{error}; retrying in {AGAIN_S:g} s", {})
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_S):
-                await over.wait()
+            complain(f"{error}; retrying in {AGAIN_S:g} s")
+        finally:
+            await bus.close()
+        await wait(over, AGAIN_S)

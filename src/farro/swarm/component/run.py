@@ -26,7 +26,7 @@ from typing import Any, Literal
 from farro.errors import BusTrouble, FarroError, InputError
 from farro.jobs.times import timestamp
 from farro.log.structured import lines
-from farro.swarm.bus import LostQueueCheck, open_bus
+from farro.swarm.bus import AGAIN_S, LostQueueCheck, open_bus, open_until, wait
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer, Delivery
 from farro.swarm.component.declare import Component
 from farro.swarm.component.environment import ComponentEnvironment
@@ -39,7 +39,6 @@ from farro.swarm.wire.names import Scope, Signal
 
 DRAIN_S = 30.0  # seed 003 §8
 LAST_STATUS_S = 3.0  # for the last status
-AGAIN_S = 2.0  # between two attempts to reach the bus
 
 
 class ComponentRunner:
@@ -78,7 +77,7 @@ class ComponentRunner:
             with contextlib.suppress(BusTrouble):
                 self._control = await self._consume_control()
                 break
-            if await _wait(AGAIN_S, self._stopped):
+            if await wait(self._stopped, AGAIN_S):
                 await self._health.close()
                 return
         with contextlib.suppress(BusTrouble):  # the next heartbeat reports it
@@ -302,7 +301,11 @@ async def _run(component: Component[Any], environment: ComponentEnvironment) -> 
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
-    bus = await _open_bus(component.role, environment.bus, over)
+
+    def complain(text: str) -> None:
+        print(f"{component.role}: {text}", file=sys.stderr, flush=True)  # noqa: T201 - output of a program
+
+    bus = await open_until(over, lambda: open_bus(environment.bus), complain)
     if bus is None:
         return
     try:
@@ -319,32 +322,6 @@ async def _run(component: Component[Any], environment: ComponentEnvironment) -> 
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
-
-
-async def _open_bus(role: str, address: str, over: asyncio.Event) -> Bus | None:
-    """Open the bus, retrying until it succeeds; None if `over` is set first. A component that ended instead would use
-    up its restarts while the broker is unreachable."""
-    while True:
-        opening, ending = asyncio.create_task(open_bus(address)), asyncio.create_task(over.wait())
-        await asyncio.wait({opening, ending}, return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if not opening.done():
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
-            return None
-        try:
-            return opening.result()
-        except BusTrouble as error:
-            print(f"{role}: {error}; retrying in {AGAIN_S:g} s", file=sys.stderr, flush=True)  # noqa: T201
-        if await _wait(AGAIN_S, over):
-            return None
-
-
-async def _wait(seconds: float, event: asyncio.Event) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
 
 
 # --- refused signals ---

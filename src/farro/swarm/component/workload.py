@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import queue as queues
 import threading
@@ -26,6 +25,7 @@ from typing import Any
 from farro.errors import BusTrouble
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.cron import due
+from farro.swarm.bus import wait
 from farro.swarm.bus.port import Bus, BusMessage, Consumer, Delivery
 from farro.swarm.component.declare import Component, Drop
 from farro.swarm.component.environment import ComponentEnvironment
@@ -127,10 +127,8 @@ class Workload:
         due_s = time.monotonic()
         while not self._ending.is_set():
             due_s = self._due_s(due_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, due_s - time.monotonic())):
-                    await self._ending.wait()
-                    return
+            if await wait(self._ending, max(0.0, due_s - time.monotonic())):
+                return
             try:
                 if self._unsent is None:
                     self._unsent = (await self._called(), str(uuid.uuid4()))

@@ -17,7 +17,7 @@ from typing import Any
 
 from farro.errors import BusTrouble, FarroError, InputError, StorageTrouble, TryAgain
 from farro.host import fs, inotify
-from farro.swarm.bus import LostQueueCheck
+from farro.swarm.bus import LostQueueCheck, wait
 from farro.swarm.bus.port import Consumer, Delivery
 from farro.swarm.files import controller_instance
 from farro.swarm.ledger import CommandEnd
@@ -65,9 +65,7 @@ class Orchestrator:
                 await lost_queue.check_if_due(self._context.clock.monotonic_s())
                 if listening.done():
                     listening.result()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(BUSY_S if self._context.ledger.open() else IDLE_S):
-                        await self._woken.wait()
+                await wait(self._woken, BUSY_S if self._context.ledger.open() else IDLE_S)
         finally:
             asyncio.get_running_loop().remove_reader(watching.fileno())
             watching.close()

@@ -17,10 +17,9 @@ from typing import Any
 
 from farro.errors import Damaged, InputError
 from farro.host import fs, inotify, leases, trees
-from farro.lazy_dataclass import dataclass, field
 from farro.swarm.bus.files import layout
 from farro.swarm.bus.files.layout import Layout
-from farro.swarm.bus.port import BusMessage, BusQueueDepth
+from farro.swarm.bus.port import BusMessage, BusQueueDepth, Delivery
 
 RECOVER_S = 5.0  # between two looks of a waiting consumer for dead ones
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -84,30 +83,6 @@ def depth(paths: Layout, queue: str) -> BusQueueDepth | None:
     return BusQueueDepth(ready=ready, taken=taken, consumers=len(consumers))
 
 
-@dataclass(kw_only=True)
-class FilesDelivery:
-    message: BusMessage
-    redelivered: bool
-    name: str
-    consumer: FilesConsumer = field(repr=False)
-    _settled: bool = False
-
-    async def ack(self) -> None:
-        if not self._settled:
-            self._settled = True
-            await self.consumer.remove(self.name)
-
-    def ack_soon(self) -> None:
-        if not self._settled:
-            self._settled = True
-            self.consumer.remove_soon(self.name)
-
-    async def reject(self, *, requeue: bool) -> None:
-        if not self._settled:
-            self._settled = True
-            await self.consumer.send_back(self.name, requeue=requeue)
-
-
 class FilesConsumer:
     """Invariant: `folder` holds what was taken and is not settled, at most `prefetch` messages."""
 
@@ -144,12 +119,12 @@ class FilesConsumer:
     def __aiter__(self) -> FilesConsumer:
         return self
 
-    async def __anext__(self) -> FilesDelivery:
+    async def __anext__(self) -> Delivery:
         late = False
         while not self._closed:
             if self._taken:
                 name, message = self._taken.popleft()
-                return FilesDelivery(message=message, redelivered=layout.given_before(name), name=name, consumer=self)
+                return Delivery(message=message, redelivered=layout.given_before(name), tag=name, settler=self)
             self._woken.clear()  # before the look: messages that arrive later set it again
             if self._held < self._prefetch:
                 await self._take_some(recovering=late)
@@ -218,7 +193,7 @@ class FilesConsumer:
         self._inotify.read(0)
         self._woken.set()
 
-    async def remove(self, name: str) -> None:
+    async def ack(self, name: str) -> None:
         """Remove an acknowledged message; those acknowledged meanwhile go together."""
         self._done.append(name)
         await self._gone(name)
@@ -230,7 +205,7 @@ class FilesConsumer:
                 self._removing = asyncio.ensure_future(self._do(self._remove))
             await asyncio.shield(self._removing)
 
-    def remove_soon(self, name: str) -> None:
+    def ack_soon(self, name: str) -> None:
         """Remove a message without waiting; those that come meanwhile go together."""
         self._done.append(name)
         self._unwaited.append(name)
@@ -251,10 +226,10 @@ class FilesConsumer:
                 fs.unlink(f"{self._folder}/{self._done[0]}")
             self._done.popleft()
 
-    async def send_back(self, name: str, *, requeue: bool) -> None:
+    async def reject(self, name: str, *, requeue: bool) -> None:
         target = self._queue if requeue else await self._do(self._dead_letters)
         if target is None:
-            await self.remove(name)
+            await self.ack(name)
             return
         again = layout.given_again(name)
 
