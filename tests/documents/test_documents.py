@@ -276,6 +276,6 @@ def test_paths_are_written_as_people_do() -> None:
 
 
 def test_importing_documents_loads_no_ruamel() -> None:
-    code = "import sys, farro.documents, farro.plans.tags; print({'ruamel.yaml'} & set(sys.modules))"
+    code = "import sys, farro.documents, farro.plans.metadata; print({'ruamel.yaml'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"

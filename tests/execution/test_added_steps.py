@@ -17,7 +17,7 @@ from execution.bench import Bench, shell, step
 from farro.errors import FarroError, InputError, Refused, StorageTrouble
 from farro.execution import Call, PlanResult, Tools, task_file
 from farro.execution.task_file import add_task
-from farro.plans.growth import MAX_STEPS_GROWN
+from farro.plans.loading import MAX_STEPS_GROWN
 
 pytestmark = pytest.mark.linux
 

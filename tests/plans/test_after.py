@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farro.plans.after import Dependencies, DependencyState, dependencies, judge
-from farro.plans.priority import PRIORITIES, head_start_ns, priority
+from farro.plans.metadata import PRIORITIES, head_start_ns, priority
 
 ENDS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(DependencyState), min_size=4)
 NAMES = st.lists(st.sampled_from("abcd"), unique=True).map(tuple)

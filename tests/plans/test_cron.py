@@ -177,7 +177,7 @@ def test_a_step_behind_a_range_of_one_number_stays_in_that_range() -> None:
     ("line", "why"),
     [
         ("", "has 0 fields"),
-        ("* * * *", "has 4 fields; five are wanted"),
+        ("* * * *", "has 4 fields; five are needed"),
         ("@reboot", "@reboot is not one of @hourly"),
         ("60 * * * *", "minute: 60 is not between 0 and 59"),
         ("* 5-2 * * *", "hour: 5-2 runs backwards"),

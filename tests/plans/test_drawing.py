@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farro.plans.drawing import boxes, levels, mermaid, positions, svg
-from farro.plans.drawing.labels import MARKS, StepState
-from farro.plans.drawing.layers import edges, layered, ranks
-from farro.plans.drawing.widths import cut, width
+from farro.plans.drawing import layout, markup, svg, terminal
+from farro.plans.drawing.labels import MARKS, StepState, cut, width
+from farro.plans.drawing.layout import edges, layered
+from farro.plans.graph import ranks
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 
@@ -70,8 +70,8 @@ def test_every_step_stands_below_all_that_it_depends_on_and_every_link_spans_one
 def test_members_of_a_layer_keep_their_order_and_their_gaps(plan: Plan, wide: int, gap: int) -> None:
     graph = layered(plan)
     sizes = [wide + 2 * (spot % 3) for spot in range(len(graph.steps))]
-    at = positions.place(graph, sizes, lambda one, other: gap)
-    on_grid = positions.whole(graph, at, sizes, lambda one, other: gap)
+    at = layout.place(graph, sizes, gap)
+    on_grid = layout.whole(graph, at, sizes, gap)
     for layer in graph.layers:
         for one, other in pairwise(layer):
             assert at[other] - at[one] >= sizes[one] + gap - 1e-6
@@ -162,7 +162,7 @@ def _follow(at: Any, x: int, y: int, way: tuple[int, int], heavy: bool, inside: 
 @settings(max_examples=150)
 @given(plans(10))
 def test_the_drawn_lines_are_exactly_the_edges(plan: Plan) -> None:
-    picture = boxes.draw(plan, columns=400)
+    picture = terminal.draw_boxes(plan, columns=400)
     if picture is None:
         return
     expected = {(edge.source, edge.target, edge.data) for edge in edges(plan)}
@@ -171,7 +171,7 @@ def test_the_drawn_lines_are_exactly_the_edges(plan: Plan) -> None:
 
 @given(plans(), st.integers(20, 160), st.booleans())
 def test_every_step_is_drawn_once_and_within_the_width(plan: Plan, columns: int, ascii_only: bool) -> None:
-    picture = boxes.draw(plan, columns=columns, glyphs=boxes.ASCII if ascii_only else boxes.UNICODE)
+    picture = terminal.draw_boxes(plan, columns=columns, glyphs=terminal.ASCII if ascii_only else terminal.UNICODE)
     if picture is None:
         return
     assert max(map(width, picture.split("\n"))) <= columns
@@ -180,7 +180,7 @@ def test_every_step_is_drawn_once_and_within_the_width(plan: Plan, columns: int,
 
 
 def test_a_diamond_is_drawn_from_left_to_right_where_that_is_shorter() -> None:
-    assert boxes.draw(DIAMOND, columns=80) == (
+    assert terminal.draw_boxes(DIAMOND, columns=80) == (
         """\
           ┌─────┐
         ┏▶│  b  ├─┐
@@ -191,24 +191,24 @@ def test_a_diamond_is_drawn_from_left_to_right_where_that_is_shorter() -> None:
           │ run │
           └─────┘"""
     )
-    assert "▼" in (boxes.draw(DIAMOND, columns=20) or "")
+    assert "▼" in (terminal.draw_boxes(DIAMOND, columns=20) or "")
 
 
 def test_a_plan_that_does_not_fit_is_not_drawn_as_boxes() -> None:
-    assert boxes.draw(DIAMOND, columns=8) is None
-    assert boxes.draw(drawn_from(*((f"s{n}", "") for n in range(100))), columns=4000) is None
+    assert terminal.draw_boxes(DIAMOND, columns=8) is None
+    assert terminal.draw_boxes(drawn_from(*((f"s{n}", "") for n in range(100))), columns=4000) is None
 
 
 def test_wide_characters_and_escapes_do_not_break_a_box() -> None:
     plan = load_data({"steps": [{"id": "a", "command": "打印", "args": ["\x1b[31m", "é", "ﬀ" * 40]}]}, "p")
-    picture = boxes.draw(plan, columns=80)
+    picture = terminal.draw_boxes(plan, columns=80)
     assert picture is not None
     assert "\x1b" not in picture
     assert len({width(line) for line in picture.split("\n")}) == 1
 
 
 def test_marks_stand_before_the_ids() -> None:
-    picture = boxes.draw(DIAMOND, columns=80, marks={"a": "✓", "b": "✗"}) or ""
+    picture = terminal.draw_boxes(DIAMOND, columns=80, marks={"a": "✓", "b": "✗"}) or ""
     assert "✓ a" in picture
     assert "✗ b" in picture
 
@@ -226,7 +226,7 @@ def test_text_is_cut_by_its_width_in_columns(text: str, columns: int) -> None:
 
 @given(plans(), st.integers(40, 120))
 def test_the_list_of_levels_has_every_step_once_with_all_it_waits_for(plan: Plan, columns: int) -> None:
-    text = levels.draw(plan, columns=columns)
+    text = terminal.draw_levels(plan, columns=columns)
     rank, level, step_id = ranks(plan), -1, ""
     needs: dict[str, set[str]] = {}
     for line in text.split("\n"):
@@ -245,10 +245,10 @@ def test_the_list_of_levels_has_every_step_once_with_all_it_waits_for(plan: Plan
 
 def test_a_hundred_steps_are_listed_by_levels() -> None:
     steps = [(f"s{n}", f"s{n - 1}" if n % 10 else "") for n in range(100)]
-    text = levels.draw(drawn_from(*steps), columns=80)
+    text = terminal.draw_levels(drawn_from(*steps), columns=80)
     assert text.count("level ") == 10
     assert "level 1, 10 steps" in text
-    assert levels.draw(DIAMOND, columns=80, ascii_only=True).isascii()
+    assert terminal.draw_levels(DIAMOND, columns=80, ascii_only=True).isascii()
 
 
 # --- SVG and Mermaid
@@ -308,7 +308,7 @@ def test_an_svg_is_drawn_for_the_dark_as_well() -> None:
 
 @given(plans())
 def test_mermaid_has_a_line_for_each_step_and_each_edge(plan: Plan) -> None:
-    text = mermaid.draw(plan)
+    text = markup.mermaid(plan)
     assert text.startswith("flowchart TD\n")
     assert len(re.findall(r'^    s\d+\["', text, re.MULTILINE)) == len(plan.steps)
     names = {step.id: f"s{index}" for index, step in enumerate(plan.steps)}
@@ -318,7 +318,7 @@ def test_mermaid_has_a_line_for_each_step_and_each_edge(plan: Plan) -> None:
 
 def test_nothing_in_a_plan_becomes_syntax_of_mermaid() -> None:
     plan = load_data({"steps": [{"id": "end", "command": 'x"]; click a "javascript:y" <b> `#`\n%%'}]}, "p")
-    line = mermaid.draw(plan, {"end": StepState.FAILED}).split("\n")[1]
+    line = markup.mermaid(plan, {"end": StepState.FAILED}).split("\n")[1]
     assert re.fullmatch(r'    s0\["<b>[^"<>`]*</b><br/>[^"<>`]*"\]', line)
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farro.execution.task_file import is_id
-from farro.plans.growth import MAX_STEPS_GROWN, grown
-from farro.plans.loading import load_data
+from farro.plans.loading import MAX_STEPS_GROWN, grown, load_data
 from farro.plans.model import ID_PATTERN
 
 PLAN = load_data([{"id": "a", "command": "x"}, {"id": "b", "command": "x", "needs": ["a"]}], "test")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farro.documents import Document, parse_json, parse_ndjson, parse_yaml
+from farro.documents import Document, parse_json, parse_yaml
 from farro.errors import BadDocument
 from farro.plans.graph import order
-from farro.plans.loading import load, load_data, load_many
+from farro.plans.loading import load, load_data
+from farro.plans.metadata import required_tags
 from farro.plans.model import Plan
-from farro.plans.tags import required_tags
 
 MEMO = {
     "id": "job-123",
@@ -304,20 +304,6 @@ def test_two_cycles_are_both_named() -> None:
 
 def test_the_text_of_a_variable_is_never_repeated_in_a_message() -> None:
     assert "hunter2" not in "\n".join(refused(steps({"env": {"A": "hunter2\0"}, "timeout": "hunter2"})))
-
-
-def test_many_plans_load_or_report_all_their_problems() -> None:
-    good = parse_ndjson(b'{"steps":[{"id":"a","command":"b"}]}\n[{"id":"c","command":"d"}]\n', "m")
-    assert [plan.steps[0].id for plan in load_many(good, "m")] == ["a", "c"]
-    bad = parse_ndjson(b'{"steps":[]}\n[{"id":"c","command":"d"}]\n{"id":1}\n', "m")
-    with pytest.raises(BadDocument) as caught:
-        load_many(bad, "m")
-    expected = [
-        "m:1:10: steps: must have at least 1; it has 0",
-        "m:3:1: steps: is required",
-        "m:3:7: id: must be text, not the number 1",
-    ]
-    begins_as(str(caught.value).split("\n"), expected)
 
 
 # --- tags

@@ -20,8 +20,8 @@ from farro.execution.commands import AGENT, Executable, Missing
 from farro.lazy_dataclass import dataclass
 from farro.plans.graph import order
 from farro.plans.loading import load
+from farro.plans.metadata import required_tags
 from farro.plans.model import Plan, Step
-from farro.plans.tags import required_tags
 from farro.queue import plan_check
 from farro.queue.plan_check import PlanContext, PlanReport
 from farro.queue.submit import DEFAULT_ROLE

@@ -79,7 +79,7 @@ class EnqueueOptions:
 
     def submit_options(self, clock: Clock, *, cwd: str | None = None) -> SubmitOptions:
         """Check the values. `cwd`: the folder where none is given."""
-        from farro.plans.priority import PRIORITIES
+        from farro.plans.metadata import PRIORITIES
         from farro.queue.options import SubmitOptions
 
         where = cwd if self.cwd is None else os.path.abspath(os.fspath(self.cwd))

@@ -178,22 +178,22 @@ def _picture(drawn: JobPlan, form: str | None, ascii_only: bool, columns: int | 
 
         return svg.draw(found, states)
     if form == "mermaid":
-        from farro.plans.drawing import mermaid
+        from farro.plans.drawing import markup
 
-        return mermaid.draw(found, states)
+        return markup.mermaid(found, states)
     import shutil  # noqa: TID251 - it only asks how wide the terminal is
 
-    from farro.plans.drawing import boxes, levels
+    from farro.plans.drawing import terminal
     from farro.plans.drawing.labels import ASCII_MARKS, MARKS
 
     columns = columns or shutil.get_terminal_size((100, 24)).columns
     signs = ASCII_MARKS if ascii_only else MARKS
     marks = {step_id: signs[state] for step_id, state in states.items()}
-    glyphs = boxes.ASCII if ascii_only else boxes.UNICODE
-    picture = boxes.draw(found, columns=columns, glyphs=glyphs, marks=marks)
+    glyphs = terminal.ASCII if ascii_only else terminal.UNICODE
+    picture = terminal.draw_boxes(found, columns=columns, glyphs=glyphs, marks=marks)
     in_boxes = picture is not None
     if picture is None:
-        picture = levels.draw(found, columns=columns, ascii_only=ascii_only, marks=marks)
+        picture = terminal.draw_levels(found, columns=columns, ascii_only=ascii_only, marks=marks)
     legend = [*_legend(found, ascii_only, in_boxes), *_state_legend(drawn, signs)]
     added = f"{drawn.added} of them were added while it ran" if drawn.added else ""
     return "\n".join([picture, "", "   ".join(legend), added]).rstrip() + "\n"

@@ -20,7 +20,7 @@ from farro.host.clock import SystemClock
 from farro.jobs.start_times import FORMS, parse_start
 from farro.jobs.times import parse_duration
 from farro.lazy_dataclass import dataclass
-from farro.plans.priority import PRIORITIES
+from farro.plans.metadata import PRIORITIES
 from farro.queue.options import SubmitOptions
 
 F = TypeVar("F", bound=Callable[..., Any])

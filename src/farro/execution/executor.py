@@ -25,7 +25,7 @@ from farro.host.clock import Clock
 from farro.jobs.outcomes import ErrorInfo
 from farro.lazy_dataclass import dataclass
 from farro.plans.frontier import Frontier
-from farro.plans.growth import grown
+from farro.plans.loading import grown
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S, Plan, Step
 
 

@@ -21,7 +21,7 @@ from farro.execution.records import AcceptedTask, Line
 from farro.execution.results import Inline, StepResult
 from farro.host import fs, links
 from farro.lazy_dataclass import dataclass
-from farro.plans.growth import grown
+from farro.plans.loading import grown
 from farro.plans.model import Plan, Step
 
 CARRIED = "carried"  # beside the attempts: what a retried job brought along, laid out like an attempt

@@ -1,4 +1,4 @@
-"""Check the references between steps (unknown ones, cycles) and compute the order of a run."""
+"""Check the references between steps (unknown ones, cycles), order the steps of a run, and measure a plan."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from farro.documents import Path, render_path, show
+from farro.lazy_dataclass import dataclass
 from farro.plans.forms import NO_NUMBER, Fault, Shaped, references
 from farro.plans.model import Plan, Step
 
@@ -30,6 +31,14 @@ def order(plan: Plan) -> tuple[Step, ...]:
         ordered.append(step)
         sorter.done(step.id)
     return tuple(ordered)
+
+
+def ranks(plan: Plan) -> dict[str, int]:
+    """Return the length of the longest dependency chain of each step."""
+    found: dict[str, int] = {}
+    for step in order(plan):
+        found[step.id] = max((found[need] + 1 for need in step.depends_on), default=0)
+    return found
 
 
 def faults(shaped: Shaped) -> Iterator[Fault]:
@@ -114,3 +123,45 @@ def _nearest(name: str, known: list[str]) -> str:
 
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {show(near[0])}?" if near else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    steps: int
+    longest_chain: int  # steps that must run in sequence
+    together: int  # the most steps that do not wait for each other
+    parallel: int  # how many the plan allows at once
+    timeout_s: float
+    tools: tuple[str, ...]
+
+
+def measure(plan: Plan, step_timeout_s: float) -> Measure:
+    """Measure a plan without running it."""
+    return Measure(
+        steps=len(plan.steps),
+        longest_chain=max(ranks(plan).values()) + 1,
+        together=together(plan),
+        parallel=plan.parallel,
+        timeout_s=plan.timeout_s(step_timeout_s),
+        tools=tuple(dict.fromkeys(step.tool for step in plan.steps)),
+    )
+
+
+def together(plan: Plan) -> int:
+    """Return the size of the largest set of steps that do not wait for each other. By Dilworth's theorem it equals the
+    number of chains that cover all steps: the steps minus a maximum matching of steps with predecessors."""
+    before: dict[str, set[str]] = {}
+    for step in order(plan):
+        before[step.id] = set(step.depends_on).union(*(before[need] for need in step.depends_on))
+    follower: dict[str, str] = {}  # step → next step in its chain
+
+    def joins(step_id: str, seen: set[str]) -> bool:
+        for earlier in before[step_id]:
+            if earlier not in seen:
+                seen.add(earlier)
+                if earlier not in follower or joins(follower[earlier], seen):
+                    follower[earlier] = step_id
+                    return True
+        return False
+
+    return len(before) - sum(joins(step_id, set()) for step_id in before)

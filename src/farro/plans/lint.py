@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from farro.documents import show
 from farro.plans.actions import PLACEHOLDER
 from farro.plans.forms import Fault
-from farro.plans.measure import together
+from farro.plans.graph import together
 from farro.plans.model import Plan, Step
 
 _PIPE = frozenset({"|", "|&"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from farro.documents.constraints import Argument, Bounds, Matching, Size
+from farro.jobs import ids
 from farro.lazy_dataclass import dataclass, field
-from farro.plans.tags import TAG_PATTERN
 
 MAX_STEPS = 100
 MAX_PARALLEL = 64
@@ -23,7 +23,7 @@ Id = Annotated[str, Matching(ID_PATTERN, "an id")]
 ToolName = Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a tool's name")]
 VariableName = Annotated[str, Matching(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "a variable's name")]
 FileName = Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a plain file name, without folders")]
-Tag = Annotated[str, Matching(TAG_PATTERN, "a tag")]
+Tag = Annotated[str, Matching(ids.TAG.pattern, "a tag")]
 Text = Annotated[str, Argument()]
 FilledText = Annotated[str, Argument(filled=True)]
 Seconds = Annotated[float, Bounds(more_than=0, at_most=MAX_TIMEOUT_S)]
@@ -105,6 +105,6 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return the plan as a table for notebooks."""
-        from farro.plans.table import plan_table
+        from farro.plans.drawing.markup import html_table
 
-        return plan_table(self)
+        return html_table(self)

@@ -19,8 +19,7 @@ from farro.jobs.ids import is_job_id
 from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
-from farro.plans.metadata import metadata_of
-from farro.plans.tags import required_tags
+from farro.plans.metadata import metadata_of, required_tags
 from farro.queue import fleet, pause, tree
 from farro.store.port import AgentView, JobView, Store
 

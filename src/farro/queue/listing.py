@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from farro.execution.progress import read_prompt
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
-from farro.plans.tags import required_tags
+from farro.plans.metadata import required_tags
 from farro.queue import find_job, tree
 from farro.store.fleet import Fleet
 from farro.store.port import JobView, Store

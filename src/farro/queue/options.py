@@ -15,8 +15,8 @@ from farro.errors import Problem
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.forms import is_agent_prompt
+from farro.plans.metadata import PRIORITIES
 from farro.plans.model import MAX_TIMEOUT_S
-from farro.plans.priority import PRIORITIES
 
 _NAME_LIMIT = 80
 

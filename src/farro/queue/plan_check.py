@@ -18,11 +18,9 @@ from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans.drawing.labels import StepState
 from farro.plans.forms import Fault
-from farro.plans.graph import order
-from farro.plans.growth import grown
+from farro.plans.graph import Measure, measure, order
 from farro.plans.lint import suspicions
-from farro.plans.loading import load_data
-from farro.plans.measure import Measure, measure
+from farro.plans.loading import grown, load_data
 from farro.plans.model import Plan
 from farro.queue import agent_rules as contracts
 from farro.queue import options
@@ -150,7 +148,7 @@ def of_job(store: Store, view: JobView) -> JobPlan:
 
 def graph(drawn: JobPlan) -> dict[str, Any]:
     """Return the plan as data: each step with its level, dependencies and state."""
-    from farro.plans.drawing.layers import ranks
+    from farro.plans.graph import ranks
 
     level = ranks(drawn.plan)
     return {

@@ -17,7 +17,7 @@ from farro.host import fs
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
-from farro.plans import rerun
+from farro.plans import frontier
 from farro.plans.after import Dependencies, alone, dependencies
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
@@ -242,7 +242,7 @@ def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: st
     succeeded = [line["id"] for line in found.succeeded]
     if from_step is None and life.status is Status.SUCCEEDED and len(succeeded) == len(found.steps):
         return resume.PastAttempts(added_by={})  # all steps succeeded: a retry means all of them
-    kept = rerun.kept(found.steps, succeeded, parallel=plan.parallel, from_step=from_step)
+    kept = frontier.kept(found.steps, succeeded, parallel=plan.parallel, from_step=from_step)
     return resume.only(plan, found, kept)
 
 

@@ -37,8 +37,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.log.audit import Audit, no_audit
 from farro.plans import after
 from farro.plans.after import DependencyState
-from farro.plans.priority import priority
-from farro.plans.tags import required_tags
+from farro.plans.metadata import priority, required_tags
 from farro.store.feed import ChangeFeed
 from farro.store.port import (
     Agent,

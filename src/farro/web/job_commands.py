@@ -22,7 +22,7 @@ from farro.jobs.states import Status
 from farro.jobs.times import parse_duration
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.forms import is_agent_prompt
-from farro.plans.priority import PRIORITIES
+from farro.plans.metadata import PRIORITIES
 from farro.queue import find_job, jobs, prompts, prune, retry, submit
 from farro.queue.admission import enqueue_admitted
 from farro.queue.options import SubmitOptions

@@ -1,4 +1,1 @@
-"""Draw a plan as text: `boxes` and `levels` for a terminal, `svg` and `mermaid` for pages.
-
-`layers` orders the graph, `positions` places its members, `edges` routes the lines.
-"""
+"""Draw a plan: characters for a `terminal`, an `svg`, Mermaid and HTML `markup`. `layout` places the graph."""

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from farro.plans.drawing import positions
-from farro.plans.drawing.labels import MARKS, StepState, command_line
-from farro.plans.drawing.layers import Edge, Layers, layered
-from farro.plans.drawing.widths import cut, plain, width
+from farro.plans.drawing import layout
+from farro.plans.drawing.labels import MARKS, StepState, command_line, cut, plain, width
+from farro.plans.drawing.layout import Edge, Layers, layered
 from farro.plans.model import Plan, Step
 
 _MARGIN = 16.0
@@ -21,6 +20,7 @@ _SMALL = 6.7
 _HEIGHT = 46.0
 _NARROWEST = 84.0
 _BETWEEN_LAYERS = 52.0
+_BETWEEN_BOXES = 26.0
 _WAYPOINT = 10.0
 _LONGEST = 34  # columns of text in a box
 _KEY_HEIGHT = 26.0
@@ -61,10 +61,10 @@ def draw(
     `name` prefixes the ids in this picture: two pictures on one page need two names.
     """
     graph = layered(plan)
-    by_id = {step.id: step for step in plan.steps}
     states = states or {}
-    sizes = [_WAYPOINT if step is None else _wide(by_id[step], states) for step in graph.steps]
-    x = positions.place(graph, sizes, lambda one, other: 26.0)
+    sizes = [_WAYPOINT] * len(graph.steps)  # steps come first, in plan order
+    sizes[: len(plan.steps)] = [_wide(step, states) for step in plan.steps]
+    x = layout.place(graph, sizes, _BETWEEN_BOXES)
     y = [0.0] * len(sizes)
     for level, layer in enumerate(graph.layers):
         for spot in layer:
@@ -72,37 +72,32 @@ def draw(
     key = _key(graph, states)
     right = max(at + size for at, size in zip(x, sizes, strict=True))
     room = max(right, sum(length for _, _, length in key))
-    wide = room + 2 * _MARGIN
     x = [_MARGIN + (room - right) / 2 + at for at in x]
-    high = _MARGIN + len(graph.layers) * (_HEIGHT + _BETWEEN_LAYERS) - _BETWEEN_LAYERS + _MARGIN
-    high += _KEY_HEIGHT if key else 0.0
-    title = title or plan.name or plan.plan_id or plan.id or "Plan"
+    high = max(y) + _HEIGHT + _MARGIN + (_KEY_HEIGHT if key else 0.0)
+    size = f'width="{room + 2 * _MARGIN:.0f}" height="{high:.0f}" viewBox="0 0 {room + 2 * _MARGIN:.0f} {high:.0f}"'
+    boxes = [_box(step, states.get(step.id), x[spot], y[spot], sizes[spot]) for spot, step in enumerate(plan.steps)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="farro-plan" role="img" '
-            f'aria-labelledby="{name}-title {name}-desc" '
-            f'width="{wide:.0f}" height="{high:.0f}" viewBox="0 0 {wide:.0f} {high:.0f}">',
-            f'<title id="{name}-title">{_text(title)}</title>',
+            f'aria-labelledby="{name}-title {name}-desc" {size}>',
+            f'<title id="{name}-title">{_text(title or plan.name or plan.plan_id or plan.id or "Plan")}</title>',
             f'<desc id="{name}-desc">{_text(describe(plan, states))}</desc>',
             f"<style>{_STYLE}</style>",
-            "<defs>",
-            *(
-                f'<marker id="{name}-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" '
-                f'markerWidth="{size}" markerHeight="{size}" orient="auto"><path class="{kind}-head" '
-                'd="M0 0L8 4L0 8z"/></marker>'
-                for kind, size in (("needs", 9), ("data", 12))
-            ),
-            "</defs>",
+            f"<defs>{_arrowhead(name, 'needs', 9)}{_arrowhead(name, 'data', 12)}</defs>",
             '<rect class="page" width="100%" height="100%" rx="6"/>',
             *_lines(graph, x, y, sizes, name),
-            *(
-                _box(by_id[step], states.get(step), x[spot], y[spot], sizes[spot])
-                for spot, step in enumerate(graph.steps)
-                if step is not None
-            ),
+            *boxes,
             *_drawn_key(key, high - _KEY_HEIGHT / 2 - 4, name),
             "</svg>\n",
         ]
+    )
+
+
+def _arrowhead(name: str, kind: str, size: int) -> str:
+    return (
+        f'<marker id="{name}-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" '
+        f'markerWidth="{size}" markerHeight="{size}" orient="auto"><path class="{kind}-head" '
+        'd="M0 0L8 4L0 8z"/></marker>'
     )
 
 
@@ -195,8 +190,4 @@ def _text(text: str) -> str:
     return escape(plain(text).translate(_NOT_XML), quote=True)
 
 
-_NOT_XML = {
-    0xFFFE: 0xFFFD,
-    0xFFFF: 0xFFFD,
-    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
-}  # not XML
+_NOT_XML = dict.fromkeys((*range(0xD800, 0xE000), 0xFFFE, 0xFFFF), 0xFFFD)

@@ -17,8 +17,7 @@ from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
-from farro.plans.priority import DEFAULT, priority
-from farro.plans.tags import required_tags
+from farro.plans.metadata import DEFAULT_PRIORITY, priority, required_tags
 from farro.store.port import JobView
 
 LONGEST_TITLE = 200
@@ -35,7 +34,7 @@ class JobSummary:
     plan_id: str | None = None
     task: str | None = None
     tags: tuple[str, ...] = ()
-    priority: str = DEFAULT
+    priority: str = DEFAULT_PRIORITY
     steps: int = 0
 
 

@@ -10,7 +10,7 @@ from farro.host import fs, leases, links
 from farro.jobs import moves, places
 from farro.jobs.envelope import Lifecycle
 from farro.lazy_dataclass import dataclass
-from farro.plans.priority import head_start_ns
+from farro.plans.metadata import head_start_ns
 from farro.store.files import chosen_ids
 from farro.store.files.context import FilesContext
 from farro.store.files.journal_records import Record

@@ -22,7 +22,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.jobs.times import parse_timestamp
 from farro.lazy_dataclass import dataclass, field
-from farro.plans.priority import head_start_ns
+from farro.plans.metadata import head_start_ns
 from farro.store.files import chosen_ids, journal_records, views
 from farro.store.files import folder as folders
 from farro.store.files.commit import REPORTED

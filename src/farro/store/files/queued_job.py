@@ -15,7 +15,7 @@ from farro.errors import Damaged, UnknownSchema
 from farro.host import fs
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
-from farro.plans.tags import required_tags
+from farro.plans.metadata import required_tags
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
 from farro.store.files.own_submissions import FileIdentity

@@ -21,8 +21,7 @@ from farro.jobs.envelope import SCHEMA_VERSION, Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import after
-from farro.plans.priority import PRIORITIES, priority
-from farro.plans.tags import required_tags
+from farro.plans.metadata import PRIORITIES, priority, required_tags
 from farro.store.port import JobView, Submission
 from farro.store.redis.client import Arg
 from farro.store.workspace import JobFiles, PostedFiles

@@ -1,6 +1,8 @@
-"""Arrange a plan's graph in layers: each step below its dependencies, long edges through waypoints, few crossings.
+"""Arrange a plan's graph in layers, each step below its dependencies, and place the members of each layer.
 
-The method of Sugiyama, Tagawa and Toda: longest path, waypoints, barycentre sweeps; the best order seen is kept.
+The method of Sugiyama, Tagawa and Toda: longest path, waypoints for long edges, barycentre sweeps; the order with the
+fewest crossings is kept. Then each layer in turn wants every member at the mean of its neighbours; pooling adjacent
+violators finds the least-squares positions that keep the order and the gaps.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from farro.lazy_dataclass import dataclass
-from farro.plans.graph import order
+from farro.plans.graph import ranks
 from farro.plans.model import Plan
 
 _SWEEPS = 8
@@ -49,14 +51,6 @@ class Layers:
 def edges(plan: Plan) -> tuple[Edge, ...]:
     """Return every dependency once, in plan order."""
     return tuple(Edge(need, step.id, need == step.input_from_step) for step in plan.steps for need in step.depends_on)
-
-
-def ranks(plan: Plan) -> dict[str, int]:
-    """Return the length of the longest dependency chain of each step."""
-    found: dict[str, int] = {}
-    for step in order(plan):
-        found[step.id] = max((found[need] + 1 for need in step.depends_on), default=0)
-    return found
 
 
 def layered(plan: Plan) -> Layers:
@@ -149,3 +143,77 @@ def _crossings(members: Sequence[Sequence[int]], at: int, links: Iterable[LayerL
             tree[index] += 1
             index += index & -index
     return total
+
+
+_PLACE_SWEEPS = 4  # sweeps by one side, then as many by both
+_STRAIGHT = 4.0  # weight of a waypoint against a step: a bend is worse than a box off its middle
+
+
+def place(graph: Layers, sizes: Sequence[float], gap: float) -> list[float]:
+    """Return the lower end of each spot on its layer's axis, none below 0; members keep the gap."""
+    at = [0.0] * len(sizes)
+    for layer in graph.layers:
+        for before, spot in pairwise(layer):
+            at[spot] = at[before] + sizes[before] + gap
+    above: list[list[int]] = [[] for _ in sizes]
+    below: list[list[int]] = [[] for _ in sizes]
+    for link in graph.links:
+        above[link.lower].append(link.upper)
+        below[link.upper].append(link.lower)
+    both = [[*up, *down] for up, down in zip(above, below, strict=True)]
+    for sweep in range(2 * _PLACE_SWEEPS):
+        downwards = sweep % 2 == 0
+        neighbours = both if sweep >= _PLACE_SWEEPS else above if downwards else below
+        for layer in graph.layers if downwards else reversed(graph.layers):
+            _settle(layer, at, sizes, gap, neighbours, graph)
+    least = min(at)
+    return [position - least for position in at]
+
+
+def whole(graph: Layers, at: Sequence[float], sizes: Sequence[int], gap: int) -> list[int]:
+    """Return the positions on an integer grid; whole sizes are subtracted before rounding, so the gap is kept."""
+    found = [0] * len(at)
+    for layer in graph.layers:
+        offset = 0
+        for spot in layer:
+            found[spot] = max(0, int(at[spot] - offset + 0.5 + 1e-9)) + offset
+            offset += sizes[spot] + gap
+    return found
+
+
+def _settle(
+    layer: Sequence[int],
+    at: list[float],
+    sizes: Sequence[float],
+    gap: float,
+    neighbours: Sequence[Sequence[int]],
+    graph: Layers,
+) -> None:
+    blocks: list[tuple[float, float, int]] = []  # mean wanted position, weight, number of members
+    offsets: list[float] = []
+    offset = 0.0
+    for spot in layer:
+        offsets.append(offset)
+        near = neighbours[spot]
+        waypoint = graph.steps[spot] is None
+        wish = _mean(near, at, sizes, graph if waypoint else None) - sizes[spot] / 2 if near else at[spot]
+        weight = _STRAIGHT if waypoint else 1.0 if near else 0.1
+        block = (wish - offset, weight, 1)
+        offset += sizes[spot] + gap
+        while blocks and blocks[-1][0] > block[0]:  # they would overlap: from now on they move together
+            mean, heavy, count = blocks.pop()
+            total = heavy + block[1]
+            block = ((mean * heavy + block[0] * block[1]) / total, total, count + block[2])
+        blocks.append(block)
+    index = 0
+    for mean, _, count in blocks:
+        for _ in range(count):
+            at[layer[index]] = mean + offsets[index]
+            index += 1
+
+
+def _mean(near: Sequence[int], at: Sequence[float], sizes: Sequence[float], graph: Layers | None) -> float:
+    """Return the mean of the neighbours; for a waypoint other waypoints count most."""
+    weights = [_STRAIGHT if graph is not None and graph.steps[other] is None else 1.0 for other in near]
+    middles = (weight * (at[other] + sizes[other] / 2) for weight, other in zip(weights, near, strict=True))
+    return sum(middles) / sum(weights)

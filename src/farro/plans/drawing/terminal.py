@@ -1,21 +1,25 @@
-"""Draw a plan with boxes and lines of characters, top-down or left-to-right, whichever takes fewer lines.
+"""Draw a plan with characters: boxes and lines, or a list of levels where a graph is too large for boxes.
 
-A plan that does not fit is drawn by `levels`. Coordinates have two axes, along a layer (`cross`) and from layer to
-layer (`main`), and are rotated at the end. Where two lines cross, one is interrupted; only lines of the same step and
-kind join.
+Boxes go top-down or left-to-right, whichever takes fewer lines. Coordinates have two axes, along a layer (`cross`) and
+from layer to layer (`main`), and are rotated at the end. Where two lines cross, one is interrupted; only lines of the
+same step and kind join.
+
+Between two layers each edge enters its box by its own column, which no other edge uses to leave the layer above, and
+the spans of lines on one track do not overlap. So two lines share a cell only where they cross straight, and a reader
+can follow every line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from farro.lazy_dataclass import dataclass, field
-from farro.plans.drawing import positions
-from farro.plans.drawing.edges import Bundle, LineRouting, NoRoom, route
-from farro.plans.drawing.labels import command_line
-from farro.plans.drawing.layers import Layers, layered
-from farro.plans.drawing.widths import char_width, cut, width
-from farro.plans.model import Plan
+from farro.lazy_dataclass import dataclass
+from farro.plans.drawing import layout
+from farro.plans.drawing.labels import char_width, command_line, cut, width
+from farro.plans.drawing.layout import Layers, layered
+from farro.plans.graph import ranks
+from farro.plans.model import Plan, Step
 
 _WIDEST = 30  # columns of a box's text
 _MOST = 60  # steps: beyond that, lines cannot be followed
@@ -51,7 +55,9 @@ ASCII = Glyphs(
 )
 
 
-def draw(plan: Plan, *, columns: int, glyphs: Glyphs = UNICODE, marks: Mapping[str, str] | None = None) -> str | None:
+def draw_boxes(
+    plan: Plan, *, columns: int, glyphs: Glyphs = UNICODE, marks: Mapping[str, str] | None = None
+) -> str | None:
     """Return the picture; None when the plan is too large for that width. `marks` precede the step ids."""
     if len(plan.steps) > _MOST:
         return None
@@ -86,11 +92,6 @@ def _drawn(
     return sheet.lines() if sheet.columns <= columns else None
 
 
-@dataclass(slots=True)
-class _Cell:
-    masks: dict[Bundle, int] = field(default_factory=dict)
-
-
 class _Sheet:
     """One layout on one grid."""
 
@@ -103,8 +104,8 @@ class _Sheet:
         for bundle in sorted(self.targets):
             self.bundles.setdefault(bundle.spot, []).append(bundle)
         self.size = self._sizes()
-        gap = self._gap
-        self.at = positions.whole(graph, positions.place(graph, self.size, gap), self.size, gap)
+        gap = 2 if downwards else 0
+        self.at = layout.whole(graph, layout.place(graph, self.size, gap), self.size, gap)
         for bundles in self.bundles.values():  # lines leave a box in the order of their targets
             bundles.sort(key=self._aim)
         self.deep = [self._depth(layer) for layer in graph.layers]
@@ -120,9 +121,9 @@ class _Sheet:
 
     def lines(self) -> list[str]:
         grid = [[" "] * self.columns for _ in range(self.rows)]
-        for (cross, main), cell in self._cells().items():
+        for (cross, main), masks in self._cells().items():
             x, y = (cross, main) if self.downwards else (main, cross)
-            grid[y][x] = self._glyph(cell)
+            grid[y][x] = self._glyph(masks)
         for index, layer in enumerate(self.graph.layers):
             for spot in layer:
                 if self.graph.steps[spot] is not None:
@@ -159,9 +160,6 @@ class _Sheet:
         spots = self.targets[bundle]
         return sum(self.at[spot] + self.size[spot] / 2 for spot in spots) / len(spots)
 
-    def _gap(self, one: int, other: int) -> int:
-        return 2 if self.downwards else 0
-
     def _depth(self, layer: Sequence[int]) -> int:
         """Return the size on the main axis: boxes of one layer are equally deep."""
         texts = [self.texts[step] for spot in layer if (step := self.graph.steps[spot]) is not None]
@@ -197,11 +195,12 @@ class _Sheet:
             return middle
         return middle + (2 * index - 1 if self.downwards and self.size[spot] >= 5 else index)
 
-    def _cells(self) -> dict[tuple[int, int], _Cell]:
-        cells: dict[tuple[int, int], _Cell] = {}
+    def _cells(self) -> dict[tuple[int, int], dict[Bundle, int]]:
+        """Return the directions of each line in each cell."""
+        cells: dict[tuple[int, int], dict[Bundle, int]] = {}
 
         def mark(bundle: Bundle, cross: int, main: int, mask: int) -> None:
-            masks = cells.setdefault((cross, main), _Cell()).masks
+            masks = cells.setdefault((cross, main), {})
             masks[bundle] = masks.get(bundle, 0) | mask
 
         for index, channel in enumerate(self.channels):
@@ -230,8 +229,8 @@ class _Sheet:
                         mark(self.bundles[spot][0], self.passes[spot], main, _STRAIGHT)
         return cells
 
-    def _glyph(self, cell: _Cell) -> str:
-        bundle, mask = max(cell.masks.items(), key=lambda one: one[1] & _STRAIGHT == _STRAIGHT)
+    def _glyph(self, masks: Mapping[Bundle, int]) -> str:
+        bundle, mask = max(masks.items(), key=lambda one: one[1] & _STRAIGHT == _STRAIGHT)
         if not self.downwards:
             mask = sum(turned for bit, turned in _TURNED.items() if mask & bit)
         return (self.glyphs.heavy if bundle.data else self.glyphs.light)[mask]
@@ -271,3 +270,185 @@ def _write(row: list[str], x: int, text: str) -> None:
         if taken == 2:
             row[x + 1] = ""
         x += taken
+
+
+_FAR = 1 << 30
+_DETOUR = 8  # columns that a line may be moved to become straight
+
+
+class Bundle(NamedTuple):
+    """The edges of one step and one kind; they leave it as one line."""
+
+    spot: int
+    data: bool
+
+
+class NoRoom(Exception):
+    """The lines cannot be kept apart in this space."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LineRouting:
+    """The columns and tracks of all lines; a straight line has no track."""
+
+    leaves: Mapping[Bundle, int]  # column
+    enters: Mapping[tuple[Bundle, int], int]  # bundle and lower spot → column
+    track: Mapping[Bundle, int | None]
+    tracks: int
+
+
+def route(
+    leaves: Mapping[Bundle, int], targets: Mapping[Bundle, Sequence[int]], inside: Mapping[int, tuple[int, int]]
+) -> LineRouting:
+    """Route the lines. `inside` holds the first and last entry column of each lower spot. Raise NoRoom if too few."""
+    coming: dict[int, list[Bundle]] = {}
+    for bundle, spots in targets.items():
+        for spot in spots:
+            coming.setdefault(spot, []).append(bundle)
+    enters: dict[tuple[Bundle, int], int] = {}
+    columns = set(leaves.values())
+    for spot, bundles in coming.items():
+        bundles.sort(key=lambda bundle: leaves[bundle])
+        for bundle, column in zip(bundles, _ports(bundles, leaves, columns, *inside[spot]), strict=True):
+            enters[bundle, spot] = column
+    spans = {
+        bundle: (min(leaves[bundle], *ends), max(leaves[bundle], *ends))
+        for bundle, spots in targets.items()
+        if (ends := [enters[bundle, spot] for spot in spots]) and any(end != leaves[bundle] for end in ends)
+    }
+    track, tracks = _best_tracks(spans, leaves, enters)
+    return LineRouting(
+        leaves=leaves,
+        enters=enters,
+        track={bundle: track.get(bundle) for bundle in targets},
+        tracks=tracks,
+    )
+
+
+def _ports(
+    bundles: Sequence[Bundle], leaves: Mapping[Bundle, int], taken: Collection[int], first: int, last: int
+) -> list[int]:
+    """Assign an entry column to each line from left to right, straight where possible."""
+    count = last - first + 1
+    cost = [0] * (count + 1)  # column → cost of the lines so far
+    choices: list[list[int]] = []
+    for index, bundle in enumerate(bundles):
+        own = leaves[bundle]
+        ideal = first + round((2 * index + 1) * count / (2 * len(bundles)) - 0.5)
+        best, chosen = [_FAR] * (count + 1), [-1] * (count + 1)
+        for place in range(count):
+            column = first + place
+            best[place + 1], chosen[place + 1] = best[place], chosen[place]
+            if column == own:
+                price = cost[place] + abs(column - ideal) - _DETOUR
+            elif column in taken:
+                continue
+            else:
+                price = cost[place] + abs(column - ideal)
+            if price < best[place + 1]:
+                best[place + 1], chosen[place + 1] = price, place
+        choices.append(chosen)
+        cost = best
+    if cost[count] >= _FAR // 2:
+        raise NoRoom
+    found: list[int] = []
+    end = count
+    for chosen in reversed(choices):
+        end = chosen[end]
+        found.append(first + end)
+    return found[::-1]
+
+
+def _best_tracks(
+    spans: Mapping[Bundle, tuple[int, int]],
+    leaves: Mapping[Bundle, int],
+    enters: Mapping[tuple[Bundle, int], int],
+) -> tuple[dict[Bundle, int], int]:
+    """Return the order with the fewest tracks and crossings, of a few tried."""
+    orders = (
+        sorted(spans, key=lambda bundle: leaves[bundle]),
+        sorted(spans, key=lambda bundle: -leaves[bundle]),
+        sorted(spans, key=lambda bundle: spans[bundle][1] - spans[bundle][0]),
+        sorted(spans, key=lambda bundle: spans[bundle][0] - spans[bundle][1]),
+    )
+    found = [_tracks(order, spans) for order in orders]
+    ends: dict[Bundle, list[int]] = {}
+    for (bundle, _), column in enters.items():
+        ends.setdefault(bundle, []).append(column)
+
+    def cost(tracks: dict[Bundle, int]) -> tuple[int, int]:
+        crossings = 0
+        for bundle, (start, end) in spans.items():
+            row = tracks[bundle]
+            for other, other_row in tracks.items():
+                crossed = ends[other] if other_row < row else [leaves[other]] if other_row > row else ()
+                crossings += sum(start <= column <= end for column in crossed) if other != bundle else 0
+        return crossings, max(tracks.values(), default=-1)
+
+    best = min(found, key=cost)
+    return best, max(best.values(), default=-1) + 1
+
+
+def _tracks(order: Iterable[Bundle], spans: Mapping[Bundle, tuple[int, int]]) -> dict[Bundle, int]:
+    """Put each line on the first track where its span does not overlap another."""
+    used: list[list[tuple[int, int]]] = []
+    found: dict[Bundle, int] = {}
+    for bundle in order:
+        start, end = spans[bundle]
+        row = next(
+            (row for row, there in enumerate(used) if all(end < left or right < start for left, right in there)),
+            len(used),
+        )
+        if row == len(used):
+            used.append([])
+        used[row].append((start, end))
+        found[bundle] = row
+    return found
+
+
+_WIDEST_ID = 40
+_LEAST_COMMAND = 12
+
+
+def draw_levels(plan: Plan, *, columns: int, ascii_only: bool = False, marks: Mapping[str, str] | None = None) -> str:
+    """Return lines of at most `columns` where names allow it; no step is left out.
+
+    The level of a step is the length of its longest dependency chain: steps of one level never wait for each other.
+    """
+    rank = ranks(plan)
+    marks = marks or {}
+    ellipsis = ".." if ascii_only else "…"
+    names = {step.id: f"{marks[step.id]} {step.id}" if step.id in marks else step.id for step in plan.steps}
+    wide = min(max(map(width, names.values())), _WIDEST_ID)
+    room = max(_LEAST_COMMAND, min(columns - wide - 30, 40))
+    room = min(room, max(width(command_line(step)) for step in plan.steps))
+    lines: list[str] = []
+    for level in range(max(rank.values()) + 1):
+        members = [step for step in plan.steps if rank[step.id] == level]
+        lines.append(f"level {level + 1}" + (f", {len(members)} steps" if len(members) > 1 else ""))
+        for step in members:
+            command = cut(command_line(step), room, ellipsis)
+            head = f"  {_padded(names[step.id], wide)}  {_padded(command, room)}"
+            lines += _with_needs(head, step, columns, ascii_only)
+    return "\n".join(lines)
+
+
+def _with_needs(head: str, step: Step, columns: int, ascii_only: bool) -> Iterator[str]:
+    """Return the lines of a step and its needs."""
+    data, after = ("<=", "<-") if ascii_only else ("⇐", "←")
+    words = [] if step.input_from_step is None else [f"{data} {step.input_from_step}"]
+    plain = [need for need in step.depends_on if need != step.input_from_step]
+    words += [f"{after} {need}" if index == 0 else need for index, need in enumerate(plain)]
+    line, begun = head + " ", False
+    for index, word in enumerate(words):
+        comma = "," if index + 1 < len(words) and not words[index + 1].startswith((data, after)) else ""
+        if begun and width(line) + 1 + width(word + comma) > columns:
+            yield line.rstrip()
+            line = " " * (width(head) + 1 + width(after) + 1)
+        line += f" {word}{comma}"
+        begun = True
+    yield line.rstrip()
+
+
+def _padded(text: str, columns: int) -> str:
+    return text + " " * (columns - width(text))
