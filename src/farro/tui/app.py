@@ -19,6 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Footer, Input, Static
 
 from farro.errors import FarroError
+from farro.jobs.states import Status
 from farro.queue import find_job, tree
 from farro.queue.explain import explain
 from farro.store.port import Changes
@@ -26,15 +27,9 @@ from farro.tui import actions, texts
 from farro.tui.actions import ActionContext, ScreenAction
 from farro.tui.boards import Board
 from farro.tui.dialogs import Confirm, KeyHelp, Notice
-from farro.tui.feed import Feed
 from farro.tui.job_screen import JobScreen
-from farro.tui.key_targets import KeyTarget
-from farro.tui.queries import LiveJobs, NeedsPerson, Queries
-from farro.tui.styles import CSS
-from farro.tui.views.attention import AttentionView
-from farro.tui.views.jobs import JobsView
-from farro.tui.views.overview import OverviewView
-from farro.tui.views.workers import SwarmsView, WorkersView
+from farro.tui.queries import Feed, LiveJobs, NeedsPerson, Queries
+from farro.tui.views import AttentionView, JobsView, OverviewView, SwarmsView, WorkersView
 
 VIEWS = ("overview", "jobs", "workers", "swarms", "attention")
 _TICK_S = 2.0  # refresh without changes: elapsed times, and agents that come and go
@@ -44,11 +39,40 @@ _RELOAD_S = 5.0  # between two full reads of the list when the feed lost changes
 _ATTENTION_S = 30.0
 _BUCKET_S, _BUCKETS = 5, 12  # the title shows the rate of the last minute
 _MANY = 500  # beyond so many changes the whole list is read again
+# Colours come from the theme, so that light and dark both read well.
+_CSS = """
+#title { height: 1; background: $panel; color: $text; }
+#tabs { height: 1; background: $surface; color: $text; }
+#views { height: 1fr; }
+#overview, #jobs, #workers, #swarms, #attention { height: 1fr; }
+#lanes { height: 2; }
+#apart { height: 1; }
+#running { height: 1fr; }
+#ended { height: 1fr; }
+#about-jobs { height: 1; color: $text; }
+#jobs-board, #workers-board, #swarms-board, #attention-board { height: 1fr; }
+#advice { height: auto; max-height: 7; color: $text-muted; }
+#filter { height: 3; border: tall $primary; }
+#job-head { height: 1; background: $panel; color: $text; }
+#job-parts { height: 1; background: $surface; }
+#job-body { height: 1fr; }
+#story, #result, #prompt { height: 1fr; scrollbar-size-vertical: 1; }
+#story-text, #result-text, #prompt-text { width: 1fr; height: auto; }
+#logs { height: 1fr; scrollbar-size: 0 1; background: $surface; }
+#logs:focus { background-tint: $foreground 0%; }
+Confirm, KeyHelp, Notice { align: center middle; }
+#dialog { width: 70; max-width: 90%; height: auto; background: $surface; border: round $primary; padding: 1 2; }
+#question { width: 1fr; height: auto; margin-bottom: 1; }
+#answers { height: auto; margin-top: 1; align-horizontal: right; }
+#answers Button { margin-left: 2; }
+#keys { width: 70; max-width: 94%; height: auto; max-height: 94%; background: $surface; }
+#keys { border: round $primary; padding: 0 2; scrollbar-size-vertical: 1; }
+"""
 
 
 class TopApp(App[None]):
     TITLE = "farro top"
-    CSS = CSS
+    CSS = _CSS
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         *[Binding(str(place + 1), f"view('{name}')", name.title(), show=False) for place, name in enumerate(VIEWS)],
@@ -70,7 +94,6 @@ class TopApp(App[None]):
         self.theme = "textual-light" if light else "textual-dark"
         self._looking = looking
         self._hands = hands
-        self._meant = KeyTarget(self, looking)
         self._news = asyncio.Event()  # the feed reported changes
         self._asked = asyncio.Event()  # a person acted: refresh at once
         self._changed: dict[str, None] = {}
@@ -302,10 +325,6 @@ class TopApp(App[None]):
         with contextlib.suppress(FarroError, OSError):
             self._show_job(await asyncio.to_thread(find_job.resolve, store, store.root, text))
 
-    def job(self) -> str | None:
-        """Return the selected job: the one on the screen, else the one under the cursor."""
-        return self._meant.job()
-
     def on_board_opened(self, event: Board.Opened) -> None:
         if event.board.id == "lanes":
             self._filter(event.key)
@@ -342,11 +361,51 @@ class TopApp(App[None]):
         self.push_screen(Notice(f"{job_id} ({facts.status})", f"{found.message}{fix}"))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self._meant.allows(action, parameters)
+        """Return whether an action applies to the target; the footer shows only those."""
+        name = str(parameters[0]) if action == "do" else ""
+        if name in ("start", "stop"):
+            return self._swarm() is not None
+        if action not in ("do", "logs", "explain") or name in ("approve", "refuse"):
+            return True
+        if self.job() is None:
+            return False
+        known = self._known()
+        return action != "do" or known is None or actions.ACTIONS[name].offered(*known)
+
+    def _offered_for(self) -> tuple[Any, ...]:
+        """Return everything that `check_action` depends on."""
+        return self.view, type(self.screen), self.job() is None, self._known(), self._swarm() is None
+
+    def job(self) -> str | None:
+        """Return the job on the screen, else the one under the cursor."""
+        if isinstance(self.screen, JobScreen):
+            return self.screen.job_id
+        board = self.focused
+        if not isinstance(board, Board) or board.key is None:
+            return None
+        if board.id in ("running", "ended", "jobs-board"):
+            return board.key
+        if board.id == "workers-board":
+            return self._part(WorkersView).jobs.get(board.key)  # type: ignore[no-any-return]
+        return self._part(AttentionView).asked if board.id == "attention-board" else None
+
+    def _swarm(self) -> str | None:
+        base = self.view == "swarms" and len(self.screen_stack) == 1
+        return self._part(SwarmsView).swarm if base else None
+
+    def _known(self) -> tuple[Status, bool] | None:
+        """Return the status of the job and whether it is final; None when unknown."""
+        if isinstance(self.screen, JobScreen):
+            seen = self.screen.seen
+            view = None if seen is None else seen.details.view
+        else:
+            job_id = self.job() or ""
+            view = self._part(JobsView).live.views.get(job_id) or self._looking.ended.views.get(job_id)
+        return None if view is None else (view.status, view.lifecycle.terminal)
 
     def _offer(self) -> None:
         """Redraw the footer when other keys apply."""
-        if (offered := self._meant.essence()) != self._offered:
+        if (offered := self._offered_for()) != self._offered:
             self._offered = offered
             self.refresh_bindings()
 
@@ -359,7 +418,7 @@ class TopApp(App[None]):
     def action_do(self, name: str) -> None:
         action = actions.ACTIONS[name]
         if name in ("start", "stop"):
-            target = self._meant.swarm()
+            target = self._swarm()
         elif name in ("approve", "refuse"):
             target = self._part(AttentionView).asked if self.view == "attention" else None
         else:

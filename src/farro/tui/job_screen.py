@@ -7,6 +7,7 @@ import codecs
 import contextlib
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import ClassVar
 
@@ -21,7 +22,7 @@ from farro.air.service import JobStatus, TaskState, job_status
 from farro.errors import FarroError, UnknownJob
 from farro.execution import progress
 from farro.jobs.states import Status
-from farro.jobs.times import seconds_between
+from farro.jobs.times import seconds_between, span
 from farro.lazy_dataclass import dataclass, field
 from farro.queue import jobs, logs
 from farro.queue.jobs import JobDetails
@@ -182,7 +183,7 @@ class JobScreen(Screen[None]):
         if seen.details.orphaned:
             head.append("  its agent is dead: farro watchdog recovers it", style="bold yellow")
         self.query_one("#job-head", Static).update(head)
-        self.query_one("#story-text", Static).update(self._story(seen, now))
+        self.query_one("#story-text", Static).update(_story(seen, now))
         self.query_one("#result-text", Static).update(Text(self._result(seen)))
         self.query_one("#prompt-text", Static).update(Text(texts.lines(seen.prompt)))
         log = self.query_one("#logs", Log)
@@ -203,64 +204,75 @@ class JobScreen(Screen[None]):
         begin = "\n" if log.line_count and log.lines[-1] else ""
         log.write(f"{begin}── attempt {source.attempt}  {step} ──\n")
 
-    def _story(self, seen: JobReading, now: datetime) -> Text:
-        life = seen.details.view.lifecycle
-        told = Text()
-        prompt = json.loads(seen.prompt) if len(seen.prompt) < _PROMPT else {}
-        about, commands = texts.about(prompt), texts.commands(prompt)
-        rows = [
-            ("what", about),
-            ("name", seen.details.name),
-            ("lies in", seen.details.view.place),
-            ("created", f"{life.created_at}  ({texts.age(now, life.created_at)} ago)"),
-            ("ended", life.finalized_at),
-            ("took", texts.took(seconds_between(life.created_at, life.finalized_at)) if life.finalized_at else None),
-            ("agent", life.agent),
-            ("not before", life.not_before),
-            ("after", ", ".join(seen.details.view.waits_for)),
-            ("retry of", life.retry_of),
-            ("damaged", seen.details.view.damaged),
-        ]
-        for name, value in rows:
-            if value:
-                told.append(f" {name:<11}", style="dim")
-                told.append(f"{texts.plain(value)}\n")
-        if life.error:
-            told.append(f"\n {texts.plain(life.error.get('category'))}: ", style="bold red")
-            told.append(f"{texts.lines(str(life.error.get('message')))}\n", style="red")
-        told.append(f"\n Steps {seen.line.done} of {seen.line.total}\n", style="bold")
-        for task in seen.line.tasks:
-            mark, style = _MARKS.get(task.state, ("?", ""))
-            told.append(f"  {mark} ", style=style)
-            told.append(f"{texts.plain(task.id):<12} ")
-            told.append(f"{commands.get(task.id, '')}  ")
-            ended = [] if task.duration_s is None else [texts.took(task.duration_s)]
-            ended += [] if task.exit_code is None else [f"exit {task.exit_code}"]
-            ended += [f"needs {', '.join(map(texts.plain, task.needs))}"] if task.needs else []
-            told.append("  ".join(ended), style="dim")
-            told.append(f"  {texts.plain(task.error)[:300]}" if task.error else "", style="red")
-            told.append("\n")
-        if life.hops:
-            told.append("\n History\n", style="bold")
-        for hop in life.hops:
-            told.append(f"  {texts.plain(hop.at[:19].replace('T', ' '))}Z  ", style="dim")
-            told.append(f"attempt {hop.attempt}  {hop.reason} → {texts.plain(hop.to)}")
-            told.append(f"  by {texts.plain(hop.by)}" if hop.by else "", style="dim")
-            told.append("\n")
-            if hop.note:
-                told.append(f"      {texts.plain(hop.note)[:500]}\n", style="italic")
-        if seen.details.files:
-            told.append("\n Files\n", style="bold")
-            for name in seen.details.files[:100]:
-                told.append(f"  {texts.plain(name)}\n", style="dim")
-        return told
-
     def _result(self, seen: JobReading) -> str:
         if seen.details.message:
             return texts.lines(seen.details.message)
         if seen.details.view.lifecycle.terminal:
             return "It left no result."
         return "It has no result yet."
+
+
+def _story(seen: JobReading, now: datetime) -> Text:
+    prompt = json.loads(seen.prompt) if len(seen.prompt) < _PROMPT else {}
+    told = _facts(seen, texts.about(prompt), now)
+    told.append(_steps(seen.line, texts.commands(prompt)))
+    life = seen.details.view.lifecycle
+    if life.hops:
+        told.append("\n History\n", style="bold")
+    for hop in life.hops:
+        told.append(f"  {texts.plain(hop.at[:19].replace('T', ' '))}Z  ", style="dim")
+        told.append(f"attempt {hop.attempt}  {hop.reason} → {texts.plain(hop.to)}")
+        told.append(f"  by {texts.plain(hop.by)}" if hop.by else "", style="dim")
+        told.append("\n")
+        if hop.note:
+            told.append(f"      {texts.plain(hop.note)[:500]}\n", style="italic")
+    if seen.details.files:
+        told.append("\n Files\n", style="bold")
+        for name in seen.details.files[:100]:
+            told.append(f"  {texts.plain(name)}\n", style="dim")
+    return told
+
+
+def _facts(seen: JobReading, about: str, now: datetime) -> Text:
+    life, told = seen.details.view.lifecycle, Text()
+    rows = [
+        ("what", about),
+        ("name", seen.details.name),
+        ("lies in", seen.details.view.place),
+        ("created", f"{life.created_at}  ({texts.age(now, life.created_at)} ago)"),
+        ("ended", life.finalized_at),
+        ("took", span(seconds_between(life.created_at, life.finalized_at)) if life.finalized_at else None),
+        ("agent", life.agent),
+        ("not before", life.not_before),
+        ("after", ", ".join(seen.details.view.waits_for)),
+        ("retry of", life.retry_of),
+        ("damaged", seen.details.view.damaged),
+    ]
+    for name, value in rows:
+        if value:
+            told.append(f" {name:<11}", style="dim")
+            told.append(f"{texts.plain(value)}\n")
+    if life.error:
+        told.append(f"\n {texts.plain(life.error.get('category'))}: ", style="bold red")
+        told.append(f"{texts.lines(str(life.error.get('message')))}\n", style="red")
+    return told
+
+
+def _steps(line: JobStatus, commands: Mapping[str, str]) -> Text:
+    told = Text()
+    told.append(f"\n Steps {line.done} of {line.total}\n", style="bold")
+    for task in line.tasks:
+        mark, style = _MARKS.get(task.state, ("?", ""))
+        told.append(f"  {mark} ", style=style)
+        told.append(f"{texts.plain(task.id):<12} ")
+        told.append(f"{commands.get(task.id, '')}  ")
+        ended = [] if task.duration_s is None else [span(task.duration_s)]
+        ended += [] if task.exit_code is None else [f"exit {task.exit_code}"]
+        ended += [f"needs {', '.join(map(texts.plain, task.needs))}"] if task.needs else []
+        told.append("  ".join(ended), style="dim")
+        told.append(f"  {texts.plain(task.error)[:300]}" if task.error else "", style="red")
+        told.append("\n")
+    return told
 
 
 def _broken(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Gather from the store what `farro top` shows. Everything here may block, and runs in a thread.
+"""Gather from the store what `farro top` shows, and follow its changes. Everything here may block: it runs in threads.
 
 Cheap with many jobs: queues are counted, not listed, and the list of jobs is read once, then follows the
 change feed.
@@ -6,8 +6,10 @@ change feed.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from farro.agents.service import InboxItem, list_inbox
 from farro.config.settings import Settings
@@ -23,7 +25,7 @@ from farro.queue.counts import QueueCounts
 from farro.queue.listing import JobQuery
 from farro.queue.watch import RunningJob
 from farro.queue.workers import WorkerLine
-from farro.store.port import AgentView, JobView, QueuePause, Store
+from farro.store.port import AgentView, Changes, JobView, QueuePause, Store
 from farro.swarm import service as swarms
 from farro.swarm.service import SwarmView
 from farro.tui import texts
@@ -31,6 +33,8 @@ from farro.tui import texts
 PAGE = 200  # jobs listed at first; scrolling loads more
 _RUNNING = 40
 _KNOWN_PROMPTS = 5_000
+_WAIT_S = 1.0  # for changes
+_AGAIN_S = 1.0  # after the store did not answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,11 +185,7 @@ class Queries:
         return workers.listed(self.store.agents(), everyone=True)
 
     def swarms(self) -> list[SwarmView]:
-        return swarms.swarms(self.place, clock=self.clock)
-
-    @property
-    def place(self) -> str:
-        return swarms.folder(self.store.root)
+        return swarms.swarms(swarms.folder(self.store.root), clock=self.clock)
 
     def attention(self) -> NeedsPerson:
         told = alerts.alerts(self.store, self.store.root, self.settings, now=self.clock.now())
@@ -195,3 +195,43 @@ class Queries:
             waiting = ()
         dead = tuple(agent for agent in self.store.agents() if not agent.alive)
         return NeedsPerson(alerts=told, inbox=waiting, dead=dead)
+
+
+class Feed:
+    """Calls `heard` on the event loop with the changes, or with the reason why they are unknown."""
+
+    def __init__(self, store: Store, heard: Callable[[Changes | Exception], None]) -> None:
+        self._store = store
+        self._heard = heard
+        self._over = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="farro-top-feed", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._store.wake(None)
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        cursor: int | None = None
+        while not self._over.is_set():
+            try:
+                told = self._store.changes(cursor, timeout_s=0 if cursor is None else _WAIT_S)
+            except (FarroError, OSError) as error:
+                self._tell(error)
+                self._over.wait(_AGAIN_S)
+                continue
+            if told.items or told.gap or cursor is None:
+                self._tell(told)
+            if told.gap:
+                self._over.wait(_AGAIN_S)  # a polling feed reports this each time
+            cursor = told.cursor
+
+    def _tell(self, what: Changes | Exception) -> None:
+        if not self._over.is_set():
+            self._loop.call_soon_threadsafe(self._heard, what)

@@ -78,10 +78,6 @@ def whole(seconds: float | None) -> str:
     return "-" if seconds is None else f"{int(seconds)}s" if seconds < 60 else span(seconds)
 
 
-def took(seconds: float | None) -> str:
-    return span(seconds)
-
-
 def spark(counts: list[int]) -> str:
     """Draw a sparkline, scaled to its maximum."""
     most = max(counts, default=0)

@@ -1,1 +1,0 @@
-"""The views of `farro top`: each turns query results into rows. Views never block."""
