@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from farro.cli.options import common
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import reply
 from farro.config import reader
 from farro.errors import FarroError
 from farro.jobs import ids
@@ -44,10 +44,7 @@ def completion(context: click.Context, shell: str, root: str | None, as_json: bo
     # Not `source()`, which starts a bash to ask for its version.
     whole = made(context.find_root().command, {}, program, variable)
     script = whole.source_template % whole.source_vars()
-    if as_json:
-        answer({"shell": shell, "script": script})
-    else:
-        say(script)
+    reply(as_json, {"shell": shell, "script": script}, script)
 
 
 def equip(command: click.Command) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import App, application, asked_store, daemon, operator_name, read_root, starts_strictly
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import reply
 from farro.config.engines import AGQ
 from farro.config.settings import Settings
 from farro.errors import NotPermitted
@@ -21,9 +21,6 @@ from farro.jobs.states import Reason, Status
 from farro.log.structured import GRAVE, Log, grave_only
 from farro.store.port import Store
 from farro.worker.daemon import Daemon
-
-if TYPE_CHECKING:
-    pass
 
 GRACE_S = 5.0  # for running steps after the first signal
 
@@ -220,10 +217,7 @@ def _keep(
     finally:
         service.leave()
         store.close()
-    if as_json:
-        answer({key: [data for data, _ in done]})
-    else:
-        say("\n".join(line for _, line in done) or nothing)
+    reply(as_json, {key: [data for data, _ in done]}, "\n".join(line for _, line in done) or nothing)
     return 1 if log.grave else 0  # the errors are on stderr
 
 

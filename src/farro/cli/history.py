@@ -1,22 +1,41 @@
-"""`farro history`: print a job's whole life, as a page or as JSON."""
+"""`farro explain`, `farro history`: say why a job is not running, and print its whole life."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from farro.cli.options import common, open_root
+from farro.cli.options import common, open_job
 from farro.cli.tables import indented, span, table
 from farro.cli.terminal import answer, say
 from farro.host.clock import SystemClock
 from farro.jobs import places
 from farro.jobs.times import moment_or_none, seconds_between
-from farro.queue import find_job
+from farro.queue import explain as explaining
 from farro.queue import history as histories
 from farro.queue.history import AttemptRecord, History, StepRecord
+
+
+@click.command()
+@click.argument("job")
+@common
+def explain(job: str, root: str | None, as_json: bool) -> None:
+    """Say why a job is not running, or what it is doing, and which command helps.
+
+    JOB is an id, a name, or the beginning of an id that no other job shares.
+    """
+    store, job_id = open_job(root, job)
+    facts, found = explaining.explain(store, store.root, job_id, now=SystemClock().now())
+    if as_json:
+        told = {"job_id": job_id, "status": facts.status, "reason": found.reason, "message": found.message}
+        answer({**told, "fix": found.fix})
+        return
+    say(f"{job_id} ({facts.status}): {found.message}")
+    if found.fix is not None:
+        say(f"  {found.fix}")
+
 
 _BEHIND = 28  # columns of a time and the gap after it
 
@@ -29,18 +48,14 @@ def history(job: str, root: str | None, as_json: bool) -> None:
 
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
-    store, _ = open_root(root)
-    told = histories.history(store, store.root, find_job.resolve(store, store.root, job))
-    if as_json:
-        answer(_data(told))
-    else:
-        _page(told)
+    store, job_id = open_job(root, job)
+    told = histories.history(store, store.root, job_id)
+    answer(_data(told)) if as_json else _page(told)
 
 
 def _data(told: History) -> dict[str, Any]:
-    life: dict[str, Any] = json.loads(told.view.lifecycle.to_json())
     return {
-        **life,
+        **told.view.lifecycle.to_data(),
         "place": told.view.place,
         "damaged": told.view.damaged,
         "attempts": [asdict(attempt) for attempt in told.attempts],

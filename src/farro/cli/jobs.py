@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from farro.cli import several_jobs
-from farro.cli.options import application, common, open_root, operator_name
+from farro.cli.options import application, common, open_job, open_root, operator_name
 from farro.cli.tables import indented, shortened, show_table
 from farro.cli.terminal import answer, say
 from farro.cli.terminal import note as note_
@@ -107,13 +106,13 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     job_id = find_job.resolve(store, store.root, job)
     details = jobs.show(store, store.root, job_id, cost_of=lambda job_id: cost_of_job(ledger, job_id))
     if as_json:
-        extras: dict[str, Any] = {
+        extras = {
             "files": list(details.files),
             "message": details.message,
             "orphaned": details.orphaned,
+            "name": details.name,
+            "cost": None if details.cost is None else spent_data(details.cost),
         }
-        extras["name"] = details.name
-        extras["cost"] = None if details.cost is None else spent_data(details.cost)
         answer({**_view(details.view), **extras})
         return
     where = "" if settings.store == "files" else f" of {settings.redis.name} in {settings.store}"
@@ -171,7 +170,7 @@ def requeue(named: tuple[str, ...], note: str | None, root: str | None, as_json:
         several_jobs.meant(store, named),
         lambda job_id: jobs.requeue(store, job_id, by=operator_name(), note=note),
         tell=_tell,
-        data=_life,
+        data=Lifecycle.to_data,
         as_json=as_json,
     )
 
@@ -224,7 +223,7 @@ def kill(
         job_ids,
         lambda job_id: jobs.kill(store, job_id, by=operator_name(), note=note),
         tell=lambda life: _tell(life, "" if life.status is Status.KILLED else " already"),
-        data=_life,
+        data=Lifecycle.to_data,
         as_json=as_json,
         code=lambda life: 0 if life.status is Status.KILLED else 3,
     )
@@ -259,25 +258,17 @@ def _count(job_ids: list[str]) -> str:
 @common
 def force_complete(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Declare a job succeeded, whatever its attempts came to."""
-    store, _ = open_root(root)
-    _told(jobs.force_complete(store, find_job.resolve(store, store.root, job), by=operator_name(), note=note), as_json)
-
-
-def _told(lifecycle: Lifecycle, as_json: bool) -> None:
-    answer(_life(lifecycle)) if as_json else _tell(lifecycle)
+    store, job_id = open_job(root, job)
+    lifecycle = jobs.force_complete(store, job_id, by=operator_name(), note=note)
+    answer(lifecycle.to_data()) if as_json else _tell(lifecycle)
 
 
 def _tell(lifecycle: Lifecycle, word: str = "") -> None:
     say(f"{lifecycle.job_id} is {lifecycle.status}{word}")
 
 
-def _life(lifecycle: Lifecycle) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(lifecycle.to_json())
-    return data
-
-
 def _view(view: JobView) -> dict[str, Any]:
-    return {**_life(view.lifecycle), "place": view.place, "damaged": view.damaged, "waits_for": list(view.waits_for)}
+    return {**view.lifecycle.to_data(), "place": view.place, "damaged": view.damaged, "waits_for": list(view.waits_for)}
 
 
 def _age(now: datetime, stamp: str) -> str:
@@ -299,8 +290,7 @@ def _remark(view: JobView, orphans: frozenset[str]) -> str:
     if view.waits_for:
         return f"after {', '.join(view.waits_for)}"
     if life.error:
-        told = f"{life.error['category']}: {life.error['message']}".replace("\n", " ")
-        return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 1]}…"
+        return shortened(f"{life.error['category']}: {life.error['message']}".replace("\n", " "), _LONGEST)
     if life.status is Status.QUEUED and life.not_before:
         return f"not before {life.not_before}"
     return ""

@@ -17,6 +17,7 @@ from farro.config import reader
 from farro.config.engines import AGQ
 from farro.config.reader import own_root
 from farro.config.settings import Settings
+from farro.errors import NotARoot
 from farro.log.structured import Log, grave_only
 from farro.queue import admission
 from farro.queue.admission import Gate, operator_name
@@ -30,11 +31,13 @@ __all__ = [
     "daemon",
     "gate",
     "json_option",
+    "open_job",
     "open_root",
     "operator_name",
     "option_group",
     "own_root",
     "read_root",
+    "read_root_or_here",
     "root_option",
     "starts_strictly",
     "store_option",
@@ -146,6 +149,14 @@ def open_root(
     return store, settings
 
 
+def open_job(root: str | None, job: str) -> tuple[Store, str]:
+    """Open the root and return its store and the id of the job that `job` names."""
+    from farro.queue import find_job
+
+    store, _ = open_root(root)
+    return store, find_job.resolve(store, store.root, job)
+
+
 def gate(settings: Settings, force: bool) -> Gate:
     """Make the gate that enforces the caps for this user."""
     return Gate.of(settings, user=admission.current_user(), force=force)
@@ -159,6 +170,16 @@ def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:
     settings = reader.with_store(reader.load(path, warn=terminal.complain), asked_store())
     application().redact_secrets(settings)
     return path, settings
+
+
+def read_root_or_here(root: str | None) -> tuple[str, Settings]:
+    """Read the root's config; without any root return the working folder and the default config."""
+    try:
+        return read_root(root)
+    except NotARoot:
+        if root or os.environ.get("FARRO_ROOT"):
+            raise
+        return os.getcwd(), Settings()
 
 
 def _make_own_root(path: str) -> None:

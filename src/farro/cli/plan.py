@@ -12,11 +12,10 @@ from typing import Any
 import click
 
 from farro.cli.groups import Hinting
-from farro.cli.options import application, common, open_root, read_root
+from farro.cli.options import application, common, open_root, read_root_or_here
 from farro.cli.plan_files import read_plans
 from farro.cli.tables import span
 from farro.cli.terminal import answer, say
-from farro.config.settings import Settings
 from farro.errors import BadDocument, InputError, NotARoot, Problem
 from farro.plans.loading import load
 from farro.plans.model import Plan
@@ -65,12 +64,7 @@ def _checked(file: str, ground: PlanContext) -> list[PlanReport]:
 
 def _ground(root: str | None) -> PlanContext:
     """Check against the root's config, which has tools and roles; without a root against the machine alone."""
-    try:
-        path, settings = read_root(root)
-    except NotARoot:
-        if root or os.environ.get("FARRO_ROOT"):
-            raise
-        path, settings = os.getcwd(), Settings()
+    path, settings = read_root_or_here(root)
     return PlanContext(settings=settings, tools=application().tools(settings), cwd=path, env=os.environ)
 
 

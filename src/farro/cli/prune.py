@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 
 import click
 
 from farro.cli.options import common, open_root, operator_name
 from farro.cli.tables import Bar, seconds, show_table, size, span
-from farro.cli.terminal import answer, note, say
+from farro.cli.terminal import answer, note, reply, say
 from farro.config.settings import Settings
 from farro.host.clock import SystemClock
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
 from farro.queue import prune as pruning
-from farro.queue.prune import PruneCandidate, PruneFilter
+from farro.queue.prune import PruneCandidate, Pruned, PruneFilter
 from farro.queue.tree import FINISHED
 
 
@@ -50,9 +49,8 @@ def prune(
     """
     store, settings = open_root(root)
     wanted = [Status.parse(status) for status in statuses] or list(FINISHED)
-    ages_s: dict[Status, float | None] = dict.fromkeys(wanted, older_than)
-    if older_than is None and keep is None:
-        ages_s = _configured(settings, wanted)
+    configured = older_than is None and keep is None
+    ages_s = _configured(settings, wanted) if configured else dict.fromkeys(wanted, older_than)
     if not ages_s:
         raise click.UsageError(
             "say what may go: --older-than 7d, --keep 1000, or both; or set `prune` in the config once and for all"
@@ -74,23 +72,23 @@ def prune(
         raise
     finally:
         bar.clear()
-    if as_json:
-        answer(asdict(done))
-    else:
-        said = []
-        if done.jobs or not done.debris:
-            jobs = "1 job" if done.jobs == 1 else f"{done.jobs} jobs"
-            said.append(f"removed {jobs}" if done.jobs else "nothing to remove")
-        if done.debris:
-            said.append(f"removed what an earlier prune had left of {done.debris}")
-        say("; ".join(said) + (f"; {size(done.bytes)} are free again" if done.bytes else ""))
+    reply(as_json, asdict(done), _summary(done))
     done.check()
+
+
+def _summary(done: Pruned) -> str:
+    said = []
+    if done.jobs or not done.debris:
+        jobs = "1 job" if done.jobs == 1 else f"{done.jobs} jobs"
+        said.append(f"removed {jobs}" if done.jobs else "nothing to remove")
+    if done.debris:
+        said.append(f"removed what an earlier prune had left of {done.debris}")
+    return "; ".join(said) + (f"; {size(done.bytes)} are free again" if done.bytes else "")
 
 
 def _configured(settings: Settings, wanted: list[Status]) -> dict[Status, float | None]:
     """Return how long the config keeps jobs, for each status that it names."""
-    keep_s: Callable[[str], float | None] = getattr(getattr(settings, "prune", None), "keep_s", lambda status: None)
-    return {status: kept for status in wanted if (kept := keep_s(str(status))) is not None}
+    return {status: kept for status in wanted if (kept := settings.prune.keep_s(str(status))) is not None}
 
 
 def _list(chosen: list[PruneCandidate], held: int | None, as_json: bool, clock: SystemClock) -> None:

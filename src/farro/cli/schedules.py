@@ -9,7 +9,8 @@ import click
 
 from farro.cli.groups import Hinting
 from farro.cli.options import common, gate, open_root
-from farro.cli.terminal import answer, complain, say
+from farro.cli.tables import show_table
+from farro.cli.terminal import answer, complain, reply, say
 from farro.host.clock import SystemClock
 from farro.queue import schedules as operations
 
@@ -46,7 +47,7 @@ def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
     elif not rows:
         say("no schedules; put one into schedules/, `farro schedules --help` shows how")
     else:
-        say(_table(rows))
+        show_table(_cells(rows))
         for entry in entries:
             for problem in entry.problems:
                 complain(problem)
@@ -62,10 +63,7 @@ def run(context: click.Context, name: str, root: str | None, as_json: bool) -> N
     store, settings = open_root(root)
     found = operations.named(store.root, store.roles(), name)
     job_id = operations.fire_now(store, store.root, found, gate(settings, force=False))
-    if as_json:
-        answer({"jobs": [job_id]})
-    else:
-        say(job_id)
+    reply(as_json, {"jobs": [job_id]}, job_id)
 
 
 @schedules.command("check", short_help="Check schedule files, and print every problem.")
@@ -95,12 +93,10 @@ def _inherited(context: click.Context, root: str | None, as_json: bool) -> tuple
     return root or above_root, as_json or above_json
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    cells = [("NAME", "CRON", "ZONE", "NEXT", "LAST", "")]
+def _cells(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    cells: list[tuple[str, ...]] = [("NAME", "CRON", "ZONE", "NEXT", "LAST", "")]
     for row in rows:
         remark = "has problems" if row["problems"] else "" if row["enabled"] else "disabled"
         shown = (row["name"], row["cron"] or "-", row["zone"] or "-", row["next"] or "-", row["last"] or "-", remark)
         cells.append(shown)
-    widths = [max(len(line[column]) for line in cells) for column in range(6)]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    return cells

@@ -28,6 +28,14 @@ def answer(data: Any) -> None:
     _echo(json.dumps(data, default=str, ensure_ascii=False))
 
 
+def reply(as_json: bool, data: Any, text: str) -> None:
+    """Print the data as JSON, or the text for a person."""
+    if as_json:
+        answer(data)
+    else:
+        say(text)
+
+
 def say(text: str = "") -> None:
     """Print lines for a person, with control characters of files and arguments escaped."""
     _echo(printable(text, keep="\n\t"))

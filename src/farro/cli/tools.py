@@ -7,11 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from farro.cli.options import application, common, read_root
-from farro.cli.tables import show_table
+from farro.cli.options import application, common, read_root_or_here
+from farro.cli.tables import shortened, show_table
 from farro.cli.terminal import answer, say
-from farro.config.settings import Settings
-from farro.errors import NotARoot
 from farro.execution import tool_catalog as operations
 from farro.execution.tool_catalog import ProgramSearch, ToolInfo
 
@@ -27,19 +25,11 @@ def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> N
 
     Programs are asked with --describe, and answer in JSON within two seconds, or are listed without a description.
     """
-    try:
-        cwd, settings = read_root(root)
-    except NotARoot:
-        if root or os.environ.get("FARRO_ROOT"):
-            raise
-        cwd, settings = os.getcwd(), Settings()
+    cwd, settings = read_root_or_here(root)
     known, place = application().tools(settings, cwd), ProgramSearch(env=os.environ, cwd=cwd)
     if tool is not None:
         found = operations.one(known, place, tool, configured=list(settings.tools))
-        if as_json:
-            answer(asdict(found))
-        else:
-            _say_whole(found)
+        answer(asdict(found)) if as_json else _say_whole(found)
         return
     listed = operations.listed(known, place, configured=list(settings.tools), on_path=on_path)
     if as_json:
@@ -60,8 +50,7 @@ def _remark(tool: ToolInfo) -> str:
 
 
 def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+    return shortened(" ".join(text.split()), _WIDEST)
 
 
 def _say_whole(tool: ToolInfo) -> None:

@@ -245,7 +245,7 @@ class PruneSettings:
     keep_failed: Lasting | None = None
     keep_killed: Lasting | None = None
 
-    def keep_s(self, status: Literal["succeeded", "failed", "killed"]) -> float | None:
+    def keep_s(self, status: str) -> float | None:
         """Return how long a job of that status is kept; None: it is never pruned automatically."""
         kept = {"succeeded": self.keep_succeeded, "failed": self.keep_failed, "killed": self.keep_killed}[status]
         return None if kept is None else parse_duration(kept)

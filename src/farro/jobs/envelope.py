@@ -102,6 +102,11 @@ class Lifecycle:
         assert len(made.__dict__) == len(_NAMES), changes.keys() - _NAMES
         return made
 
+    def to_data(self) -> dict[str, Any]:
+        """Return the content of job.json as data."""
+        data: dict[str, Any] = json.loads(self.to_json())
+        return data
+
     def to_json(self) -> bytes:
         """Return job.json, one field a line, so that `cat job.json` reads well. Built by hand: every claim and commit
         writes one, and the standard encoder takes six times as long."""

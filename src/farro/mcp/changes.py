@@ -16,7 +16,7 @@ from farro.documents import Document, parse_json
 from farro.errors import InputError
 from farro.jobs.states import Status
 from farro.mcp import arguments
-from farro.mcp.context import ToolContext, life_data
+from farro.mcp.context import ToolContext
 from farro.plans.forms import is_agent_prompt
 from farro.queue import find_job, jobs, library, prompts, retry, submit
 from farro.queue.admission import enqueue_admitted
@@ -103,13 +103,13 @@ def enqueue_agent_task(context: ToolContext, args: arguments.AgentWanted) -> Ans
 
 
 def requeue_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
-    return life_data(jobs.requeue(context.store, context.job(args.job), by=context.by, note=args.note))
+    return jobs.requeue(context.store, context.job(args.job), by=context.by, note=args.note).to_data()
 
 
 def kill_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
     job_id = context.job(args.job, shortest=find_job.SHORTEST_TO_END)
     life = jobs.kill(context.store, job_id, by=context.by, note=args.note)
-    told = life_data(life)
+    told = life.to_data()
     if life.status is not Status.KILLED:
         told["note"] = f"it was {life.status} already; nothing was changed"
     return told
@@ -131,11 +131,11 @@ def retry_job(context: ToolContext, args: arguments.RetryWanted) -> Answer:
 
 
 def approve_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
-    return life_data(agents.approve(context.store, context.root, context.job(args.job), by=context.by, note=args.note))
+    return agents.approve(context.store, context.root, context.job(args.job), by=context.by, note=args.note).to_data()
 
 
 def refuse_job(context: ToolContext, args: arguments.Refusal) -> Answer:
-    return life_data(agents.refuse(context.store, context.root, context.job(args.job), by=context.by, note=args.note))
+    return agents.refuse(context.store, context.root, context.job(args.job), by=context.by, note=args.note).to_data()
 
 
 def _queued(job_id: str) -> Answer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +11,6 @@ from farro.config.settings import Settings
 from farro.doctor.checks import Check
 from farro.host import machine
 from farro.host.clock import Clock
-from farro.jobs.envelope import Lifecycle
 from farro.lazy_dataclass import dataclass
 from farro.queue import find_job
 from farro.queue.admission import Gate
@@ -41,11 +39,6 @@ class ToolContext:
 
     def job(self, named: str, *, shortest: int = 1) -> str:
         return find_job.resolve(self.store, self.root, named, shortest=shortest)
-
-
-def life_data(life: Lifecycle) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(life.to_json())
-    return data
 
 
 def view_data(view: JobView) -> dict[str, Any]:

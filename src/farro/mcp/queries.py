@@ -17,7 +17,7 @@ from farro.execution.size_limit import SNAPSHOT
 from farro.host import fs
 from farro.jobs.states import Status
 from farro.mcp import arguments
-from farro.mcp.context import ToolContext, cut, inside, life_data, quoted, view_data
+from farro.mcp.context import ToolContext, cut, inside, quoted, view_data
 from farro.plans.forms import is_agent_prompt
 from farro.queue import alerts as alerting
 from farro.queue import explain as explaining
@@ -63,7 +63,7 @@ def show_job(context: ToolContext, args: arguments.Shown) -> Answer:
     line = job_status(context.store, context.root, job_id, name=details.name, now=context.clock.now())
     files = [name for name in details.files if f"/{SNAPSHOT}/" not in name]
     told: Answer = {
-        **life_data(details.view.lifecycle),
+        **details.view.lifecycle.to_data(),
         "place": details.view.place,
         "name": details.name,
         "damaged": details.view.damaged,
@@ -211,7 +211,7 @@ def explain_job(context: ToolContext, args: arguments.OneJob) -> Answer:
 def job_history(context: ToolContext, args: arguments.OneJob) -> Answer:
     job_id = context.job(args.job)
     told = history.history(context.store, context.root, job_id)
-    hops = life_data(told.view.lifecycle).get("hops") or []
+    hops = told.view.lifecycle.to_data().get("hops") or []
     answer: Answer = {
         "job_id": job_id,
         "status": str(told.view.status),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
@@ -124,7 +123,7 @@ def route(job: str, role: str, note: str | None, root: str | None, as_json: bool
 
 def _report(life: Lifecycle, words: str, as_json: bool) -> None:
     if as_json:
-        answer(json.loads(life.to_json()))
+        answer(life.to_data())
     else:
         say(f"{life.job_id}: {words}")
 

@@ -1,4 +1,4 @@
-"""`farro stats`: a table for people, NDJSON or CSV for programs."""
+"""`farro stats`, `workers`, `pause`, `resume`: how the queues and their workers do, and pausing a queue."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from farro.cli.options import common, open_root
+from farro.cli.options import common, open_root, operator_name
 from farro.cli.tables import seconds, show_table, span
 from farro.cli.terminal import answer, note, say
 from farro.host.clock import SystemClock
-from farro.queue import pause
+from farro.queue import pause as pausing
 from farro.queue import stats as statistics
+from farro.queue import workers as working
 from farro.queue.stats import COLUMNS, TOTAL, RoleStats
+from farro.queue.workers import WorkerLine
 
 _HEAD = ("ROLE", "QUEUED", "DELAYED", "RUNNING", "STALE", "OK", "FAILED", "KILLED", "PER MIN", "P50", "P95", "WAIT P50")
 _MORE = ("WAIT P95", "FAILED %", "OLDEST")
@@ -56,7 +58,7 @@ def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root
         say(text.getvalue().rstrip("\n"))
     else:
         _page(lines, since)
-        for told in pause.lines({role: why for role, why in store.paused().items() if not roles or role in roles}):
+        for told in pausing.lines({role: why for role, why in store.paused().items() if not roles or role in roles}):
             say(told)
     return 0
 
@@ -117,3 +119,87 @@ def _page(lines: list[RoleStats], since: float) -> None:
 def _has_something(line: RoleStats) -> bool:
     standing = line.queued + line.delayed + line.waiting + line.in_progress + line.stale
     return bool(standing + line.succeeded + line.failed + line.killed)
+
+
+_FEW = 3  # tools in a line of the table; --json has all
+
+
+@click.command()
+@click.option("--all", "everyone", is_flag=True, help="Also watchdogs, managers and commands that hold a job.")
+@common
+def workers(everyone: bool, root: str | None, as_json: bool) -> None:
+    """List the workers: every slot with its machine, tags, tools and its job."""
+    store, _ = open_root(root)
+    found = working.listed(store.agents(), everyone=everyone)
+    if as_json:
+        answer({"workers": [asdict(line) for line in found]})
+        return
+    if not found:
+        say("no workers; start one with: farro worker")
+        return
+    rows = [("WORKER", "ROLE", "HOST", "PID", "SINCE", "JOB", "TAGS", "TOOLS", "")]
+    rows += [_worker_row(line) for line in found]
+    show_table(rows)
+
+
+def _worker_row(line: WorkerLine) -> tuple[str, str, str, str, str, str, str, str, str]:
+    few = ", ".join(line.tools[:_FEW]) + (f", … ({len(line.tools)})" if len(line.tools) > _FEW else "")
+    return (
+        line.id,
+        line.role or "-",
+        line.host or "-",
+        "-" if line.pid is None else str(line.pid),
+        "-" if line.since is None else f"{line.since[:19].replace('T', ' ')}Z",
+        line.job or "-",
+        ", ".join(line.tags) or "-",
+        few or "-",
+        "" if line.alive else "dead: `farro watchdog` recovers its job" if line.job else "dead",
+    )
+
+
+_all = click.option("--all", "everything", is_flag=True, help="Every queue of this root.")
+
+
+@click.command()
+@click.argument("roles", nargs=-1, metavar="[ROLE]...")
+@_all
+@click.option("--why", metavar="TEXT", help="The reason, shown by `farro explain` and the dashboard.")
+@common
+def pause(roles: tuple[str, ...], everything: bool, why: str | None, root: str | None, as_json: bool) -> None:
+    """Give out no more jobs of a queue, until `farro resume`. What runs goes on, and jobs are queued as ever.
+
+    Without a role: which queues are paused, by whom, since when and why.
+    """
+    store, _ = open_root(root)
+    wanted = tuple(store.roles()) if everything else roles
+    found = (
+        pausing.pause(store, wanted, by=operator_name(), why=why, clock=SystemClock())
+        if wanted
+        else dict(store.paused())
+    )
+    if as_json:
+        answer({"paused": {role: asdict(paused) for role, paused in found.items()}})
+    elif found:
+        say("\n".join(pausing.lines(found)))
+    else:
+        say("no queue is paused")
+
+
+@click.command()
+@click.argument("roles", nargs=-1, metavar="[ROLE]...")
+@_all
+@common
+def resume(roles: tuple[str, ...], everything: bool, root: str | None, as_json: bool) -> None:
+    """Resume paused queues, and wake the workers that wait for their jobs."""
+    store, _ = open_root(root)
+    wanted = tuple(store.paused()) if everything else roles
+    if not wanted and not everything:
+        raise click.UsageError("name the queues to resume, or give --all; `farro pause` lists those that are paused")
+    done = pausing.resume(store, wanted, by=operator_name())
+    if as_json:
+        answer({"resumed": done})
+        return
+    for role in wanted:
+        say(f"the queue of {role} goes on" if role in done else f"the queue of {role} was not paused")
+    if not wanted:
+        say("no queue is paused")
