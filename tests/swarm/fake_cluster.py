@@ -181,7 +181,7 @@ class FakeControllers:
         key = names.read_key(message.key)
         if key.signal is None:
             return
-        received = messages.read_signal(message.body, key.signal, key.scope)
+        received = messages.read(key, message.body)
         await self.confirm(received)
 
     async def confirm(self, received: messages.ControlSignal) -> None:

@@ -255,14 +255,14 @@ def signal(**changes: Any) -> dict[str, Any]:
 
 def test_a_signal_is_encoded_and_decoded_as_in_the_seed() -> None:
     body = json.dumps(signal(role=None, instance=None, args=None, later="more")).encode()
-    found = messages.read_signal(body, Signal.START, Scope(swarm="demo"))
+    found = messages.read(names.read_key("sig.swarm-start.demo"), body)
     assert (found.correlation_id, found.swarm_id, found.role, found.args) == (UUID, "demo", None, None)
     assert json.loads(messages.encode(found)) == signal()  # absent, never null
     config = messages.ControlSignal(
         correlation_id=UUID, idempotency_key=UUID, signal="config-update", swarm_id="demo", role="a", instance="b",
         args={"enabled": False, "someKey": {"other_key": None}},
     )  # fmt: skip
-    again = messages.read_signal(messages.encode(config), Signal.CONFIG, Scope(role="a", instance="b"))
+    again = messages.read(names.read_key("sig.config-update.a.b"), messages.encode(config))
     assert again == config  # the caller's own names are unchanged
 
 
@@ -284,7 +284,7 @@ def test_a_signal_is_encoded_and_decoded_as_in_the_seed() -> None:
 )
 def test_a_forged_or_broken_signal_is_refused_with_the_reason(body: bytes, expected: str) -> None:
     with pytest.raises(InputError) as caught:
-        messages.read_signal(body, Signal.START, Scope(swarm="demo"))
+        messages.read(names.read_key("sig.swarm-start.demo"), body)
     assert expected in str(caught.value)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -28,8 +29,6 @@ from farro.swarm.plan import SwarmPlan
 from farro.swarm.requests import CommandReceipt, CommandRequest
 from farro.swarm.views import CommandView
 from farro.swarm.wire.names import Signal
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class InOrder(Hinting):
@@ -54,8 +53,8 @@ def swarm() -> None:
     """
 
 
-def waiting(command: F) -> F:
-    """Add `--no-wait`, `--timeout` and `--idempotency-key` to a command."""
+def waiting(command: Callable[..., int]) -> Callable[..., int]:
+    """Add `--no-wait`, `--timeout` and `--idempotency-key` to a command, which gets a CommandSession and the key."""
     no_wait = click.option("--no-wait", is_flag=True, help="Print the correlation id at once, and do not wait.")
     timeout = click.option(
         "--timeout", "timeout_s", callback=seconds, metavar="DURATION", help="Wait no longer; the command goes on."
@@ -66,25 +65,22 @@ def waiting(command: F) -> F:
         metavar="UUID",
         help="Of a command that may have been asked for before: then it is not done twice.",
     )
-    return no_wait(timeout(key(common(command))))
+
+    @functools.wraps(command)
+    def run(*args: Any, root: str | None, as_json: bool, no_wait: bool, timeout_s: float | None, **more: Any) -> int:
+        session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+        return command(session, *args, **more)
+
+    return no_wait(timeout(key(common(run))))
 
 
 @swarm.command()
 @click.argument("name", metavar="SWARM")
 @click.option("--plan", "path", metavar="FILE", help="Apply that plan, too.")
 @waiting
-def create(
-    name: str,
-    path: str | None,
-    no_wait: bool,
-    timeout_s: float | None,
-    key: str | None,
-    root: str | None,
-    as_json: bool,
-) -> int:
+def create(session: CommandSession, name: str, path: str | None, key: str | None) -> int:
     """Make a swarm: its controller is launched. With --plan its components are, too; they work when it is
     started."""
-    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
     plan = None if path is None else read_plan(path, name)
     asked = [session.ask(Signal.CREATE, name, key=key)]
     if plan is not None:
@@ -96,24 +92,15 @@ def create(
 @click.argument("path", metavar="FILE")
 @click.option("--dry-run", is_flag=True, help="Only tell what would change.")
 @waiting
-def apply(
-    path: str,
-    dry_run: bool,
-    no_wait: bool,
-    timeout_s: float | None,
-    key: str | None,
-    root: str | None,
-    as_json: bool,
-) -> int:
+def apply(session: CommandSession, path: str, dry_run: bool, key: str | None) -> int:
     """Give a swarm the plan in FILE, and make it if it is not there. A swarm that works is stopped first and started
     again after it; what the plan leaves as it is goes on running."""
-    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
     document, plan = read_plan(path, None)
     changes = requests.plan_changes(session.folder, plan)
-    if not as_json:
+    if not session.as_json:
         say("\n".join(changes.lines) if changes.lines else f"{plan.id} is as the plan says")
     if dry_run or not changes.steps:
-        if as_json:
+        if session.as_json:
             answer({"swarm": plan.id, "changes": changes.lines, "commands": []})
         return 0
     asked = [
@@ -126,29 +113,26 @@ def apply(
 @swarm.command(short_help="Let the components of a swarm work.")
 @click.argument("name", metavar="SWARM")
 @waiting
-def start(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
+def start(session: CommandSession, name: str, key: str | None) -> int:
     """Let the components of a swarm work: producers first, then what reads from them."""
-    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
     return session.finish([session.ask(Signal.START, name, key=key)], name)
 
 
 @swarm.command(short_help="Let them stop working; they stay.")
 @click.argument("name", metavar="SWARM")
 @waiting
-def stop(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
+def stop(session: CommandSession, name: str, key: str | None) -> int:
     """Let the components of a swarm stop working, those at the end of the queues first. They stay, and can be started
     again; nothing is deleted."""
-    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
     return session.finish([session.ask(Signal.STOP, name, key=key)], name)
 
 
 @swarm.command(short_help="Remove a stopped swarm, with its queues.")
 @click.argument("name", metavar="SWARM")
 @waiting
-def remove(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
+def remove(session: CommandSession, name: str, key: str | None) -> int:
     """Remove a stopped swarm: its components end, its queues and what is in them are deleted, its controller goes. Its
     logs and its audit trail stay."""
-    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
     return session.finish([session.ask(Signal.REMOVE, name, key=key)], name)
 
 
@@ -159,18 +143,9 @@ def remove(name: str, no_wait: bool, timeout_s: float | None, key: str | None, r
 @click.option("--enable/--disable", "enabled", default=None, help="Let this one component work, or stop working.")
 @waiting
 def config(
-    role: str,
-    instance: str,
-    values: tuple[str, ...],
-    enabled: bool | None,
-    no_wait: bool,
-    timeout_s: float | None,
-    key: str | None,
-    root: str | None,
-    as_json: bool,
+    session: CommandSession, role: str, instance: str, values: tuple[str, ...], enabled: bool | None, key: str | None
 ) -> int:
     """Change the config of one component while it runs. A VALUE is JSON where it is JSON, else text."""
-    session = CommandSession(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
     args = dict(_pair(text) for text in values)
     if enabled is not None:
         args["enabled"] = enabled
@@ -191,7 +166,7 @@ class CommandSession:
     def __init__(self, root: str | None, as_json: bool, *, no_wait: bool, timeout_s: float | None) -> None:
         self._root, self._settings = read_root(root)
         self.folder = service.folder(self._root)
-        self._as_json = as_json
+        self.as_json = as_json
         self._no_wait = no_wait
         self._timeout_s = timeout_s
         self._clock = SystemClock()
@@ -224,7 +199,7 @@ class CommandSession:
         """Wait for the end of each command unless --no-wait, and return the exit code."""
         ensure_orchestrator(self._root)
         if self._no_wait:
-            if self._as_json:
+            if self.as_json:
                 answer({"commands": [asdict(one) for one in asked]})
             else:
                 say("\n".join(one.correlation_id for one in asked))
@@ -236,18 +211,18 @@ class CommandSession:
                 complain(f"{name}: no end yet of {one.correlation_id}; it goes on: farro swarm status {swarm or name}")
                 return 1
             ends.append(end)
-            if not self._as_json:
+            if not self.as_json:
                 (say if end.result == "success" else complain)(command_words(end))
             if end.result != "success":
                 break
-        if self._as_json:
+        if self.as_json:
             result: dict[str, Any] = {"commands": [asdict(end) for end in ends]}
             answer(result if changes is None else {"changes": changes, **result})
         return 0 if len(ends) == len(asked) and ends[-1].result == "success" else 1
 
     def _wait(self, asked: CommandReceipt) -> CommandView | None:
         """Wait for a command, with a progress line on a terminal."""
-        show = draws(sys.stderr) and not self._as_json
+        show = draws(sys.stderr) and not self.as_json
         began_s, tell_s = self._clock.monotonic_s(), processes.REPORT_S
         # Longer than the command's own limit, so that it ends by itself with a reason.
         limit_s = self._timeout_s if self._timeout_s is not None else asked.timeout_ms / 1000 + 120
@@ -259,7 +234,7 @@ class CommandSession:
                 )
                 if end is not None or spent_s >= limit_s:
                     return end
-                if spent_s >= tell_s and not self._as_json:
+                if spent_s >= tell_s and not self.as_json:
                     tell_s *= 4
                     if show:
                         sys.stderr.write("\r\x1b[K")

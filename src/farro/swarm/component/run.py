@@ -142,9 +142,9 @@ class ComponentRunner:
         """Handle a signal. Return whether it is an update, which is acknowledged later."""
         message = delivery.message
         key = names.read_key(message.key)
-        if key.kind != "signal" or key.signal is None:
+        received = messages.read(key, message.body)
+        if not isinstance(received, messages.ControlSignal):
             return False
-        received = messages.read_signal(message.body, key.signal, key.scope)
         if received.swarm_id not in (None, self._environment.swarm):
             raise InputError(f"ControlSignal: it names another swarm than {self._environment.swarm}")
         if key.signal is Signal.STATUS:

@@ -19,9 +19,8 @@ from farro.swarm import plan
 from farro.swarm.plan import SwarmPlan
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.messages import ControlSignal, Duplicate, Error, Ready, StatusReport
-from farro.swarm.wire.names import Key, Scope, Signal
+from farro.swarm.wire.names import Key, Signal
 
-Envelope = ControlSignal | Ready | Error | Duplicate | messages.Warning | StatusReport
 _UUID = re.compile(messages.UUID)
 
 
@@ -53,7 +52,7 @@ class TraceMessage:
 
     key: Key
     name: str  # the routing key as text
-    body: Envelope
+    body: messages.Message
     message_id: str
     at_s: float
 
@@ -111,12 +110,15 @@ def _control(one: Captured) -> TraceMessage:
     if _UUID.fullmatch(one.message_id) is None:
         raise _Wrong("envelope", "it has no message id, by which a repeated message is known")
     try:
-        body = _body(key, one.body)
+        body = messages.read(key, one.body)
+    except messages.Disagreement as error:
+        raise _Wrong("agree", str(error)) from error
     except InputError as error:
         raise _Wrong("envelope", str(error)) from error
-    fault = _disagreement(key, body, one.message_id)
-    if fault is not None:
-        raise _Wrong("agree", fault)
+    if isinstance(body, ControlSignal | StatusReport) and body.message_id not in (None, one.message_id):
+        raise _Wrong("agree", "the body has another message id than its message")
+    if key.scope.role is None and messages.scope_of(body).role is not None:
+        raise _Wrong("agree", f"the body is about {messages.scope_of(body).words}, of swarm {key.scope.swarm}")
     said = body.timestamp if isinstance(body, ControlSignal | StatusReport) else body.ts
     at_s = one.at_s if said is None else moment_s(said)
     return TraceMessage(key=key, name=one.key, body=body, message_id=one.message_id, at_s=at_s)
@@ -124,46 +126,6 @@ def _control(one: Captured) -> TraceMessage:
 
 def moment_s(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
-
-
-_OUTCOMES = {"ready": Ready, "error": Error, "duplicate": Duplicate, "warning": messages.Warning}
-
-
-def _body(key: Key, data: bytes) -> Envelope:
-    if key.kind == "signal":
-        return messages.decode(ControlSignal, data)
-    if key.kind == "outcome":
-        shape: type[Ready | Error | Duplicate | messages.Warning] = _OUTCOMES[str(key.outcome)]
-        return messages.decode(shape, data)
-    return messages.decode(StatusReport, data)
-
-
-def _disagreement(key: Key, body: Envelope, message_id: str) -> str | None:
-    """Return how a routing key and the body under it differ."""
-    if isinstance(body, StatusReport):
-        if key.kind == "status" and body.kind != key.status:
-            return f"the body is a {body.kind}"
-        if body.message_id != message_id:
-            return "the body has another message id than its message"
-        said = Scope(swarm=body.swarm_id, role=body.role, instance=body.instance)
-    else:
-        if body.signal != key.signal:
-            return f"the body says {body.signal}"
-        try:
-            said = body.scope if isinstance(body, ControlSignal) else _scope(body)
-        except BadName as error:
-            return str(error)
-        if isinstance(body, ControlSignal) and body.message_id not in (None, message_id):
-            return "the body has another message id than its message"
-    if Signal(key.signal).of_component if key.signal is not None else True:
-        named, stated = (key.scope.role, key.scope.instance), (said.role, said.instance)
-    else:
-        named, stated = (key.scope.swarm, None), (said.swarm, said.role)
-    return None if named == stated else f"the body is about {said.words}, of swarm {said.swarm}"
-
-
-def _scope(body: Ready | Error | Duplicate | messages.Warning) -> Scope:
-    return Scope(swarm=body.scope.swarm_id, role=body.scope.role, instance=body.scope.instance)
 
 
 # --- the index ---

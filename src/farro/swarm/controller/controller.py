@@ -162,14 +162,12 @@ class Controller:
     async def _receive(self, delivery: Delivery) -> bool:
         """Take a message. Return whether it needs a turn: a component's unchanged status does not."""
         key = names.read_key(delivery.message.key)
-        body = delivery.message.body
-        if key.status is not None:
-            report = messages.read_status(body, key.status, key.scope)
-            ours = report.swarm_id == self._context.swarm and report.role != names.CONTROLLER
-            return ours and self._observer.hear(report, time.monotonic())
-        if key.kind != "signal" or key.signal is None:
+        signal = messages.read(key, delivery.message.body)
+        if isinstance(signal, messages.StatusReport):
+            ours = signal.swarm_id == self._context.swarm and signal.role != names.CONTROLLER
+            return ours and self._observer.hear(signal, time.monotonic())
+        if not isinstance(signal, messages.ControlSignal):
             return False
-        signal = messages.read_signal(body, key.signal, key.scope)
         if not self._is_ours(signal):
             raise InputError(f"ControlSignal: it names another swarm than {self._context.swarm}")
         if signal.origin == ORIGIN:

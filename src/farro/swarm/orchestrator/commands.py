@@ -344,6 +344,4 @@ def _answer_keys(entry: LedgerEntry) -> list[str]:
 
 def confirms(body: messages.Ready | messages.Error, entry: LedgerEntry) -> bool:
     """Return whether a confirmation is about that command."""
-    scope = body.scope
-    own = (entry.swarm, entry.role, entry.instance)
-    return body.signal == entry.signal and own == (scope.swarm_id, scope.role, scope.instance)
+    return body.signal == entry.signal and messages.scope_of(body) == entry.scope

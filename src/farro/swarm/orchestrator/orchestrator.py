@@ -146,24 +146,18 @@ class Orchestrator:
             await delivery.ack()
 
     async def _event(self, key: Key, body: bytes) -> None:
-        match key.kind:
-            case "controller-up" | "status":
-                await self._status(key, messages.decode(messages.StatusReport, body))
-            case "outcome" if key.outcome in ("ready", "error"):
-                shape: Any = messages.Ready if key.outcome == "ready" else messages.Error
-                await self._outcome(key, messages.decode(shape, body))
-            case "outcome" if key.outcome == "warning":
-                warning = messages.decode(messages.Warning, body)
-                audit = self._context.audit(warning.scope.swarm_id)
-                audit.note("warning", warning.correlation_id, message=warning.message)
+        message = messages.read(key, body)
+        if isinstance(message, messages.StatusReport):
+            await self._status(key, message)
+        elif isinstance(message, messages.Ready | messages.Error):
+            await self._outcome(key, message)
+        elif isinstance(message, messages.Warning):
+            audit = self._context.audit(message.scope.swarm_id)
+            audit.note("warning", message.correlation_id, message=message.message)
 
     async def _outcome(self, key: Key, body: messages.Ready | messages.Error) -> None:
         """End the command that a confirmation is about."""
-        scope = body.scope
         entry = self._commands.find(body.correlation_id)
-        own = (key.scope.swarm or scope.swarm_id, key.scope.role, key.scope.instance)
-        if body.signal != key.signal or own != (scope.swarm_id, scope.role, scope.instance):
-            raise InputError("its body contradicts its routing key")
         if entry is None or not confirms(body, entry) or body.idempotency_key != entry.key:
             raise InputError(f"it confirms {body.correlation_id}, which was not asked for here")
         good = isinstance(body, messages.Ready)
@@ -191,8 +185,6 @@ class Orchestrator:
 
     async def _status(self, key: Key, report: messages.StatusReport) -> None:
         """Keep a controller's status, and end the command that a status answers."""
-        if (report.role, report.instance) != (key.scope.role, key.scope.instance):
-            raise InputError("its body contradicts its routing key")
         swarm = report.swarm_id
         correlation_id = report.data.get("correlationId")
         if isinstance(correlation_id, str) and key.status == "status-full":

@@ -18,7 +18,7 @@ from farro.documents.constraints import Bounds, Matching, Prose
 from farro.errors import BadName, InputError
 from farro.lazy_dataclass import dataclass, field
 from farro.swarm.lifecycle import ComponentState, SwarmState
-from farro.swarm.wire.names import NAME_PATTERN, Scope, Signal, StatusKind
+from farro.swarm.wire.names import NAME_PATTERN, Key, Scope, Signal
 
 MAX_BYTES = 1 << 20
 
@@ -61,7 +61,7 @@ class ControlSignal:
 
     @property
     def scope(self) -> Scope:
-        return Scope(swarm=self.swarm_id, role=self.role, instance=self.instance)
+        return scope_of(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,29 +188,38 @@ def decode(shape: type[M], data: bytes) -> M:
     return checked.value
 
 
-def read_signal(data: bytes, signal: Signal, scope: Scope) -> ControlSignal:
-    """Decode a signal. Raises InputError if it is none, or if its body and its routing key differ."""
-    found = decode(ControlSignal, data)
-    if found.signal != signal:
-        raise InputError(f"ControlSignal: the body says {found.signal}, its routing key {signal}")
+Message = ControlSignal | Ready | Error | Duplicate | Warning | StatusReport
+_OUTCOMES: Mapping[str, type[Message]] = {"ready": Ready, "error": Error, "duplicate": Duplicate, "warning": Warning}
+
+
+class Disagreement(InputError):
+    """The body of a message and its routing key differ."""
+
+
+def read(key: Key, data: bytes) -> Message:
+    """Decode the message under a routing key. Raises InputError if it is none, Disagreement if both differ."""
+    shape: type[Message] = ControlSignal if key.kind == "signal" else StatusReport
+    found = decode(_OUTCOMES.get(key.outcome or "", shape), data)
+    name = type(found).__name__
+    if isinstance(found, StatusReport):
+        if key.status not in (None, found.kind):
+            raise Disagreement(f"{name}: the body is a {found.kind}, its routing key of a {key.status}")
+    elif found.signal != key.signal:
+        raise Disagreement(f"{name}: the body says {found.signal}, its routing key {key.signal}")
     try:
-        stated = found.scope
+        stated, scope = scope_of(found), key.scope
     except BadName as error:
-        raise InputError(f"ControlSignal: {error}") from error
+        raise Disagreement(f"{name}: {error}") from error
     for own, other in ((scope.swarm, stated.swarm), (scope.role, stated.role), (scope.instance, stated.instance)):
         if own is not None and own != other:
-            raise InputError(f"ControlSignal: the body is about {stated.words}, its routing key about {scope.words}")
+            raise Disagreement(f"{name}: the body is about {stated.words}, its routing key about {scope.words}")
     return found
 
 
-def read_status(data: bytes, kind: StatusKind, scope: Scope) -> StatusReport:
-    """Decode a status. Raises InputError if it is none, or if its body and its routing key differ."""
-    found = decode(StatusReport, data)
-    if found.kind != kind or (found.role, found.instance) != (scope.role, scope.instance):
-        raise InputError(
-            f"StatusReport: the body is a {found.kind} of {found.role}.{found.instance}, its routing key otherwise"
-        )
-    return found
+def scope_of(message: Message) -> Scope:
+    """Return the scope that a body states. Raises BadName if it is none."""
+    body = message if isinstance(message, ControlSignal | StatusReport) else message.scope
+    return Scope(swarm=body.swarm_id, role=body.role, instance=body.instance)
 
 
 def scope_body(scope: Scope) -> ScopeBody:
