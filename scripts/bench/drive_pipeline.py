@@ -65,7 +65,7 @@ async def enabled(address: str) -> dict[str, subprocess.Popen[bytes]]:
     """Start and enable the three components, readers first, so that no item waits for them."""
     from farro.swarm.bus import open_bus
     from farro.swarm.bus.port import Binding, BusMessage
-    from farro.swarm.component.environment import ComponentEnvironment
+    from farro.swarm.component.declare import ComponentEnvironment
     from farro.swarm.wire import messages, names
     from farro.swarm.wire.names import Scope, Signal
 

@@ -32,7 +32,7 @@ from farro.swarm import plan
 from farro.swarm.bus import open_bus
 from farro.swarm.bus.port import Binding, Bus, BusMessage
 from farro.swarm.component import Component
-from farro.swarm.component.environment import ComponentEnvironment
+from farro.swarm.component.declare import ComponentEnvironment
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
 from farro.worker.process_runtime import ProcessRuntime
@@ -71,8 +71,8 @@ async def bare() -> None:
 
 
 async def controller() -> None:
+    from farro.swarm.controller import Controller
     from farro.swarm.controller.actions import ControllerContext, environment
-    from farro.swarm.controller.controller import Controller
 
     home, address = gear.home(), os.environ["BENCH_BUS"]
     bus = await open_bus(address)

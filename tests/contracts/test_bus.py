@@ -23,7 +23,7 @@ from farro.host import fs
 from farro.swarm.bus import LostQueueCheck, files
 from farro.swarm.bus.amqp import AmqpBus
 from farro.swarm.bus.files import FilesBus, sweep
-from farro.swarm.bus.files import consumer as consumers
+from farro.swarm.bus.files import queues as consumers
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer, Delivery
 from servers import RabbitServer, free_port
 

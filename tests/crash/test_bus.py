@@ -13,7 +13,7 @@ import pytest
 from crash.seams import Counting, KillAt, placed
 from crash.tally import add_figure
 from farro.host import fs, leases
-from farro.swarm.bus.files import FilesBus, layout
+from farro.swarm.bus.files import FilesBus, queues
 from farro.swarm.bus.port import Binding, BusMessage
 from stage import Crash
 
@@ -102,7 +102,7 @@ def killed_everywhere(
 
 @pytest.fixture(autouse=True)
 def steady_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout.time, "time_ns", lambda: 1)
+    monkeypatch.setattr(queues.time, "time_ns", lambda: 1)
 
 
 def test_kill_at_every_call_of_a_publish(shm: Path) -> None:

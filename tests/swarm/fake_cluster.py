@@ -23,7 +23,7 @@ from farro.swarm.bus.port import Binding, BusMessage, BusQueueDepth
 from farro.swarm.conformance import Captured, check
 from farro.swarm.files import SwarmFiles, controller_instance
 from farro.swarm.ledger import CommandEnd, LedgerEntry
-from farro.swarm.orchestrator.orchestrator import Orchestrator
+from farro.swarm.orchestrator import Orchestrator
 from farro.swarm.orchestrator.state import LaunchOptions, OrchestratorContext
 from farro.swarm.publish import ControlPublisher
 from farro.swarm.requests import CommandReceipt, CommandRequest

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from farro.host.clock import ManualClock
-from farro.swarm import status
+from farro.swarm import controller as controllers
+from farro.swarm import lifecycle
 from farro.swarm.bus.port import BusMessage
-from farro.swarm.controller import controller as controllers
+from farro.swarm.controller import Controller
 from farro.swarm.controller.actions import ControllerContext
-from farro.swarm.controller.controller import Controller
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Signal
@@ -93,7 +93,7 @@ def test_heartbeats_go_on_while_a_turn_waits_for_a_component_to_end(shm: Path, m
 
     monkeypatch.setattr(MemoryBus, "consume", consume)
     monkeypatch.setattr(controllers, "BEAT_S", 0.001)
-    monkeypatch.setattr(status, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(lifecycle, "HEARTBEAT_S", 0.01)
 
     async def act() -> None:
         bus = MemoryBus()

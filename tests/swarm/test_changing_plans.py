@@ -13,9 +13,8 @@ import pytest
 from farro.errors import BusTrouble
 from farro.host.clock import ManualClock
 from farro.swarm.bus.port import BusMessage
-from farro.swarm.controller import apply_plan
-from farro.swarm.controller.actions import ControllerContext
-from farro.swarm.controller.apply_plan import PlanApplier
+from farro.swarm.controller import actions
+from farro.swarm.controller.actions import ControllerContext, PlanApplier
 from farro.swarm.controller.observed import ComponentObserver
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.ledger import LedgerEntry
@@ -107,7 +106,7 @@ def test_work_queues_of_earlier_plans_are_deleted_with_the_swarm(shm: Path) -> N
         _, state, _ = _life(shm, bus)
         assert state.plan is not None
         assert state.former == [late]
-        await apply_plan.delete_queues(bus, state.plan, state.former)
+        await actions.delete_queues(bus, state.plan, state.former)
         assert set(bus.queues) == {names.control_queue(names.CONTROLLER, "demo-marshal")}
 
     asyncio.run(act())

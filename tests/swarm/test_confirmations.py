@@ -15,14 +15,13 @@ import psutil
 
 from farro.host.clock import SystemClock
 from farro.swarm import processes
-from farro.swarm.audit import SwarmAudit
-from farro.swarm.controller.confirm import Confirmations, GivenUpCommands, superseded
+from farro.swarm.controller import Confirmations, GivenUpCommands, superseded
 from farro.swarm.controller.observed import ComponentObserver
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.controller.summary import Summary
 from farro.swarm.ledger import CommandEnd, CommandLedger
 from farro.swarm.plan import Member
-from farro.swarm.publish import ControlPublisher
+from farro.swarm.publish import ControlPublisher, SwarmAudit
 from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Signal
 from farro.worker.runtime import Runtime

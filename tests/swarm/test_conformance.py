@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from farro.documents import Document
 from farro.jobs.times import timestamp
-from farro.swarm import conformance, order, plan
+from farro.swarm import conformance, plan
 from farro.swarm.conformance import Captured
 
 BEGUN = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -115,7 +115,7 @@ class Story:
         wire = Wire(self.swarm)
         wanted = pipeline(self.swarm, self.instances, self.stages)
         read = plan.load(Document(wanted, "plan"))
-        stages = order.start_order(read).stages
+        stages = plan.start_order(read).stages
         members = [[one for one in read.members() if one.bee in stage] for stage in stages]
         wire.status("swarm-controller", f"{self.swarm}-marshal", kind="status-full", up=True)
         wire.confirm("swarm-create", wire.uuid(), wire.uuid(), "Creating", None)

@@ -10,8 +10,8 @@ import uuid
 from typing import Any
 
 from farro.swarm import plan
-from farro.swarm.controller.restarts import HangDetector
-from farro.swarm.status import Observation
+from farro.swarm.controller.observed import HangDetector
+from farro.swarm.lifecycle import Observation
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Signal
 from swarm.swarm_under_test import PIPELINE, SWARM, Play, SwarmUnderTest, bee

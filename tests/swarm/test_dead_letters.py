@@ -15,7 +15,7 @@ from farro.errors import InputError
 from farro.swarm import dead_letters, logs, plan
 from farro.swarm.bus import open_bus
 from farro.swarm.bus.port import Bus, BusMessage
-from farro.swarm.controller import apply_plan
+from farro.swarm.controller import actions
 from farro.swarm.wire import names
 from flows.program import Program
 from servers import RabbitServer
@@ -41,10 +41,10 @@ def on_bus(request: pytest.FixtureRequest, shm: Path) -> Callable[[Act], None]:
         bus = await open_bus(f"files:{shm}" if server is None else server.url, durable=False)
         try:
             async with asyncio.timeout(60):
-                await apply_plan.declare_queues(bus, PLAN)
+                await actions.declare_queues(bus, PLAN)
                 await act(bus)
         finally:
-            await apply_plan.delete_queues(bus, PLAN)
+            await actions.delete_queues(bus, PLAN)
             await bus.close()
 
     return lambda act: asyncio.run(run(act))
@@ -108,7 +108,7 @@ def test_dead_letters_are_resent_or_dropped_all_or_some(on_bus: Callable[[Act], 
             (f"raw-{number}", {"n": number}) for number in (1, 3, 2, 4)
         ]
         await consumer.close()
-        await apply_plan.delete_queues(bus, PLAN)
+        await actions.delete_queues(bus, PLAN)
         with pytest.raises(InputError, match="would be lost"):
             await dead_letters.resolve(bus, SWARM, ["raw"], "resend")
 

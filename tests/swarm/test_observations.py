@@ -10,9 +10,9 @@ import pytest
 
 from farro.host.clock import ManualClock
 from farro.jobs.times import timestamp
-from farro.swarm.component.health import HealthServer
+from farro.swarm.component.run import HealthServer
 from farro.swarm.controller.observed import LATE_S, STEADY_S, ComponentObserver
-from farro.swarm.status import Observation
+from farro.swarm.lifecycle import Observation
 from farro.swarm.wire import messages
 from swarm.fake_cluster import FakeControllers, MemoryBus
 

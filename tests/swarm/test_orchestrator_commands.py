@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from farro.errors import BadName, IllegalTransition, InputError, Refused
-from farro.swarm import audit, reconcile, views
-from farro.swarm.audit import SwarmAudit
+from farro.swarm import publish, reconcile, views
 from farro.swarm.bus.port import BusMessage
+from farro.swarm.publish import SwarmAudit
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Signal
@@ -414,7 +414,7 @@ def test_a_failed_command_keeps_everything_and_gives_its_reason(run_in_cluster: 
 
 
 def test_the_audit_log_of_a_swarm_is_bounded(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "LIMIT", 300)
+    monkeypatch.setattr(publish, "LIMIT", 300)
     log = SwarmAudit(str(shm), "test", lambda: "2026-11-16T12:00:00Z", lambda *_: None)
     for number in range(40):
         log.note("asked", str(uuid.uuid4()), number=number)

@@ -16,7 +16,7 @@ import pytest
 
 from farro.swarm.bus.files import FilesBus
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer
-from farro.swarm.component.environment import ComponentEnvironment
+from farro.swarm.component.declare import ComponentEnvironment
 from flows.program import Program, endless, marked, shell
 from support import eventually
 

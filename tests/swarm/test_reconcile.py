@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farro.swarm import order, plan, status
+from farro.swarm import lifecycle, plan
+from farro.swarm.lifecycle import Observation
 from farro.swarm.reconcile import CommandGoal, ComponentAction, ReconcileDecision, Target, reconcile
-from farro.swarm.status import Observation
 
 MUTE = "demo-mod was not healthy 20 s after its launch: it never said anything"
 TIMES = plan.Timeouts(provision=20, ready=60, start=10, start_total=40, stop=8)
@@ -53,7 +53,7 @@ class World:
     observer: Callable[[ComponentAction], None] = lambda one: None
 
     def drive(self, target: Target, most_s: float = 200.0) -> ReconcileDecision:
-        wanted = CommandGoal(plan=self.swarm, order=order.start_order(self.swarm), target=target, begun_s=self.now_s)
+        wanted = CommandGoal(plan=self.swarm, order=plan.start_order(self.swarm), target=target, begun_s=self.now_s)
         self.seen = {name: replace(one, asked_s=None) for name, one in self.seen.items()}  # a new command asks again
         end_s = self.now_s + most_s
         while True:
@@ -176,7 +176,7 @@ def test_a_component_that_does_not_stop_is_killed_and_delays_no_other() -> None:
     verdict = world.drive(Target.DISABLED)
     assert (verdict.done, verdict.degraded) == (True, ("demo-mod",))
     assert names(world.done, "force") == ["demo-mod"]
-    assert status.aggregate(world.seen, world.seen, world.now_s).health == "Degraded"
+    assert lifecycle.aggregate(world.seen, world.seen, world.now_s).health == "Degraded"
     assert world.drive(Target.GONE).done
 
 
@@ -221,14 +221,14 @@ def test_an_aggregate_is_as_old_as_its_oldest_report() -> None:
         "a": Observation(launched=True, alive=True, reported_s=95.0, healthy=True, enabled=True),
         "b": Observation(launched=True, alive=True, reported_s=80.0, healthy=True, enabled=False),
     }
-    expected = status.aggregate(["a", "b"], seen, now_s=100.0)
+    expected = lifecycle.aggregate(["a", "b"], seen, now_s=100.0)
     assert (expected.health, expected.reason) == ("Healthy", None)
     assert (expected.watermark_s, expected.max_staleness_s) == (80.0, 20.0)
     assert (expected.desired, expected.healthy, expected.running, expected.enabled) == (2, 2, 1, 1)
-    later = status.aggregate(["a", "b"], seen, now_s=111.0)
+    later = lifecycle.aggregate(["a", "b"], seen, now_s=111.0)
     assert (later.health, later.reason) == ("Unknown", "b said nothing for 31 s")
     assert (later.healthy, later.running) == (1, 1)  # an old report does not count
-    third = status.aggregate(["a", "b", "c"], seen, now_s=100.0)
+    third = lifecycle.aggregate(["a", "b", "c"], seen, now_s=100.0)
     assert (third.health, third.reason, third.watermark_s) == ("Unknown", "c never said anything", None)
     seen["b"] = replace(seen["b"], healthy=False)
-    assert status.aggregate(["a", "b"], seen, now_s=111.0).reason == "b says that it is not healthy"
+    assert lifecycle.aggregate(["a", "b"], seen, now_s=111.0).reason == "b says that it is not healthy"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from farro.documents import Document
 from farro.errors import BadDocument, BadName, IllegalTransition, InputError
-from farro.swarm import lifecycle, order, plan
+from farro.swarm import lifecycle, plan
 from farro.swarm.lifecycle import ComponentState, SwarmState
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
@@ -213,7 +213,7 @@ def reaches(swarm: plan.SwarmPlan) -> dict[int, set[int]]:
 
 @given(plans())
 def test_writers_come_before_readers_except_in_a_cycle(swarm: plan.SwarmPlan) -> None:
-    found, after = order.start_order(swarm), reaches(swarm)
+    found, after = plan.start_order(swarm), reaches(swarm)
     assert sorted(found.bees) == list(range(len(swarm.bees)))
     stage = {bee: number for number, bees in enumerate(found.stages) for bee in bees}
     for a, readers in after.items():
@@ -222,7 +222,7 @@ def test_writers_come_before_readers_except_in_a_cycle(swarm: plan.SwarmPlan) ->
     circles = {frozenset({a} | {b for b in after[a] if a in after[b]}) for a in after if a in after[a]}
     assert len(found.warnings) == len(circles)
     assert all(list(bees) == sorted(bees) for bees in found.stages)  # ties in the plan's order
-    assert order.start_order(swarm) == found
+    assert plan.start_order(swarm) == found
 
 
 def test_the_warning_of_a_cycle_names_its_path() -> None:
@@ -231,7 +231,7 @@ def test_the_warning_of_a_cycle_names_its_path() -> None:
         {"role": "b", "command": ["x"], "work": {"in": "on", "out": ["back", "end"]}},
         {"role": "c", "command": ["x"], "work": {"in": "end"}},
     ]
-    found = order.start_order(load(bees=bees))
+    found = plan.start_order(load(bees=bees))
     assert found.stages == ((0, 1), (2,))
     assert found.warnings == (
         "work flows in a circle (a → b → a); they are started in the order of the plan, and stopped in reverse",
@@ -243,7 +243,7 @@ def test_a_chain_may_be_longer_than_the_recursion_limit() -> None:
         plan.Bee(role=f"r{n}", command=("x",), work=plan.BeeQueues(inputs=(f"q{n}",), outputs=(f"q{n + 1}",)))
         for n in reversed(range(200))
     )
-    assert order.start_order(plan.SwarmPlan(id="demo", bees=bees)).bees == tuple(reversed(range(200)))
+    assert plan.start_order(plan.SwarmPlan(id="demo", bees=bees)).bees == tuple(reversed(range(200)))
 
 
 # --- messages ---

@@ -1,11 +1,19 @@
-"""The states of a swarm and of a component, and the tables of their transitions (seed 003 §5)."""
+"""The states of a swarm and of a component, the tables of their transitions, and the status of a swarm computed from
+what is known of its components (seed 003 §4, §5, §10).
+
+Times are seconds of the observer's monotonic clock. A component's report is valid for `ttl_s`; after that its health
+endpoint is polled before it is judged. An aggregate is as old as its oldest report: that report's time is the
+watermark, its age the staleness.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Literal
 
 from farro.errors import IllegalTransition
+from farro.lazy_dataclass import dataclass
 from farro.swarm.wire.names import Signal
 
 
@@ -93,3 +101,116 @@ def check_allowed(signal: Signal, state: SwarmState, swarm: str) -> None:
         f"swarm {swarm} is {state}, and {signal} is not allowed then; {first}"
         + (f"allowed are {', '.join(instead)}" if instead else "create it first")
     )
+
+
+# --- what is known of a component, and the status of a swarm ---
+
+TTL_S = 30.0
+HEARTBEAT_S = 10.0
+
+Health = Literal["Healthy", "Degraded", "Unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """All that is known of one component."""
+
+    launched: bool = False  # the runtime has a record of it
+    alive: bool = False  # its process runs
+    launched_s: float | None = None
+    reported_s: float | None = None  # its last status message or answered health poll
+    healthy: bool | None = None
+    enabled: bool | None = None
+    asked_s: float | None = None  # when it was last asked to switch between enabled and disabled
+    starts: int = 0  # launches in a row; starts over after it lived for long
+    launches: int = 0  # all launches since it was last stopped, counted by the runtime
+    failure: str | None = None  # why it is not started again
+    forced: bool = False  # it was ended by force
+    ended_s: float | None = None  # when it was found dead
+    exit_code: int | None = None  # of a dead one; None if no process observed it
+    end: str | None = None  # how it last ended, for people; kept after a restart
+    end_s: float | None = None  # when that was seen
+    end_log: str | None = None  # the last line of its log then
+    hung: str | None = None  # for how long it reported nothing, if it was ended for that
+    finished: str | None = None  # why it is not started again after it ended well
+
+    def fresh(self, now_s: float, ttl_s: float = TTL_S) -> bool:
+        return self.reported_s is not None and now_s - self.reported_s <= ttl_s
+
+    def silence_s(self, now_s: float, observing_since_s: float) -> float:
+        """Return how long the component could have reported and did not. Time without an observer does not count."""
+        began_s = self.launched_s if self.reported_s is None else self.reported_s
+        return now_s - max(observing_since_s, observing_since_s if began_s is None else began_s)
+
+    def state(self) -> ComponentState:
+        """Return the state that the aggregate reports."""
+        if self.failure is not None:
+            return ComponentState.FAILED
+        if self.finished is not None:
+            return ComponentState.STOPPED
+        if not self.launched:
+            return ComponentState.STOPPED if self.starts else ComponentState.NEW
+        if self.healthy is None or not self.alive:
+            return ComponentState.PROVISIONING
+        if not self.healthy:
+            return ComponentState.FAILED
+        if self.enabled:
+            return ComponentState.RUNNING
+        return ComponentState.HEALTHY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Aggregate:
+    """The report of a controller about its swarm."""
+
+    health: Health
+    reason: str | None  # why it is not Healthy
+    watermark_s: float | None  # None if a component never reported
+    max_staleness_s: float | None
+    desired: int
+    healthy: int
+    running: int
+    enabled: int
+
+
+def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: float, ttl_s: float = TTL_S) -> Aggregate:
+    """Aggregate the components of the plan; others do not count."""
+    known = [(name, seen.get(name, Observation())) for name in members]
+    reported = [one.reported_s for _, one in known if one.reported_s is not None]
+    watermark_s = min(reported) if reported and len(reported) == len(known) else None
+    states = [(name, one, one.state()) for name, one in known]
+    fresh = [(one, state) for _, one, state in states if one.fresh(now_s, ttl_s)]
+    health, reason = _health(states, now_s, ttl_s)
+    return Aggregate(
+        health=health,
+        reason=reason,
+        watermark_s=watermark_s,
+        max_staleness_s=None if watermark_s is None else max(0.0, now_s - watermark_s),
+        desired=len(known),
+        healthy=sum(1 for _, state in fresh if state in (ComponentState.HEALTHY, ComponentState.RUNNING)),
+        running=sum(1 for _, state in fresh if state is ComponentState.RUNNING),
+        enabled=sum(1 for one, _ in fresh if one.enabled),
+    )
+
+
+def _health(
+    states: list[tuple[str, Observation, ComponentState]], now_s: float, ttl_s: float
+) -> tuple[Health, str | None]:
+    """Return Degraded if something is known to be wrong, Unknown if a component did not report, else Healthy."""
+    wrong = [(name, one) for name, one, state in states if state is ComponentState.FAILED or one.forced]
+    if wrong:
+        name, one = wrong[0]
+        why = one.failure or ("was ended by force" if one.forced else "says that it is not healthy")
+        return "Degraded", _reason(name, why, len(wrong))
+    silent = [(name, one) for name, one, _ in states if one.finished is None and not one.fresh(now_s, ttl_s)]
+    if silent:
+        name, one = silent[0]
+        why = "never said anything" if one.reported_s is None else f"said nothing for {now_s - one.reported_s:.0f} s"
+        if one.reported_s is None and one.end is not None:
+            why = f"ended {one.end}; it was started {one.launches} times, and said nothing since"
+        return "Unknown", _reason(name, why, len(silent))
+    return "Healthy", None
+
+
+def _reason(name: str, why: str, count: int) -> str:
+    return f"{name} {why}" + (f", and {count - 1} more" if count > 1 else "")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 
 from farro.errors import AlreadyRunning, FarroError
 from farro.host import fs, leases, process_identity
@@ -53,6 +54,11 @@ def kill_holder(folder: str, clock: Clock) -> bool:
             return True
         clock.sleep(_PAUSE_S)
     return False
+
+
+def environment(keep: Collection[str] = ()) -> dict[str, str]:
+    """Return the environment that components inherit: without FARRO_ variables, except the names in `keep`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_") or name in keep}
 
 
 # --- the orchestrator ---

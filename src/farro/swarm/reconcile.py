@@ -17,9 +17,8 @@ from enum import StrEnum
 from typing import Literal
 
 from farro.lazy_dataclass import dataclass
-from farro.swarm.order import StartOrder, start_order
-from farro.swarm.plan import Member, SwarmPlan, Timeouts
-from farro.swarm.status import TTL_S, Observation
+from farro.swarm.lifecycle import TTL_S, Observation
+from farro.swarm.plan import Member, StartOrder, SwarmPlan, Timeouts, start_order
 from farro.swarm.wire.names import Signal
 
 

@@ -18,9 +18,8 @@ from farro.lazy_dataclass import dataclass, field
 from farro.swarm import ledger
 from farro.swarm.files import DesiredState, SwarmFiles, check_swarm
 from farro.swarm.ledger import LedgerEntry
-from farro.swarm.lifecycle import SwarmState
+from farro.swarm.lifecycle import TTL_S, SwarmState
 from farro.swarm.plan import SwarmPlan
-from farro.swarm.status import TTL_S
 from farro.swarm.wire.messages import ControlSignal
 
 

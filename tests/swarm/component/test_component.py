@@ -20,7 +20,7 @@ from farro.errors import BusTrouble, InputError
 from farro.swarm.bus.files import FilesBus
 from farro.swarm.bus.port import Binding, BusMessage
 from farro.swarm.component import Component, Drop
-from farro.swarm.component.environment import ComponentEnvironment
+from farro.swarm.component.declare import ComponentEnvironment
 from farro.swarm.component.testing import Trial, trial
 from farro.swarm.wire import messages, names
 from support import ROOT

@@ -17,7 +17,7 @@ import pytest
 
 from farro.swarm.component import Component, service_workload, workload
 from farro.swarm.component import run as running
-from farro.swarm.component.environment import ComponentEnvironment
+from farro.swarm.component.declare import ComponentEnvironment
 from farro.swarm.component.testing import trial
 from swarm.component.harness import get, run
 

@@ -15,7 +15,7 @@ from farro.errors import BusTrouble
 from farro.swarm import bus as buses
 from farro.swarm import service
 from farro.swarm.bus.files import FilesBus
-from farro.swarm.bus.files.consumer import FilesConsumer
+from farro.swarm.bus.files.queues import FilesConsumer
 from farro.swarm.bus.port import Binding, Bus, BusMessage
 from farro.swarm.cli import daemons
 from farro.swarm.component import Component, testing

@@ -33,8 +33,7 @@ def orchestrator(root: str | None, as_json: bool) -> None:
     """Carry out the commands of swarms and keep their controllers running. One per root."""
     signals = Signals()
     path, settings = read_root(root)
-    from farro.swarm.controller.actions import environment
-    from farro.swarm.orchestrator.orchestrator import Orchestrator
+    from farro.swarm.orchestrator import Orchestrator
     from farro.swarm.orchestrator.state import LaunchOptions, OrchestratorContext
 
     log = log_to_stdout("orchestrator", as_json, settings.runners)
@@ -43,7 +42,7 @@ def orchestrator(root: str | None, as_json: bool) -> None:
     lease = processes.hold_lease(swarm_files.orchestrator, f"an orchestrator of {path}", SystemClock())
 
     def make(bus: Bus) -> Orchestrator:
-        how = LaunchOptions(program=program(), root=path, env=environment(settings.secret_variables()))
+        how = LaunchOptions(program=program(), root=path, env=processes.environment(settings.secret_variables()))
         runtime, clock = service.runtime(path), SystemClock()
         return Orchestrator(OrchestratorContext(swarm_files, bus, runtime, how, log=log, clock=clock, durable=durable))
 
@@ -63,8 +62,8 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
     path, settings = read_root(root)
     files.check_swarm(swarm)
     from farro.jobs.times import timestamp
-    from farro.swarm.controller.actions import ControllerContext, environment
-    from farro.swarm.controller.controller import Controller
+    from farro.swarm.controller import Controller
+    from farro.swarm.controller.actions import ControllerContext
 
     log = log_to_stdout("controller", as_json, settings.runners)
     swarm_files, clock = service.files(path, settings), SystemClock()
@@ -77,7 +76,7 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
         bus_address=service.bus_address(path, settings),
         folder=swarm_files.swarm_folder(swarm),
         cwd=path,
-        env=environment(),
+        env=processes.environment(),
     )
 
     def make(bus: Bus) -> Controller:
@@ -86,7 +85,7 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
             context, bus, service.runtime(path), log=log, now=lambda: timestamp(clock.now()), durable=durable
         )
 
-    spec = processes.orchestrator_spec(path, program(), environment(settings.secret_variables()))
+    spec = processes.orchestrator_spec(path, program(), processes.environment(settings.secret_variables()))
     guard = processes.OrchestratorGuard(service.runtime(path), spec, swarm_files.folder, clock, log)
 
     async def run() -> None:

@@ -229,7 +229,7 @@ async def _run_on_bus(
 
 def _note(folder: str, verb: Verb, found: list[QueueLetters]) -> None:
     """Note in the swarm's audit log what was done."""
-    from farro.swarm.audit import SwarmAudit
+    from farro.swarm.publish import SwarmAudit
 
     audit = SwarmAudit(folder, operator_name(), lambda: timestamp(SystemClock().now()), lambda *_: None)
     what = "letters-sent-again" if verb == "resend" else "letters-dropped"

@@ -22,7 +22,7 @@ from farro.host import worker_processes
 from farro.log.structured import BatchLog, Log, LogEvent, together
 from farro.store.port import Store
 from farro.swarm.component import Component
-from farro.swarm.component.environment import VARIABLES
+from farro.swarm.component.declare import VARIABLES
 from farro.worker.daemon import Daemon
 from farro.worker.slot import CHANGED
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from farro.swarm.bus.files import FilesBus
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer
-from farro.swarm.component.declare import Component
-from farro.swarm.component.environment import ComponentEnvironment
+from farro.swarm.component.declare import Component, ComponentEnvironment
 from farro.swarm.component.run import ComponentRunner
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal

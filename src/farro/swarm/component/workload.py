@@ -27,8 +27,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.plans.cron import due
 from farro.swarm.bus import wait
 from farro.swarm.bus.port import Bus, BusMessage, Consumer, Delivery
-from farro.swarm.component.declare import Component, Drop
-from farro.swarm.component.environment import ComponentEnvironment
+from farro.swarm.component.declare import Component, ComponentEnvironment, Drop
 
 TPS_WINDOW_S = 10.0
 _PAUSE_S = 0.2  # before a failed item is tried again, and after trouble with the bus

@@ -1,4 +1,8 @@
-"""Act on components: start them, ask them to work or to stop, poll their health, and end them."""
+"""Act on components: start them, ask them to work or to stop, poll their health, end them, and apply a new plan.
+
+A new plan is written together with the components that must go. A controller that dies or loses its bus before they are
+ended ends them when it resumes. [test_components_that_left_the_plan_are_ended_after_a_crash]
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,25 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farro.errors import AlreadyRunning, FarroError
+from farro.documents import Document
+from farro.errors import AlreadyRunning, BusTrouble, FarroError, InputError
 from farro.lazy_dataclass import dataclass
-from farro.swarm.audit import SwarmAudit
-from farro.swarm.component.environment import ComponentEnvironment
-from farro.swarm.controller import restarts
+from farro.swarm import plan as plans
+from farro.swarm.bus.port import Binding, Bus
+from farro.swarm.component.declare import ComponentEnvironment
+from farro.swarm.controller import observed
 from farro.swarm.controller.observed import ComponentObserver
+from farro.swarm.controller.state import ControllerState
+from farro.swarm.ledger import LedgerEntry
+from farro.swarm.lifecycle import Observation, SwarmState
 from farro.swarm.plan import Bee, Member, SwarmPlan
-from farro.swarm.publish import ControlPublisher
+from farro.swarm.publish import ControlPublisher, SwarmAudit
 from farro.swarm.reconcile import ComponentAction
-from farro.swarm.status import Observation
+from farro.swarm.wire import names
 from farro.swarm.wire.names import Scope, Signal
 from farro.worker.runtime import ComponentLimits, ProcessSpec, ProcessView, Runtime
 
@@ -103,7 +112,7 @@ class ComponentActions:
     def _may_restart(self, bee: Bee, instance: str, seen: Observation, now_s: float) -> bool:
         """Return whether a dead component is started again now; if never again, note why."""
         ended_s = now_s if seen.ended_s is None else seen.ended_s
-        decision = restarts.decide(
+        decision = observed.decide(
             bee.restart, starts=seen.starts, exit_code=seen.exit_code, ended_s=ended_s, now_s=now_s
         )
         if decision.what == "failed":
@@ -174,6 +183,118 @@ class ComponentActions:
         await asyncio.gather(*self._polls, return_exceptions=True)
 
 
-def environment(keep: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment that components inherit: without FARRO_ variables, except the names in `keep`."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_") or name in keep}
+# --- a new plan ---
+
+
+class PlanApplier:
+    def __init__(
+        self,
+        context: ControllerContext,
+        bus: Bus,
+        runtime: Runtime,
+        state: ControllerState,
+        observer: ComponentObserver,
+        publisher: ControlPublisher,
+    ) -> None:
+        self._context = context
+        self._bus = bus
+        self._runtime = runtime
+        self._state = state
+        self._observer = observer
+        self._publisher = publisher
+
+    async def resume(self) -> None:
+        """Restore the bindings and queues of the current plan, in case the bus lost them."""
+        if self._state.plan is not None:
+            await self._bind(self._state.plan.members())
+        if self._state.plan is not None and self._state.state not in (SwarmState.REMOVING, SwarmState.REMOVED):
+            await declare_queues(self._bus, self._state.plan)
+
+    async def apply(self, entry: LedgerEntry) -> None:
+        """Apply the plan of a swarm-template command."""
+        data = (entry.args or {}).get("plan", entry.args)
+        plan = plans.load(Document(data, "swarm-template"))
+        if plan.id != self._context.swarm:
+            raise InputError(f"the plan is of {plan.id}, and this is the controller of {self._context.swarm}")
+        state = self._state
+        leaving = {**state.leaving, **_leaving(state.plan, plan)}
+        before = () if state.plan is None else work_queues(state.plan)
+        former = sorted({*state.former, *before} - set(work_queues(plan)))
+        state.change(plan=plan, leaving=leaving, former=former)
+        await self.resume()
+        await self.end_leaving()
+        for text in plans.start_order(plan).warnings:
+            await self._publisher.warn(Signal.TEMPLATE, Scope(swarm=plan.id), text, entry.correlations[0])
+
+    async def end_leaving(self) -> None:
+        """Stop the components that are no longer in the plan or run differently, and delete unused queues."""
+        leaving, plan = self._state.leaving, self._state.plan
+        if not leaving or plan is None:
+            return
+        await asyncio.to_thread(self._runtime.stop, sorted(leaving), plan.timeouts.stop)
+        stay = {(one.instance, one.role) for one in plan.members()}
+        queue = names.control_queue(names.CONTROLLER, self._context.instance)
+        for instance, role in leaving.items():
+            self._observer.forget(instance)
+            if (instance, role) not in stay:
+                for key in names.component_keys(role, instance):
+                    await self._bus.unbind(queue, Binding(names.CONTROL, key))
+                await self._bus.delete(names.control_queue(role, instance))
+        self._state.change(leaving={})
+
+    async def _bind(self, members: Iterable[Member]) -> None:
+        """Receive the messages of these components, never those of another swarm."""
+        queue = names.control_queue(names.CONTROLLER, self._context.instance)
+        keys = [key for one in members for key in names.component_keys(one.role, one.instance)]
+        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+
+
+def _leaving(before: SwarmPlan | None, plan: SwarmPlan) -> dict[str, str]:
+    """Return the components that the new plan drops or runs differently: instance → role."""
+    if before is None:
+        return {}
+    old, new = plans.runs(before), plans.runs(plan)
+    return {one.instance: one.role for one in before.members() if old[one.instance] != new.get(one.instance)}
+
+
+# --- work queues ---
+
+
+def _suffixes(plan: SwarmPlan) -> list[str]:
+    return sorted({one for bee in plan.bees for one in (*bee.work.inputs, *bee.work.outputs)})
+
+
+async def declare_queues(bus: Bus, plan: SwarmPlan) -> None:
+    exchange = names.work_exchange(plan.id)
+    for suffix in _suffixes(plan):
+        queue = names.work_queue(plan.id, suffix)
+        await bus.declare(names.dead_letters(queue))
+        await bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
+
+
+def work_queues(plan: SwarmPlan) -> list[str]:
+    return [names.work_queue(plan.id, suffix) for suffix in _suffixes(plan)]
+
+
+async def delete_queues(bus: Bus, plan: SwarmPlan, former: Sequence[str] = ()) -> None:
+    """Delete the work queues with their items, those of earlier plans (`former`), and the components' own queues."""
+    for queue in (*work_queues(plan), *former):
+        await bus.delete(queue)
+        await bus.delete(names.dead_letters(queue))
+    for one in plan.members():
+        await bus.delete(names.control_queue(one.role, one.instance))
+
+
+async def queue_depths(bus: Bus, plan: SwarmPlan) -> list[dict[str, Any]]:
+    """Measure the work queues, by name; values that the bus does not know are left out."""
+    found = []
+    for queue in work_queues(plan):
+        try:
+            depth, dead = await bus.depth(queue), await bus.depth(names.dead_letters(queue))
+        except BusTrouble:
+            continue
+        if depth is not None:
+            line = {"name": queue, "ready": depth.ready, "taken": depth.taken, "consumers": depth.consumers}
+            line["deadLetters"] = 0 if dead is None else dead.ready
+            found.append({name: value for name, value in line.items() if value is not None})
+    return found

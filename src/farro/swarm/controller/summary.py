@@ -9,10 +9,9 @@ from typing import Any
 
 from farro.swarm.controller.actions import ControllerContext
 from farro.swarm.controller.observed import ComponentObserver
-from farro.swarm.lifecycle import ComponentState, SwarmState
+from farro.swarm.lifecycle import Aggregate, ComponentState, Observation, SwarmState
 from farro.swarm.plan import Member, SwarmPlan
 from farro.swarm.publish import earlier
-from farro.swarm.status import Aggregate, Observation
 from farro.swarm.wire import messages, names
 
 ERRORS = 20  # the newest are reported

@@ -19,8 +19,7 @@ from farro.swarm.files import FOLDER, controller_instance
 from farro.swarm.ledger import CommandEnd, LedgerEntry
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.logs import last_lines
-from farro.swarm.orchestrator.controllers import ControllerLauncher
-from farro.swarm.orchestrator.state import ORIGIN, OrchestratorContext
+from farro.swarm.orchestrator.state import ORIGIN, ControllerLauncher, OrchestratorContext
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Scope, Signal

@@ -20,10 +20,8 @@ from typing import Any, TypeVar
 
 from farro.errors import InputError
 from farro.host import fs, leases, trees
-from farro.swarm.bus.files import consumer as consumers
-from farro.swarm.bus.files import layout
-from farro.swarm.bus.files.consumer import FilesConsumer
-from farro.swarm.bus.files.layout import Layout
+from farro.swarm.bus.files import queues
+from farro.swarm.bus.files.queues import FilesConsumer, Layout
 from farro.swarm.bus.port import Binding, BusMessage, BusQueueDepth
 from farro.swarm.wire.names import matches
 
@@ -56,13 +54,13 @@ class FilesBus:
     async def declare(
         self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
     ) -> None:
-        await self._do(lambda: self._declare(layout.check(queue), tuple(bindings), dead_letters, exclusive))
+        await self._do(lambda: self._declare(queues.check(queue), tuple(bindings), dead_letters, exclusive))
 
     def _declare(self, queue: str, bindings: tuple[Binding, ...], dead_letters: str | None, exclusive: bool) -> None:
         for binding in bindings:
-            layout.check(binding.exchange)
+            queues.check(binding.exchange)
         if dead_letters is not None:
-            layout.check(dead_letters)
+            queues.check(dead_letters)
         data = {
             "bindings": [[binding.exchange, binding.key] for binding in bindings],
             "dead_letters": dead_letters,
@@ -79,13 +77,13 @@ class FilesBus:
         """Build a queue in staging and rename it: it appears with its bindings."""
         staged = fs.temporary(self._layout.staging)
         fs.mkdir(staged)
-        for name in (layout.READY, layout.TAKEN):
+        for name in (queues.READY, queues.TAKEN):
             fs.mkdir(f"{staged}/{name}")
-        fs.create(f"{staged}/{layout.ABOUT}", json.dumps(data).encode() + b"\n")
-        lease = leases.create(f"{staged}/{layout.LEASE}", b"") if exclusive else None
+        fs.create(f"{staged}/{queues.ABOUT}", json.dumps(data).encode() + b"\n")
+        lease = leases.create(f"{staged}/{queues.LEASE}", b"") if exclusive else None
         try:
             if self._durable:
-                fs.sync_all([f"{staged}/{layout.ABOUT}", staged])
+                fs.sync_all([f"{staged}/{queues.ABOUT}", staged])
             fs.move(staged, self._layout.queue(queue))
             if self._durable:
                 fs.sync_all([self._layout.queues])
@@ -98,7 +96,7 @@ class FilesBus:
 
     def _declare_again(self, queue: str, data: Mapping[str, Any], exclusive: bool) -> None:
         path = self._layout.about(queue)
-        before = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
+        before = json.loads(fs.read_bytes(path, queues.ABOUT_LIMIT))
         if bool(before["exclusive"]) != exclusive or (exclusive and queue not in self._exclusive):
             raise InputError(f"the queue {queue} exists already and belongs to another process")
         if before["dead_letters"] != data["dead_letters"]:
@@ -112,12 +110,12 @@ class FilesBus:
         fs.write_atomic(self._layout.about(queue), json.dumps(data).encode() + b"\n", sync=self._durable)
 
     async def unbind(self, queue: str, binding: Binding) -> None:
-        await self._do(lambda: self._unbind(layout.check(queue), [binding.exchange, binding.key]))
+        await self._do(lambda: self._unbind(queues.check(queue), [binding.exchange, binding.key]))
 
     def _unbind(self, queue: str, pair: list[str]) -> None:
         with leases.exclusively(self._layout.lock):
             try:
-                before = json.loads(fs.read_bytes(self._layout.about(queue), layout.ABOUT_LIMIT))
+                before = json.loads(fs.read_bytes(self._layout.about(queue), queues.ABOUT_LIMIT))
             except FileNotFoundError:
                 return
             left = [other for other in before["bindings"] if other != pair]
@@ -126,7 +124,7 @@ class FilesBus:
                     self._write(queue, {**before, "bindings": left})
 
     async def delete(self, queue: str) -> None:
-        await self._do(lambda: self._delete(layout.check(queue)))
+        await self._do(lambda: self._delete(queues.check(queue)))
 
     def _delete(self, queue: str) -> None:
         lease = self._exclusive.pop(queue, None)
@@ -137,7 +135,7 @@ class FilesBus:
 
     async def publish(self, exchange: str, message: BusMessage) -> None:
         accepted = asyncio.get_running_loop().create_future()
-        self._waiting.append((layout.check(exchange), message, accepted))
+        self._waiting.append((queues.check(exchange), message, accepted))
         if self._publishing is None or self._publishing.done():
             self._publishing = asyncio.create_task(self._publish_waiting())
         await accepted
@@ -172,7 +170,7 @@ class FilesBus:
                     name = self._layout.new_name()
                     path = f"{self._layout.staging}/{name}"
                     staged.append((name, path, bound))
-                    fs.create(path, layout.encode(message))
+                    fs.create(path, queues.encode(message))
                     if self._durable and message.lasting:
                         lasting.append(path)
                         ready |= dict.fromkeys(map(self._layout.ready, bound))
@@ -235,7 +233,7 @@ class FilesBus:
             known = self._cached.get(queue)
             if known is not None and known[0] == inode:
                 return known[1]
-            data = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
+            data = json.loads(fs.read_bytes(path, queues.ABOUT_LIMIT))
         except FileNotFoundError:
             self._cached.pop(queue, None)
             return ()
@@ -244,18 +242,18 @@ class FilesBus:
         return found
 
     async def consume(self, queue: str, *, prefetch: int = 1) -> FilesConsumer:
-        layout.check(queue)
+        queues.check(queue)
         if not self._swept:  # a process that replaces a killed one begins with consuming
             self._swept = True
             await self._do(lambda: sweep(self._layout.folder))
-        folder = await self._do(lambda: consumers.join(self._layout, queue))
+        folder = await self._do(lambda: queues.join(self._layout, queue))
         consumer = FilesConsumer(self._layout, queue, *folder, prefetch=prefetch, do=self._do)
         self._consumers = [one for one in self._consumers if not one.closed] + [consumer]
         await consumer.open()
         return consumer
 
     async def depth(self, queue: str) -> BusQueueDepth | None:
-        return await self._do(lambda: consumers.depth(self._layout, layout.check(queue)))
+        return await self._do(lambda: queues.depth(self._layout, queues.check(queue)))
 
     async def close(self) -> None:
         for consumer in self._consumers:
@@ -276,7 +274,7 @@ def sweep(folder: str) -> list[str]:
     paths = Layout(folder)
     gone = []
     for queue in paths.names():
-        lease_path = f"{paths.queue(queue)}/{layout.LEASE}"
+        lease_path = f"{paths.queue(queue)}/{queues.LEASE}"
         if fs.exists(lease_path) and not leases.is_held(lease_path):
             with leases.exclusively(paths.lock), paths.changing():
                 paths.remove(queue)

@@ -1,4 +1,15 @@
-"""Take messages out of a queue of the files bus: a leased consumer, one rename per message.
+"""The queues of the files bus: their layout, the encoding of a message, and consumers.
+
+    bus/.lock                               one declaration at a time
+    bus/.bindings                           changes with each declaration; empty while one is in progress
+    bus/.staging/                           messages and queues that are being made
+    bus/queues/<queue>/queue.json           its bindings, its dead letters
+    bus/queues/<queue>/.lease               of an exclusive queue: flock'd by the process that declared it
+    bus/queues/<queue>/ready/<message>      waiting, in the order of the names
+    bus/queues/<queue>/taken/<consumer>/    a consumer's folder with its .lease, and what it has taken
+
+A message is one line of JSON and then its body. Its name begins with the time of sending, and ends in ~N after it was
+given to N consumers.
 
 A consumer that dies at any instruction leaves its folder with what it had taken, and a lease that no process holds. The
 next consumer takes the lease and moves each message back under a name that marks it as redelivered. Of two consumers
@@ -9,17 +20,130 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
+import re
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from farro.errors import Damaged, InputError
+from farro.errors import BadName, Damaged, InputError
 from farro.host import fs, inotify, leases, trees
-from farro.swarm.bus.files import layout
-from farro.swarm.bus.files.layout import Layout
 from farro.swarm.bus.port import BusMessage, BusQueueDepth, Delivery
+
+READY, TAKEN, ABOUT, LEASE = "ready", "taken", "queue.json", ".lease"
+ABOUT_LIMIT = 1 << 20
+MESSAGE_LIMIT = 64 << 20
+KEEP_S = 3600.0  # no process stages for an hour
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}")
+_MESSAGE = re.compile(r"[0-9]{20}\.[0-9]{10}\.[0-9a-f]{16}(?:~([0-9]{1,6}))?")
+
+
+def check(name: str) -> str:
+    """Return a valid name of a queue or an exchange, or raise BadName: names become paths."""
+    if _NAME.fullmatch(name) is None or ".." in name:
+        raise BadName(f"{ascii(name)[:100]} is not a valid name of a queue or an exchange")
+    return name
+
+
+def is_message(name: str) -> bool:
+    return _MESSAGE.fullmatch(name) is not None
+
+
+def given_before(name: str) -> bool:
+    return "~" in name
+
+
+def given_again(name: str) -> str:
+    """Return the name of a message that goes back: it keeps its place in the order."""
+    found = _MESSAGE.fullmatch(name)
+    assert found is not None, name
+    return f"{name.partition('~')[0]}~{int(found[1] or 0) + 1}"
+
+
+def encode(message: BusMessage) -> bytes:
+    head = {"key": message.key, "message_id": message.message_id, "headers": dict(message.headers)}
+    return json.dumps(head).encode() + b"\n" + message.body
+
+
+def decode(data: bytes, path: str) -> BusMessage:
+    head, _, body = data.partition(b"\n")
+    try:
+        fields = json.loads(head)
+        return BusMessage(
+            key=str(fields["key"]), message_id=str(fields["message_id"]), headers=dict(fields["headers"]), body=body
+        )
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise Damaged(f"{path} is not a valid message: {error}") from error
+
+
+class Layout:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.staging = f"{folder}/.staging"
+        self.queues = f"{folder}/queues"
+        self.lock = f"{folder}/.lock"
+        self._generation_file = f"{folder}/.bindings"
+        self._numbers = itertools.count()
+
+    def make(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir_private(self.folder)  # messages may hold secrets, such as the `env` of plans
+        for path in (self.staging, self.queues):
+            with contextlib.suppress(FileExistsError):
+                fs.mkdir(path)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Change queues or bindings inside, under the lock. Publishers read the bindings each time meanwhile, and once
+        after it. If a process dies inside, they go on reading them each time."""
+        fs.write_atomic(self._generation_file, b"", sync=False)
+        yield
+        fs.write_atomic(self._generation_file, os.urandom(8).hex().encode(), sync=False)
+
+    def generation(self) -> str | None:
+        """Return a value that changes with any queue or binding; None means: read them each time. Read it before
+        them."""
+        try:
+            return fs.read_bytes(self._generation_file, 64).decode() or None
+        except FileNotFoundError:
+            return None
+
+    def names(self) -> list[str]:
+        return [name for name in fs.subdirectories(self.queues) if _NAME.fullmatch(name)]
+
+    def queue(self, queue: str) -> str:
+        return f"{self.queues}/{queue}"
+
+    def about(self, queue: str) -> str:
+        return f"{self.queues}/{queue}/{ABOUT}"
+
+    def ready(self, queue: str) -> str:
+        return f"{self.queues}/{queue}/{READY}"
+
+    def taken(self, queue: str) -> str:
+        return f"{self.queues}/{queue}/{TAKEN}"
+
+    def new_name(self) -> str:
+        return f"{time.time_ns():020d}.{next(self._numbers):010d}.{os.urandom(8).hex()}"
+
+    def old(self, path: str) -> bool:
+        return time.time() - fs.lstat(path).st_mtime > KEEP_S
+
+    def remove(self, queue: str) -> None:
+        """Remove a queue: moved away first, then deleted, so that a publisher sees all of it or nothing."""
+        aside = fs.temporary(self.staging)
+        try:
+            fs.move(self.queue(queue), aside)
+        except FileNotFoundError:
+            return
+        trees.remove_tree(aside)
+
+
+# --- consumers ---
 
 RECOVER_S = 5.0  # between two looks of a waiting consumer for dead ones
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -29,7 +153,7 @@ def join(paths: Layout, queue: str) -> tuple[str, leases.Lease]:
     """Make a consumer's folder, which appears already leased."""
     staged = fs.temporary(paths.staging)
     fs.mkdir(staged)
-    lease = leases.create(f"{staged}/{layout.LEASE}", f"{os.getpid()}\n".encode())
+    lease = leases.create(f"{staged}/{LEASE}", f"{os.getpid()}\n".encode())
     folder = f"{paths.taken(queue)}/c{os.getpid()}-{os.urandom(8).hex()}"
     try:
         fs.move(staged, folder)
@@ -46,7 +170,7 @@ def recover(paths: Layout, queue: str) -> int:
     for name in fs.subdirectories(paths.taken(queue)):
         folder = f"{paths.taken(queue)}/{name}"
         try:
-            lease = leases.take(f"{folder}/{layout.LEASE}")
+            lease = leases.take(f"{folder}/{LEASE}")
         except FileNotFoundError:
             continue  # another consumer has just recovered it
         if lease is None:
@@ -60,26 +184,26 @@ def recover(paths: Layout, queue: str) -> int:
 
 def give_back(paths: Layout, queue: str, folder: str) -> int:
     """Move all messages of a consumer's folder back, and remove it. The caller holds its lease."""
-    names = [name for name in fs.listdir(folder) if layout.is_message(name)]
+    names = [name for name in fs.listdir(folder) if is_message(name)]
     for name in names:
         with contextlib.suppress(FileNotFoundError):
-            fs.move(f"{folder}/{name}", f"{paths.ready(queue)}/{layout.given_again(name)}")
+            fs.move(f"{folder}/{name}", f"{paths.ready(queue)}/{given_again(name)}")
     with contextlib.suppress(OSError):
-        fs.unlink(f"{folder}/{layout.LEASE}")
+        fs.unlink(f"{folder}/{LEASE}")
         fs.rmdir(folder)
     return len(names)
 
 
 def depth(paths: Layout, queue: str) -> BusQueueDepth | None:
     try:
-        ready = sum(1 for name in fs.listdir(paths.ready(queue)) if layout.is_message(name))
+        ready = sum(1 for name in fs.listdir(paths.ready(queue)) if is_message(name))
         consumers = fs.subdirectories(paths.taken(queue))
     except FileNotFoundError:
         return None
     taken = 0
     for name in consumers:
         with contextlib.suppress(FileNotFoundError):
-            taken += sum(1 for each in fs.listdir(f"{paths.taken(queue)}/{name}") if layout.is_message(each))
+            taken += sum(1 for each in fs.listdir(f"{paths.taken(queue)}/{name}") if is_message(each))
     return BusQueueDepth(ready=ready, taken=taken, consumers=len(consumers))
 
 
@@ -124,7 +248,7 @@ class FilesConsumer:
         while not self._closed:
             if self._taken:
                 name, message = self._taken.popleft()
-                return Delivery(message=message, redelivered=layout.given_before(name), tag=name, settler=self)
+                return Delivery(message=message, redelivered=given_before(name), tag=name, settler=self)
             self._woken.clear()  # before the look: messages that arrive later set it again
             if self._held < self._prefetch:
                 await self._take_some(recovering=late)
@@ -163,7 +287,7 @@ class FilesConsumer:
         for looked in (False, True):
             if looked:
                 names = fs.listdir(self._paths.ready(self._queue)) if self._exists() else []
-                self._cached = deque(sorted(name for name in names if layout.is_message(name)))
+                self._cached = deque(sorted(name for name in names if is_message(name)))
             if found:
                 break
             while self._cached and len(found) < room:
@@ -183,7 +307,7 @@ class FilesConsumer:
     def _read(self, name: str) -> BusMessage | None:
         path = f"{self._folder}/{name}"
         try:
-            return layout.decode(fs.read_bytes(path, layout.MESSAGE_LIMIT), path)
+            return decode(fs.read_bytes(path, MESSAGE_LIMIT), path)
         except Damaged:
             # It will never be readable: keep it for a person, out of the way.
             fs.move(path, f"{self._paths.queue(self._queue)}/damaged-{name}")
@@ -231,7 +355,7 @@ class FilesConsumer:
         if target is None:
             await self.ack(name)
             return
-        again = layout.given_again(name)
+        again = given_again(name)
 
         def move() -> None:
             with contextlib.suppress(FileNotFoundError):
@@ -242,7 +366,7 @@ class FilesConsumer:
 
     def _dead_letters(self) -> str | None:
         """Return the queue for rejected messages, if it exists."""
-        data = json.loads(fs.read_bytes(self._paths.about(self._queue), layout.ABOUT_LIMIT))
+        data = json.loads(fs.read_bytes(self._paths.about(self._queue), ABOUT_LIMIT))
         name = data["dead_letters"]
         return name if isinstance(name, str) and fs.exists(self._paths.ready(name)) else None
 
