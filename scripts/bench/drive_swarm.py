@@ -72,7 +72,8 @@ async def bare() -> None:
 
 async def controller() -> None:
     from farro.swarm.controller import Controller
-    from farro.swarm.controller.actions import ControllerContext, environment
+    from farro.swarm.controller.actions import ControllerContext
+    from farro.swarm.processes import environment
 
     home, address = gear.home(), os.environ["BENCH_BUS"]
     bus = await open_bus(address)

@@ -29,7 +29,8 @@ from farro.swarm import plan
 from farro.swarm.bus import open_bus
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer
 from farro.swarm.controller import Controller
-from farro.swarm.controller.actions import ControllerContext, environment
+from farro.swarm.controller.actions import ControllerContext
+from farro.swarm.processes import environment
 from farro.swarm.publish import ControlPublisher
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal

@@ -12,7 +12,7 @@ import pytest
 from farro.config import reader
 from farro.errors import InputError
 from farro.swarm import service
-from farro.swarm.controller.actions import environment
+from farro.swarm.processes import environment
 from flows.program import Program
 from flows.roots import empty, farro, fresh_root  # noqa: F401 - fixtures
 from servers import free_port

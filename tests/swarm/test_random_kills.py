@@ -30,7 +30,7 @@ from farro.host.clock import SystemClock
 from farro.swarm import files, processes, requests, views
 from farro.swarm.bus import open_bus
 from farro.swarm.bus.port import Binding
-from farro.swarm.controller.actions import environment
+from farro.swarm.processes import environment
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Signal
 from farro.worker.process_runtime import ProcessRuntime
