@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from agq.stage import Front, command, job
-from farro.agq import connection, wire
+from farro.agq import connection, resp
 from farro.agq.handlers import queues
 from farro.agq.keys import GlobPattern
 from farro.agq.server import IN_FLIGHT
@@ -26,9 +26,9 @@ def test_many_small_arguments_count_as_one_large_one() -> None:
         asked.append(size)
         return sum(asked) <= 1 << 20
 
-    parser = wire.Parser(wire.AUTHENTICATED, reserve)
+    parser = resp.Parser(resp.AUTHENTICATED, reserve)
     parser.feed(b"*100\r\n" + 100 * (b"$60000\r\n" + b"x" * 60_000 + b"\r\n"))
-    with pytest.raises(wire.Malformed, match="too much input"):
+    with pytest.raises(resp.Malformed, match="too much input"):
         parser.next()
     assert parser.reserved <= 1 << 20
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from agq.stage import PATIENCE_S, Front, command, connected, job, result
-from farro.agq.feeds import OwnPushes
+from farro.agq.changes import OwnPushes
 from farro.agq.memo_jobs import _RELEASES
 from farro.jobs.states import Status
 from farro.store.port import Change, Changes, QueuePause, Submission

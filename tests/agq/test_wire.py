@@ -12,17 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agq.stage import command
-from farro.agq import wire
+from farro.agq import resp
 from farro.agq.keys import GlobPattern
-from farro.agq.replies import NO_ARRAY, CommandError, PushMessage, SimpleString, encode
-from farro.agq.wire import AUTHENTICATED, UNAUTHENTICATED, Malformed, Parser
+from farro.agq.resp import (
+    AUTHENTICATED,
+    NO_ARRAY,
+    UNAUTHENTICATED,
+    CommandError,
+    Malformed,
+    Parser,
+    PushMessage,
+    SimpleString,
+    encode,
+)
 from support import torture
 
-SMALL = wire.CommandLimits(args=8, bulk=64, command=128, inline=32)
+SMALL = resp.CommandLimits(args=8, bulk=64, command=128, inline=32)
 FUZZ_S = 20.0 if torture() else 3.0
 
 
-def parsed(pieces: list[bytes], limits: wire.CommandLimits = AUTHENTICATED) -> list[list[bytes]]:
+def parsed(pieces: list[bytes], limits: resp.CommandLimits = AUTHENTICATED) -> list[list[bytes]]:
     parser = Parser(limits)
     found = []
     for piece in pieces:

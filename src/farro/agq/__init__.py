@@ -1,15 +1,13 @@
 """Serve jobs over RESP (AGQ): any Redis client pushes, pops and answers jobs. docs/agq.md lists the commands.
 
-wire           bytes → commands, within limits that are checked before anything is kept
-replies        values → bytes, in RESP2 or RESP3; replies that come later
+resp           bytes → commands, within limits that are checked before anything is kept; values → bytes; late replies
 connection     one client: order of replies, MULTI, limits of unread data
 batcher        batches the calls of the store that every job needs
 batch_calls    the calls that it makes: claims and commits
 roster         workers and the jobs that they hold
 workers        claims for workers, and hands jobs back when they are gone
 blocking_pops  blocking pops: first come, first served
-feeds          threads that wait for changes in the store
-channels       subscriptions and job:updates
+changes        threads that wait for changes in the store; subscriptions and job:updates
 keys           the keys that exist, and glob patterns
 memo_jobs      jobs and results in the memo's form
 descriptions   jobs, queues and workers as data

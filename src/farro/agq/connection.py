@@ -13,13 +13,13 @@ import socket
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from farro.agq import replies, wire
-from farro.agq.replies import CommandError, DeferredReply
-from farro.agq.wire import Malformed, Parser
+from farro.agq import resp
+from farro.agq.resp import CommandError, DeferredReply, Malformed, Parser, finished
 from farro.errors import CapacityReached, FarroError, Lost, Refused, TryAgain
 
 if TYPE_CHECKING:
     from farro.agq.blocking_pops import Waiter
+    from farro.agq.changes import Subscription
     from farro.agq.roster import HeldJob, RemoteWorker
     from farro.agq.server import AgqServer
 
@@ -48,8 +48,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.worker: RemoteWorker | None = None
         self.waiter: Waiter | None = None
-        self.channels: set[bytes] = set()
-        self.patterns: set[bytes] = set()
+        self.subscriptions: set[Subscription] = set()
         self.queued: list[list[bytes]] | None = None  # between MULTI and EXEC
         self.multi_failed = False  # … and one of them was invalid
         self._queued_bytes = 0  # their bytes
@@ -65,7 +64,7 @@ class Connection(asyncio.Protocol):
         self._busy = False
         self._write_paused = False  # too many replies are unread
         self._read_paused = False
-        self._parser = Parser(wire.AUTHENTICATED if self.authenticated else wire.UNAUTHENTICATED, server.reserve)
+        self._parser = Parser(resp.AUTHENTICATED if self.authenticated else resp.UNAUTHENTICATED, server.reserve)
 
     # --- called by asyncio ---
 
@@ -94,15 +93,15 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self._parser.feed(data)
-        if not self.authenticated and self._parser.waiting > wire.UNAUTHENTICATED.command:
-            self._refuse(f"ERR more than {wire.UNAUTHENTICATED.command} bytes before AUTH")
+        if not self.authenticated and self._parser.waiting > resp.UNAUTHENTICATED.command:
+            self._refuse(f"ERR more than {resp.UNAUTHENTICATED.command} bytes before AUTH")
             return
         self._serve()
 
     def _idle(self) -> bool:
         """Whether the next command can be answered directly."""
         waits = self._busy or self._write_paused or self.closed or self._parser.partial
-        return self.authenticated and not (waits or self.queued is not None or self.channels or self.patterns)
+        return self.authenticated and not (waits or self.queued is not None or self.subscriptions)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -158,7 +157,7 @@ class Connection(asyncio.Protocol):
                 # handled in this loop, not by recursion: a pipeline may be full of them
                 if type(answer) is DeferredReply:
                     answer, self.undelivered = self._as_reply(answer.value), []
-                out.append(replies.encode(answer, self.proto))
+                out.append(resp.encode(answer, self.proto))
                 size += len(out[-1])
                 self.server.return_budget(self._parser)
                 if size > UNREAD:  # written now, so that a client that does not read is noticed before the next command
@@ -209,7 +208,7 @@ class Connection(asyncio.Protocol):
         name = args[0].upper()
         if not self.authenticated and name not in _BEFORE_AUTH:
             return CommandError("Authentication required.", "NOAUTH")
-        if self.proto == 2 and (self.channels or self.patterns) and name not in _WHILE_SUBSCRIBED:
+        if self.proto == 2 and self.subscriptions and name not in _WHILE_SUBSCRIBED:
             shown = name.decode("ascii", "replace").lower()[:40]
             allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET"
             return CommandError(f"Can't execute '{shown}': only {allowed} are allowed in this context")
@@ -221,16 +220,16 @@ class Connection(asyncio.Protocol):
         assert command is not None
         if self.queued is not None and name not in _UNQUEUED:
             size = sum(map(len, args)) + 64 * len(args)
-            fits = size <= AHEAD and self._queued_bytes + size <= wire.AUTHENTICATED.command
-            if len(self.queued) >= wire.AUTHENTICATED.args or not fits or not self.server.reserve(size):
+            fits = size <= AHEAD and self._queued_bytes + size <= resp.AUTHENTICATED.command
+            if len(self.queued) >= resp.AUTHENTICATED.args or not fits or not self.server.reserve(size):
                 self.multi_failed = True
                 return CommandError(
-                    f"at most {wire.AUTHENTICATED.args} commands of at most {AHEAD} bytes, and "
-                    f"{wire.AUTHENTICATED.command} bytes together, between MULTI and EXEC"
+                    f"at most {resp.AUTHENTICATED.args} commands of at most {AHEAD} bytes, and "
+                    f"{resp.AUTHENTICATED.command} bytes together, between MULTI and EXEC"
                 )
             self._queued_bytes += size
             self.queued.append(args)
-            return replies.QUEUED
+            return resp.QUEUED
         try:
             return command.run(self, args)
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
@@ -238,7 +237,7 @@ class Connection(asyncio.Protocol):
 
     async def _outcome(self, running: Any) -> Any:
         try:
-            return await (running.wait() if type(running) is DeferredReply else running)
+            return await finished(running)
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
             return self.error_reply(error)
 
@@ -262,7 +261,7 @@ class Connection(asyncio.Protocol):
                     continue
                 answer = self.answer(args)
                 answer = await self._outcome(answer) if type(answer) in (CoroutineType, DeferredReply) else answer
-                answers.append(replies.EncodedReply(replies.encode(answer, self.proto)))
+                answers.append(resp.EncodedReply(resp.encode(answer, self.proto)))
                 size += len(answers[-1].data)
             return answers
         finally:
@@ -278,9 +277,9 @@ class Connection(asyncio.Protocol):
     # --- output ---
 
     def send(self, value: Any) -> None:
-        self._write([replies.encode(value, self.proto)])
+        self._write([resp.encode(value, self.proto)])
 
-    def push(self, message: replies.PushMessage) -> None:
+    def push(self, message: resp.PushMessage) -> None:
         """Send a message of a subscription. Disconnect a client that does not read: its messages would pile up."""
         if self.closed or self._transport is None:
             return
@@ -297,13 +296,13 @@ class Connection(asyncio.Protocol):
     def authenticate(self) -> None:
         """Accept the client: it sent the right key."""
         self.authenticated = True
-        self._parser.limits = wire.AUTHENTICATED
+        self._parser.limits = resp.AUTHENTICATED
 
     def deauthenticate(self) -> None:
         """After RESET, require the key again if there is one."""
         if self.server.key is not None:
             self.authenticated, self.since_s = False, self.server.now_s()
-            self._parser.limits = wire.UNAUTHENTICATED
+            self._parser.limits = resp.UNAUTHENTICATED
 
     def close_after_writes(self) -> None:
         """Close the connection after everything is written."""

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from farro.agq import memo_jobs
 from farro.execution.progress import read_prompt, read_result
-from farro.jobs.states import Status
 from farro.plans.forms import shape
 from farro.queue import logs
 from farro.queue.logs import LogQuery
@@ -119,11 +118,7 @@ def summaries(store: Store, views: Iterable[JobView]) -> list[dict[str, Any]]:
 
 def queues(store: Store, roles: Collection[str]) -> dict[str, dict[str, int]]:
     """Count the jobs of each role by status."""
-    return {role: {str(status): count for status, count in _counts(store, role).items()} for role in roles}
-
-
-def _counts(store: Store, role: str) -> Mapping[Status, int]:
-    return store.count(roles=[role])
+    return {role: {str(status): count for status, count in store.count(roles=[role]).items()} for role in roles}
 
 
 def workers(store: Store, *, without: Collection[str]) -> list[dict[str, Any]]:

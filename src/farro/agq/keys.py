@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from farro.agq.replies import CommandError
+from farro.agq.resp import CommandError
 from farro.jobs import ids
 
 READY = "queue:ready"

@@ -12,13 +12,12 @@ from typing import Any
 from farro.agq import memo_jobs
 from farro.agq.batcher import Batcher, LoopBatcher, ThreadBatcher
 from farro.agq.blocking_pops import RoleQueue
-from farro.agq.channels import Channels
+from farro.agq.changes import Channels, FeedThread, OwnPushes
 from farro.agq.connection import Connection
-from farro.agq.feeds import FeedThread, OwnPushes
 from farro.agq.handlers import TABLE
 from farro.agq.memo_jobs import PushRequest
+from farro.agq.resp import Parser
 from farro.agq.roster import RemoteWorker
-from farro.agq.wire import Parser
 from farro.agq.workers import RemoteWorkers
 from farro.errors import FarroError
 from farro.host.thread_turns import Turns
@@ -65,9 +64,11 @@ class StoreThreads:
         self._running: set[Future[Any]] = set()
 
     async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Call the store."""
         return await self._in(self._calls, function, *args, **more)
 
     async def query(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Call a function that reads many jobs."""
         return await self._in(self._queries, function, *args, **more)
 
     async def heartbeat(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -117,6 +118,8 @@ class AgqServer:
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
         self._threads = StoreThreads()
+        self.call = self._threads.call
+        self.query = self._threads.query
         self._claim_batcher, self._push_batcher = self._make_batchers()
         self._batchers = {self._push_batcher, self._claim_batcher}
         self.workers = self._make_workers()
@@ -272,14 +275,6 @@ class AgqServer:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.log("error", "something broke", {"error": f"{type(error).__name__}: {error}"})
-
-    async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Call the store in a thread."""
-        return await self._threads.call(function, *args, **more)
-
-    async def query(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Call a function that reads many jobs, in a thread of a separate pool."""
-        return await self._threads.query(function, *args, **more)
 
     @property
     def stuck(self) -> bool:

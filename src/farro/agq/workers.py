@@ -21,7 +21,7 @@ from typing import Any
 from farro.agq import memo_jobs
 from farro.agq.batch_calls import ClaimCalls, ClaimedJobs, ClaimRequest, CommitRequest
 from farro.agq.batcher import Batcher, each
-from farro.agq.replies import CommandError, DeferredReply
+from farro.agq.resp import CommandError, DeferredReply
 from farro.agq.roster import ANONYMOUS, WORKER_ID, AgentKind, ClaimingAgent, HeldJob, RemoteWorker
 from farro.errors import FarroError, Lost
 from farro.log.structured import Log

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from farro.agq.channels import MAX_SUBSCRIPTIONS
+from farro.agq.changes import MAX_SUBSCRIPTIONS, Subscription
 from farro.agq.handlers.table import Command, integer, table, text
 from farro.agq.keys import MAX_LENGTH
-from farro.agq.replies import NOTHING, OK, PONG, CommandError, MultiReply, PushMessage, SimpleString
+from farro.agq.resp import NOTHING, OK, PONG, CommandError, MultiReply, PushMessage, SimpleString
 
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
@@ -138,7 +137,7 @@ def select(connection: Connection, args: list[bytes]) -> Any:
 
 def ping(connection: Connection, args: list[bytes]) -> Any:
     """Return the argument, as Redis does. If it can be a worker's id, it is that worker's heartbeat."""
-    subscribed = bool(connection.channels or connection.patterns)
+    subscribed = bool(connection.subscriptions)
     if subscribed and connection.proto == 2:
         return [b"pong", args[1] if len(args) > 1 else b""]
     if len(args) == 1:
@@ -263,50 +262,34 @@ def exec_(connection: Connection, args: list[bytes]) -> Any:
 
 
 def subscribe(connection: Connection, args: list[bytes]) -> Any:
-    return _subscribe(connection, args, b"subscribe", connection.server.channels.subscribe)
-
-
-def psubscribe(connection: Connection, args: list[bytes]) -> Any:
-    return _subscribe(connection, args, b"psubscribe", connection.server.channels.psubscribe)
-
-
-def _subscribe(connection: Connection, args: list[bytes], word: bytes, begin: Callable[[Any, bytes], None]) -> Any:
-    if connection.executing:
-        raise CommandError("no subscriptions between MULTI and EXEC")
+    _check_not_executing(connection)
     if any(len(name) > MAX_LENGTH for name in args[1:]):
         raise CommandError(f"the name of a channel has at most {MAX_LENGTH} bytes")
-    if _subscriptions(connection) + len(args) - 1 > MAX_SUBSCRIPTIONS:
+    if len(connection.subscriptions) + len(args) - 1 > MAX_SUBSCRIPTIONS:
         raise CommandError(f"at most {MAX_SUBSCRIPTIONS} subscriptions of one connection")
+    word, is_pattern = args[0].lower(), args[0].upper() == b"PSUBSCRIBE"
     answers = []
     for name in args[1:]:
-        begin(connection, name)
-        answers.append(PushMessage((word, name, _subscriptions(connection))))
+        connection.server.channels.subscribe(connection, Subscription(is_pattern, name))
+        answers.append(PushMessage((word, name, len(connection.subscriptions))))
     connection.server.watch_all_changes()
     return MultiReply(tuple(answers))
 
 
 def unsubscribe(connection: Connection, args: list[bytes]) -> Any:
-    names = args[1:] or sorted(connection.channels)
-    return _unsubscribe(connection, names, b"unsubscribe", connection.server.channels.unsubscribe)
+    _check_not_executing(connection)
+    word, is_pattern = args[0].lower(), args[0].upper() == b"PUNSUBSCRIBE"
+    own = (wanted.name for wanted in connection.subscriptions if wanted.is_pattern is is_pattern)
+    answers = []
+    for name in args[1:] or sorted(own):
+        connection.server.channels.unsubscribe(connection, Subscription(is_pattern, name))
+        answers.append(PushMessage((word, name, len(connection.subscriptions))))
+    return MultiReply(tuple(answers or [PushMessage((word, None, len(connection.subscriptions)))]))
 
 
-def punsubscribe(connection: Connection, args: list[bytes]) -> Any:
-    names = args[1:] or sorted(connection.patterns)
-    return _unsubscribe(connection, names, b"punsubscribe", connection.server.channels.punsubscribe)
-
-
-def _unsubscribe(connection: Connection, names: list[bytes], word: bytes, end: Callable[[Any, bytes], None]) -> Any:
+def _check_not_executing(connection: Connection) -> None:
     if connection.executing:
         raise CommandError("no subscriptions between MULTI and EXEC")
-    answers = []
-    for name in names:
-        end(connection, name)
-        answers.append(PushMessage((word, name, _subscriptions(connection))))
-    return MultiReply(tuple(answers or [PushMessage((word, None, _subscriptions(connection)))]))
-
-
-def _subscriptions(connection: Connection) -> int:
-    return len(connection.channels) + len(connection.patterns)
 
 
 TABLE = table(
@@ -324,7 +307,7 @@ TABLE = table(
     ("DISCARD", discard, 0, 0),
     ("EXEC", exec_, 0, 0),
     ("SUBSCRIBE", subscribe, 1, None),
-    ("PSUBSCRIBE", psubscribe, 1, None),
+    ("PSUBSCRIBE", subscribe, 1, None),
     ("UNSUBSCRIBE", unsubscribe, 0, None),
-    ("PUNSUBSCRIBE", punsubscribe, 0, None),
+    ("PUNSUBSCRIBE", unsubscribe, 0, None),
 )

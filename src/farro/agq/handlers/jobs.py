@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from farro.agq import descriptions, keys
 from farro.agq.handlers.table import integer, table, text
-from farro.agq.replies import OK, CommandError
+from farro.agq.resp import OK, CommandError
 from farro.errors import UnknownJob
 from farro.jobs import ids
 from farro.jobs.states import Status

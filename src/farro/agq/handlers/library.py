@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import keys, memo_jobs
 from farro.agq.handlers.jobs import as_json
 from farro.agq.handlers.table import table, text
-from farro.agq.replies import CommandError
+from farro.agq.resp import CommandError
 from farro.documents import Document, parse_json
 from farro.errors import BadDocument, InputError
 from farro.queue import library
 
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
+    from farro.agq.server import AgqServer
 
 
 async def plan_submit(connection: Connection, args: list[bytes]) -> Any:
@@ -40,38 +42,6 @@ async def plan_submit(connection: Connection, args: list[bytes]) -> Any:
         raise CommandError(f"invalid plan: {memo_jobs.first_problem(error)}") from None
 
 
-async def plan_get(connection: Connection, args: list[bytes]) -> Any:
-    server = connection.server
-    try:
-        return as_json(await server.call(library.plan, server.library, text(args[1])))
-    except InputError:
-        return None
-
-
-async def plan_list(connection: Connection, args: list[bytes]) -> Any:
-    server = connection.server
-    return [as_json(asdict(line)) for line in await server.call(library.plans, server.library)]
-
-
-async def plan_delete(connection: Connection, args: list[bytes]) -> Any:
-    """PLAN.DELETE id: delete a plan; 0 if there is none. Refused while an action needs it."""
-    there = await plan_get(connection, args)
-    return await _deleted(connection, args, there, library.remove_plan)
-
-
-async def action_delete(connection: Connection, args: list[bytes]) -> Any:
-    """ACTION.DELETE id: delete an action; its jobs stay. 0 if there is none."""
-    there = await action_get(connection, args)
-    return await _deleted(connection, args, there, library.remove_action)
-
-
-async def _deleted(connection: Connection, args: list[bytes], there: Any, remove: Callable[..., None]) -> int:
-    if there is None:
-        return 0
-    await connection.server.call(remove, connection.server.library, text(args[1]))
-    return 1
-
-
 async def action_submit(connection: Connection, args: list[bytes]) -> Any:
     """ACTION.SUBMIT json [queue]: store an action and queue a job for each of its inputs; all of them or none."""
     server = connection.server
@@ -94,18 +64,39 @@ async def action_submit(connection: Connection, args: list[bytes]) -> Any:
     return as_json(answer)
 
 
-async def action_get(connection: Connection, args: list[bytes]) -> Any:
+Read = Callable[["AgqServer", str], Any]
+
+
+def _plan(server: AgqServer, plan_id: str) -> Any:
+    return library.plan(server.library, plan_id)
+
+
+def _action(server: AgqServer, action_id: str) -> Any:
     """Return an action with its jobs and their statuses."""
-    server = connection.server
+    return library.action_told(server.store, server.library, action_id)
+
+
+async def get(connection: Connection, args: list[bytes], *, read: Read) -> Any:
+    """PLAN.GET id, ACTION.GET id."""
     try:
-        return as_json(await server.call(library.action_told, server.store, server.library, text(args[1])))
+        return as_json(await connection.server.call(read, connection.server, text(args[1])))
     except InputError:
         return None
 
 
-async def action_list(connection: Connection, args: list[bytes]) -> Any:
+async def list_(connection: Connection, args: list[bytes], *, read: Callable[..., Any]) -> Any:
+    """PLAN.LIST, ACTION.LIST."""
     server = connection.server
-    return [as_json(asdict(line)) for line in await server.call(library.actions, server.library)]
+    return [as_json(asdict(line)) for line in await server.call(read, server.library)]
+
+
+async def delete(connection: Connection, args: list[bytes], *, read: Read, remove: Callable[..., None]) -> Any:
+    """PLAN.DELETE id, ACTION.DELETE id: delete it; 0 if there is none. A plan that an action needs is kept with an
+    error; the jobs of an action stay."""
+    if await get(connection, args, read=read) is None:
+        return 0
+    await connection.server.call(remove, connection.server.library, text(args[1]))
+    return 1
 
 
 def _document(word: bytes, kind: str) -> Document:
@@ -117,11 +108,11 @@ def _document(word: bytes, kind: str) -> Document:
 
 TABLE = table(
     ("PLAN.SUBMIT", plan_submit, 1, 2),
-    ("PLAN.GET", plan_get, 1, 1),
-    ("PLAN.LIST", plan_list, 0, 0),
-    ("PLAN.DELETE", plan_delete, 1, 1),
+    ("PLAN.GET", partial(get, read=_plan), 1, 1),
+    ("PLAN.LIST", partial(list_, read=library.plans), 0, 0),
+    ("PLAN.DELETE", partial(delete, read=_plan, remove=library.remove_plan), 1, 1),
     ("ACTION.SUBMIT", action_submit, 1, 2),
-    ("ACTION.GET", action_get, 1, 1),
-    ("ACTION.LIST", action_list, 0, 0),
-    ("ACTION.DELETE", action_delete, 1, 1),
+    ("ACTION.GET", partial(get, read=_action), 1, 1),
+    ("ACTION.LIST", partial(list_, read=library.actions), 0, 0),
+    ("ACTION.DELETE", partial(delete, read=_action, remove=library.remove_action), 1, 1),
 )

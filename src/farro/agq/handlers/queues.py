@@ -1,4 +1,4 @@
-"""Handle queues: push jobs, pop them, move them to queue:processing and acknowledge them there.
+"""Handle queues: push jobs, pop them singly or in batches, move them to queue:processing, acknowledge them there.
 
 A queue has one order, the store's (priority, then entry), whichever end is named: reading a queue of jobs from its
 young end would starve the old ones.
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from farro.agq import keys, memo_jobs
 from farro.agq.blocking_pops import RoleQueue, Waiter
-from farro.agq.handlers.table import integer, seconds, table
+from farro.agq.handlers.table import integer, seconds, table, text
 from farro.agq.memo_jobs import PushRequest
-from farro.agq.replies import NO_ARRAY, CommandError, DeferredReply
+from farro.agq.resp import NO_ARRAY, CommandError, DeferredReply, finished
 from farro.agq.roster import HeldJob
 from farro.errors import BadDocument, IdConflict
 from farro.jobs.states import Status
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MANAGER = "Manager"
 SHOWN = 1000  # jobs that one LRANGE returns
 SHOWN_BYTES = 16 << 20
+MOST_TAKEN = 16  # jobs of one batch: 16 MiB, as one LPOP
 
 
 # --- pushing ---
@@ -51,16 +52,10 @@ def push(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def _push_slowly(connection: Connection, args: list[bytes]) -> Any:
-    """Read roles or the queue's length first, once in a while."""
+    """Read roles and the queue's length first, once in a while."""
     server = connection.server
-    role = keys.queue_role(args[1], await server.roles())
-    later = DeferredReply()
-    server.push(PushRequest(texts=args[2:], role=role, queue=keys.decoded(args[1])), later.answer)
-    try:
-        await later.wait()
-    except (BadDocument, IdConflict) as error:
-        raise _refused(error) from None
-    return await server.length(role)
+    await server.length(keys.queue_role(args[1], await server.roles()))
+    return await finished(push(connection, args))
 
 
 def _refused(error: Exception) -> Exception:
@@ -205,6 +200,69 @@ def wait(
     return later
 
 
+# --- batches ---
+
+
+def take(connection: Connection, args: list[bytes]) -> Any:
+    """JOB.TAKE queue count [seconds]: return attempt and text of up to `count` jobs; with seconds, wait for one. A
+    worker that takes more has received the answers to its earlier results."""
+    count = integer(args[2])
+    if not 1 <= count <= MOST_TAKEN:
+        raise CommandError(f"value is out of range, must be between 1 and {MOST_TAKEN}")
+    timeout_s = seconds(args[3]) if len(args) > 3 else None
+    server = connection.server
+    roles = server.known_roles()
+    server.workers.of(connection).posted.clear()
+    if roles is None:
+        return _take_later(connection, args)
+    return _take(connection, workable_role(args[1], roles), count, timeout_s)
+
+
+async def _take_later(connection: Connection, args: list[bytes]) -> Any:
+    """Read the roles first, once in a while."""
+    await connection.server.roles()
+    return await finished(take(connection, args))
+
+
+def _take(connection: Connection, role: str, count: int, timeout_s: float | None) -> DeferredReply:
+    later = DeferredReply()
+
+    def answer(found: list[HeldJob] | Exception) -> None:
+        later.answer(found if isinstance(found, Exception) else _reply(found))
+
+    if timeout_s is not None:
+        wait(connection, [role], timeout_s, limit=count, batch=True).then(answer)
+        return later
+    workers = connection.server.workers
+
+    def claimed(found: list[HeldJob] | Exception) -> None:
+        answer(found if isinstance(found, Exception) else deliver(connection, found))
+
+    workers.claim_then(workers.of(connection), role, count, claimed, batch=True)
+    return later
+
+
+def _reply(found: list[HeldJob]) -> Any:
+    reply: list[Any] = []
+    for held in found:
+        reply += (held.claim.attempt, held.text)
+    return reply or NO_ARRAY
+
+
+async def return_jobs(connection: Connection, args: list[bytes]) -> Any:
+    """JOB.RETURN id …: put jobs that were not begun back to their positions in the queue; return how many. Jobs that
+    this worker does not hold are skipped."""
+    server = connection.server
+    worker = server.workers.of(connection)
+    known = (worker.held.get(text(job_id)) for job_id in dict.fromkeys(args[1:]))
+    mine = [held for held in known if held is not None and not held.busy and held.success is None]
+    if mine:
+        await server.workers.return_unbegun(mine)
+        for held in mine:
+            server.adjust_length(held.role, 1)
+    return len(mine)
+
+
 # --- queries ---
 
 
@@ -243,9 +301,9 @@ def _bounded(texts: Iterable[bytes]) -> list[bytes]:
     """Return as many texts as fit into one reply."""
     shown: list[bytes] = []
     size = 0
-    for text in texts:
-        shown.append(text)
-        size += len(text)
+    for found in texts:
+        shown.append(found)
+        size += len(found)
         if size > SHOWN_BYTES:
             break
     return shown
@@ -306,4 +364,6 @@ TABLE = table(
     ("LLEN", length, 1, 1),
     ("LRANGE", range_, 3, 3),
     ("LREM", remove, 3, 3),
+    ("JOB.TAKE", take, 2, 3),
+    ("JOB.RETURN", return_jobs, 1, MOST_TAKEN),
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from farro.agq.replies import CommandError
+from farro.agq.resp import CommandError
 from farro.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
