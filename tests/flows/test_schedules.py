@@ -76,7 +76,7 @@ def test_schedules_run_starts_one_schedule_now(farro: Program) -> None:
     assert farro.status(job_id) == "succeeded"
     done = farro.call("schedules", "run", "nigthly", code=2)
     assert "no schedule nigthly" in done.err
-    assert "there is nightly" in done.err
+    assert "known: nightly" in done.err
 
 
 def test_a_plan_file_is_read_beside_the_schedule(farro: Program) -> None:

@@ -1,14 +1,16 @@
-"""Hold what the tools of one server share: the root, the acting user, and how answers are shortened."""
+"""Describe tools, and hold what those of one server share: the root, the acting user, and how answers are shortened."""
 
 from __future__ import annotations
 
 import base64
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
-from farro.config.settings import Settings
+from farro.config.settings import Allowed, Settings
 from farro.doctor.checks import Check
+from farro.documents import json_schema, render_path, shapes
+from farro.errors import InputError
 from farro.host import machine
 from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass
@@ -18,6 +20,8 @@ from farro.queue.agent_rules import Contract
 from farro.store.ledger import Ledger
 from farro.store.library import Library
 from farro.store.port import JobView, Store
+
+ToolCall = Callable[..., dict[str, Any]]  # takes the ToolContext and the arguments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +43,46 @@ class ToolContext:
 
     def job(self, named: str, *, shortest: int = 1) -> str:
         return find_job.resolve(self.store, self.root, named, shortest=shortest)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class McpTool:
+    name: str
+    title: str
+    description: str
+    shape: type
+    call: ToolCall
+    needs: Allowed | None = None  # None: it only reads
+    destructive: bool = False
+    idempotent: bool = False
+
+    def schema(self) -> dict[str, Any]:
+        return json_schema.schema(self.shape)
+
+    def arguments(self, given: Any) -> Any:
+        """Parse the arguments; InputError reports all faults at once."""
+        checked: shapes.Checked[Any] = shapes.check(self.shape, {} if given is None else given)
+        if checked.value is None or checked.faults:
+            wrong = [f"{render_path(fault.path) or 'arguments'}: {fault.message}" for fault in checked.faults]
+            raise InputError("\n".join(wrong))
+        return checked.value
+
+
+class ToolSet:
+    """The tools of one module. The instance is a decorator of their functions: a tool has its function's name, and the
+    annotation of `args` is the class of its arguments."""
+
+    def __init__(self) -> None:
+        self.tools: list[McpTool] = []
+
+    def __call__(self, title: str, description: str, **more: Any) -> Callable[[ToolCall], ToolCall]:
+        def add(call: ToolCall) -> ToolCall:
+            shape = get_type_hints(call)["args"]
+            name = call.__name__
+            self.tools.append(McpTool(name=name, title=title, description=description, shape=shape, call=call, **more))
+            return call
+
+        return add
 
 
 def view_data(view: JobView) -> dict[str, Any]:

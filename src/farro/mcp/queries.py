@@ -17,7 +17,7 @@ from farro.execution.size_limit import SNAPSHOT
 from farro.host import fs
 from farro.jobs.states import Status
 from farro.mcp import arguments
-from farro.mcp.context import ToolContext, cut, inside, quoted, view_data
+from farro.mcp.context import ToolContext, ToolSet, cut, inside, quoted, view_data
 from farro.plans.forms import is_agent_prompt
 from farro.queue import alerts as alerting
 from farro.queue import explain as explaining
@@ -38,8 +38,10 @@ _INNER_BYTES = bytes(range(0x80, 0xC0))  # the longest character in UTF-8
 SLICE_S = 1.0  # how often a waiting thread checks whether its call was cancelled
 
 Answer = dict[str, Any]
+tool = ToolSet()
 
 
+@tool("List jobs", "Jobs, the newest first, by role, status or tag; and how many there are of each status.")
 def list_jobs(context: ToolContext, args: arguments.JobsAsked) -> Answer:
     wanted = JobQuery(
         roles=args.roles,
@@ -57,6 +59,11 @@ def list_jobs(context: ToolContext, args: arguments.JobsAsked) -> Answer:
     return told
 
 
+@tool(
+    "Show a job",
+    "One job: status, attempts, how it came there, its steps with their states, its files, and its message "
+    "(result.md or error.md).",
+)
 def show_job(context: ToolContext, args: arguments.Shown) -> Answer:
     job_id = context.job(args.job)
     details = jobs.show(context.store, context.root, job_id, cost_of=lambda job: cost_of_job(context.ledger, job))
@@ -82,6 +89,15 @@ def show_job(context: ToolContext, args: arguments.Shown) -> Answer:
     return told
 
 
+@tool(
+    "Wait for jobs",
+    "Wait until jobs have ended (succeeded, failed for good, or killed); tells each, and which still run when the "
+    "time is over. Better than asking again and again.",
+)
+def wait_for_jobs(context: ToolContext, args: arguments.WaitAsked) -> Answer:
+    raise AssertionError("the server waits in slices: a wait can be cancelled")
+
+
 def wait_slice(context: ToolContext, job_ids: tuple[str, ...], timeout_s: float) -> list[wait.EndedJob]:
     """Wait for at most one slice and return the jobs that ended. A cancelled wait ends between two slices."""
     within_s = min(SLICE_S, timeout_s)
@@ -99,6 +115,11 @@ def ended_data(end: wait.EndedJob) -> Answer:
     return told
 
 
+@tool(
+    "Read a result",
+    "What came of a job: its value (the last step's stdout, a function's value, or an agent's answer), each step's "
+    "exit code and output; of a failure its category, message and last words.",
+)
 def read_result(context: ToolContext, args: arguments.ResultAsked) -> Answer:
     job_id = context.job(args.job)
     told = results.answer(context.store, context.root, job_id)
@@ -147,6 +168,7 @@ def _step(job_id: str, item: Mapping[str, Any], limit: int) -> Answer:
     return {"id": name, **told}
 
 
+@tool("Read logs", "What a job's steps said on stdout and stderr, the last lines of it; also while it runs.")
 def read_log(context: ToolContext, args: arguments.LogAsked) -> Answer:
     job_id = context.job(args.job)
     streams = logs.STREAMS if args.stream is None else (args.stream,)
@@ -177,6 +199,7 @@ def read_log(context: ToolContext, args: arguments.LogAsked) -> Answer:
     return answer
 
 
+@tool("Read a job's file", "A piece of one of a job's files (show_job lists them): prompt.json, result.json, a patch.")
 def read_file(context: ToolContext, args: arguments.FileAsked) -> Answer:
     job_id = context.job(args.job)
     details = jobs.show(context.store, context.root, job_id)
@@ -201,6 +224,7 @@ def read_file(context: ToolContext, args: arguments.FileAsked) -> Answer:
     return told
 
 
+@tool("Explain a job", "Why a job does not run, or what it does just now, and what helps.")
 def explain_job(context: ToolContext, args: arguments.OneJob) -> Answer:
     job_id = context.job(args.job)
     facts, found = explaining.explain(context.store, context.root, job_id, now=context.clock.now())
@@ -208,6 +232,7 @@ def explain_job(context: ToolContext, args: arguments.OneJob) -> Answer:
     return {**told, "fix": found.fix}
 
 
+@tool("A job's history", "The whole life of a job: each attempt with agent, times and steps, each hop with its reason.")
 def job_history(context: ToolContext, args: arguments.OneJob) -> Answer:
     job_id = context.job(args.job)
     told = history.history(context.store, context.root, job_id)
@@ -223,6 +248,7 @@ def job_history(context: ToolContext, args: arguments.OneJob) -> Answer:
     return answer
 
 
+@tool("Statistics", "How each role does: depth of its queue, jobs that ended in the window, latency, failure rate.")
 def stats(context: ToolContext, args: arguments.StatsAsked) -> Answer:
     found = statistics.stats(
         context.store, context.root, now=context.clock.now(), window_s=args.window_s, roles=args.roles
@@ -235,17 +261,23 @@ def _rounded(line: Mapping[str, Any]) -> Answer:
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in line.items()}
 
 
+@tool(
+    "Alerts",
+    "What somebody must be woken for: requeue storms, queues near their caps, a log that cannot be written.",
+)
 def alerts(context: ToolContext, args: arguments.NoArguments) -> Answer:
     told = alerting.alerts(context.store, context.root, context.settings, now=context.clock.now())
     quiet = [f"{one.name} {one.role}" if one.role else one.name for one in told.alerts if not one.firing]
     return {"firing": [asdict(alert) for alert in told.alerts if alert.firing], "quiet": quiet}
 
 
+@tool("List workers", "Who works here: each slot with its role, machine, tags, tools and the job in its hands.")
 def list_workers(context: ToolContext, args: arguments.WorkersAsked) -> Answer:
     found = working.listed(context.store.agents(), everyone=args.everyone)
     return {"workers": [asdict(line) for line in found]}
 
 
+@tool("What waits for a person", "Jobs that wait for a person, with the question and what the last role found.")
 def inbox(context: ToolContext, args: arguments.NoArguments) -> Answer:
     found = list_inbox(context.store, context.root)
     shown = [
@@ -264,16 +296,19 @@ def inbox(context: ToolContext, args: arguments.NoArguments) -> Answer:
     return {"waiting": shown, **more}
 
 
+@tool("List kept plans", "The plans that are kept and can be queued by their id (enqueue_plan).")
 def list_plans(context: ToolContext, args: arguments.NoArguments) -> Answer:
     found = library.plans(context.library)
     more = {"more": f"{len(found) - _PLANS} more are kept: `farro plan list` in a shell"} if len(found) > _PLANS else {}
     return {"plans": [asdict(line) for line in found[:_PLANS]], **more}
 
 
+@tool("Show a kept plan", "One kept plan with all its steps.")
 def show_plan(context: ToolContext, args: arguments.PlanNamed) -> Answer:
     return {"plan": dict(library.plan(context.library, args.plan_id))}
 
 
+@tool("Check a plan", "All that is wrong with a plan, each with its place; nothing is queued.")
 def check_plan(context: ToolContext, args: arguments.PlanArguments) -> Answer:
     document = Document(args.plan, "plan")
     try:
@@ -291,12 +326,14 @@ def check_plan(context: ToolContext, args: arguments.PlanArguments) -> Answer:
     return {"good": True, "role": wanted[0].role}
 
 
+@tool("List swarms", "Swarms with their state, health, components, queues and last errors.")
 def list_swarms(context: ToolContext, args: arguments.NoArguments) -> Answer:
     found = swarms.swarms(swarms.folder(context.root), clock=context.clock)
     return {"swarms": [asdict(view) for view in found]}
 
 
-def examine(context: ToolContext, args: arguments.NoArguments) -> Answer:
+@tool("Check the root", "Check the root and its machine: what is wrong, why, and the command that repairs it.")
+def doctor(context: ToolContext, args: arguments.NoArguments) -> Answer:
     told = report.examine(context.checks(), root=context.root, strict=False)
     return {
         "root": context.root,

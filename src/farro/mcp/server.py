@@ -18,8 +18,7 @@ from farro.errors import FarroError
 from farro.log.structured import redacted
 from farro.mcp import arguments as asking
 from farro.mcp import queries, tools, wording
-from farro.mcp.context import ToolContext
-from farro.mcp.tools import McpTool
+from farro.mcp.context import McpTool, ToolContext
 from farro.queue.listing import JobQuery, ls
 from mcp import types
 
