@@ -126,7 +126,7 @@ class Refused(FarroError):
 
 
 class IllegalTransition(Refused):
-    """The job's state does not permit the transition (`jobs.transitions`). Nothing changed."""
+    """The job's state does not permit the transition (`jobs.states`). Nothing changed."""
 
 
 class CapacityReached(Refused):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from farro.agents.manager.manager import Manager
+from farro.agents.manager import Manager
 from farro.app import App
 from farro.config.reader import load
 from farro.config.settings import Settings

@@ -11,9 +11,8 @@ import pytest
 
 from agents.agent_root import CHANGE, REVIEW, AgentRoot, MakeRoot
 from farro.agents import inbox
-from farro.agents.manager.abandoned import AbandonedJobs
-from farro.agents.manager.auto_plan import AutoPlan
-from farro.agents.manager.hooks import Hooks
+from farro.agents.auto_plan import AutoPlan
+from farro.agents.manager import AbandonedJobs, Hooks
 from farro.app import App
 from farro.jobs.states import Reason, Status
 from farro.queue.admission import Gate

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from farro.app import servers
-from farro.config.engines import RedisSettings
-from farro.config.settings import Settings
+from farro.config.settings import RedisSettings, Settings
 from farro.documents import Document
 from farro.errors import BadDocument, BadName, Damaged, IdConflict, InputError
 from farro.host.clock import SystemClock

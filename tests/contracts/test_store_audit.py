@@ -22,8 +22,7 @@ from contracts.test_store import (
 )
 from farro.errors import CapacityReached, IdConflict, IllegalTransition
 from farro.jobs.outcomes import Child
-from farro.jobs.states import Reason, Status
-from farro.jobs.transitions import TRANSITIONS
+from farro.jobs.states import TRANSITIONS, Reason, Status
 from farro.queue.admission import Caps, Gate, enqueue_admitted
 from farro.store.port import Store
 from stage import plan, submission

@@ -17,8 +17,8 @@ import stage
 from crash.seams import Counting, KillAt, Open, Seam, placed
 from crash.tally import add_figure
 from farro.agents import inbox
-from farro.agents.manager.auto_plan import AutoPlan
-from farro.agents.manager.manager import Manager
+from farro.agents.auto_plan import AutoPlan
+from farro.agents.manager import Manager
 from farro.config.settings import Settings
 from farro.doctor.folders import make_root
 from farro.jobs.envelope import Lifecycle

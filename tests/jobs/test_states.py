@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from farro.errors import IllegalTransition
-from farro.jobs import moves, states, transitions
+from farro.jobs import moves, states
 from farro.jobs.moves import Move
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
@@ -52,11 +52,11 @@ def test_every_combination_is_judged_as_the_design_says() -> None:
     legal = 0
     for before, after, reason, finalized in EVERY:
         if is_legal(before, after, reason, finalized):
-            transitions.check("j", before, after, reason, finalized=finalized)
+            states.check_transition("j", before, after, reason, finalized=finalized)
             legal += 1
         else:
             with pytest.raises(IllegalTransition):
-                transitions.check("j", before, after, reason, finalized=finalized)
+                states.check_transition("j", before, after, reason, finalized=finalized)
     assert (len(EVERY), legal) == (1152, 44)
 
 
@@ -113,9 +113,9 @@ def test_terminal_is_succeeded_killed_and_failed_once_finalized(
 
 def test_a_refused_transition_names_the_job_and_the_next_step() -> None:
     with pytest.raises(IllegalTransition, match=r"job-7 is queued: it cannot become succeeded.*in_progress, killed"):
-        transitions.check("job-7", Status.QUEUED, Status.SUCCEEDED, Reason.FORCE_COMPLETED, finalized=False)
+        states.check_transition("job-7", Status.QUEUED, Status.SUCCEEDED, Reason.FORCE_COMPLETED, finalized=False)
     with pytest.raises(IllegalTransition, match=r"job-7 is succeeded, and that is final.*farro retry job-7"):
-        transitions.check("job-7", Status.SUCCEEDED, Status.QUEUED, Reason.REQUEUED, finalized=True)
+        states.check_transition("job-7", Status.SUCCEEDED, Status.QUEUED, Reason.REQUEUED, finalized=True)
 
 
 @pytest.mark.parametrize("text", ["in-progress", "in_progress"])

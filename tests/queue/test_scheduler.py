@@ -17,7 +17,7 @@ import pytest
 from contracts.adapters import Files, make_adapter
 from crash import seams
 from crash.powermodel import Log, Order, Recorder, states
-from farro.agents.manager.manager import Manager
+from farro.agents.manager import Manager
 from farro.queue import schedules
 from farro.queue.admission import Caps, Gate
 from farro.queue.scheduler import Scheduler, Timetable

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farro.agents.manager import auto_plan
+from farro.agents import auto_plan
 from farro.documents import Document
 from farro.jobs.envelope import Hop
 from farro.jobs.states import Reason

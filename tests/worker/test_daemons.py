@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from farro.agents.manager.manager import Manager
+from farro.agents.manager import Manager
 from farro.errors import Damaged, StorageTrouble
 from farro.jobs.states import Status
 from farro.worker.daemon import Daemon

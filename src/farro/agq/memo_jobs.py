@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from farro.documents import Document, Limits, parse_json, refusal
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.errors import BadDocument, ClaimLost, FarroError, IdConflict, InputError, Problem
 from farro.execution import results
 from farro.execution.progress import read_prompt, read_result

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from farro.agents.agent_step import Agents
-    from farro.agents.manager.manager import Manager
+    from farro.agents.manager import Manager
     from farro.agents.provider_calls import CallTry
     from farro.agents.provider_test import ProviderTestResult
     from farro.agents.providers.port import Provider
@@ -132,7 +132,7 @@ class App:
 
         return StorePolicy(
             durable=settings.durability == "power",
-            retry=settings.retry.policy(),
+            retry=settings.retry,
             stale_after_s=settings.watchdog.stale_after_s,
             poll_s=settings.runners.poll_interval,
             policy_version=lambda role: self.snapshots(root, settings).version(role, exactly=role != UNCAPPED),
@@ -262,7 +262,7 @@ class App:
             root=root,
             clock=clock,
             log=log,
-            retry=settings.retry.policy(),
+            retry=settings.retry,
             uniform=random.SystemRandom().uniform,
             bypass=bypass and settings.routing.degraded_bypass,
             roles=settings.roles,
@@ -273,10 +273,8 @@ class App:
         self, store: Store, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None
     ) -> Manager:
         """Make the manager of a root. `gate` admits the jobs that auto-plan makes; None turns auto-plan off."""
-        from farro.agents.manager.abandoned import AbandonedJobs
-        from farro.agents.manager.auto_plan import AutoPlan
-        from farro.agents.manager.hooks import Hooks
-        from farro.agents.manager.manager import Manager
+        from farro.agents.auto_plan import AutoPlan
+        from farro.agents.manager import AbandonedJobs, Hooks, Manager
         from farro.app import servers
 
         root, clock = store.root, SystemClock()

@@ -8,8 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from farro.config.engines import AGQ
-from farro.config.settings import Settings
+from farro.config.settings import AGQ, Settings
 from farro.errors import InputError
 from farro.host import process_identity
 from farro.host.clock import Clock

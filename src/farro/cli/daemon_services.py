@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from farro.cli.daemon_process import admit
 from farro.cli.options import App, gate, starts_strictly
-from farro.config.engines import AGQ
-from farro.config.settings import Settings
+from farro.config.settings import AGQ, Settings
 from farro.execution.stop import Stop
 from farro.host import machine
 from farro.host.clock import SystemClock

@@ -12,8 +12,7 @@ import click
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import App, application, asked_store, daemon, operator_name, read_root, starts_strictly
 from farro.cli.terminal import reply
-from farro.config.engines import AGQ
-from farro.config.settings import Settings
+from farro.config.settings import AGQ, Settings
 from farro.errors import NotPermitted
 from farro.host import worker_processes
 from farro.jobs.places import WAITING

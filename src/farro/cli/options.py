@@ -14,9 +14,8 @@ from farro.app import App
 from farro.cli import terminal
 from farro.cli.groups import not_empty
 from farro.config import reader
-from farro.config.engines import AGQ
 from farro.config.reader import own_root
-from farro.config.settings import Settings
+from farro.config.settings import AGQ, Settings
 from farro.errors import NotARoot
 from farro.log.structured import Log, grave_only
 from farro.queue import admission

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farro import documents
-from farro.config.engines import AGQ, StoreAddress
-from farro.config.settings import ROLES, Secret, Settings
+from farro.config.settings import AGQ, ROLES, Secret, Settings, StoreAddress
 from farro.documents import Document, Path, shapes
 from farro.documents.model import SURROGATE
 from farro.documents.shapes import Fault

@@ -1,55 +1,186 @@
-"""Define all settings with their defaults. docs/configuration.md explains them."""
+"""Define all settings with their defaults, and the types of their values. docs/configuration.md explains them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from farro.config.engines import Address, AgqSettings, AmqpSettings, BusAddress, McpSettings, RedisSettings, WebSettings
-from farro.config.engines import Allowed as Allowed
-from farro.config.fields import (
-    Amount,
-    Cap,
-    Command,
-    Count,
-    Ending,
-    ExitCode,
-    FilledText,
-    Hooks,
-    Lasting,
-    Positive,
-    Share,
-    Version,
-)
-from farro.config.fields import Secret as Secret
-from farro.documents.constraints import AnyCase, Bounds
+from farro.documents.constraints import AnyCase, Argument, Bounds, Matching, Size
+from farro.errors import InputError
 from farro.jobs.retry import RetryPolicy
-from farro.jobs.times import parse_duration
+from farro.jobs.times import duration_fault, parse_duration
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.model import AHEAD_BYTES
 from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER
+from farro.roles.policy import SEMVER
 from farro.roles.provider_rules import names_a_secret
 
-UNCAPPED = RUNNER  # command plans come by the thousand: no cap unless configured
+Positive = Annotated[float, Bounds(more_than=0)]
+Count = Annotated[int, Bounds(at_least=1)]
+Cap = Annotated[int, Bounds(at_least=0)]
+Amount = Annotated[float, Bounds(at_least=0)]
+ExitCode = Annotated[int, Bounds(at_least=0, at_most=255)]
+FilledText = Annotated[str, Argument(filled=True)]
+Command = Annotated[tuple[FilledText, ...], Size(at_least=1)]
+Hooks = Annotated[tuple[Command, ...], Size(at_most=20)]
+Share = Annotated[float, Bounds(more_than=0, at_most=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Duration:
+    """A duration such as 7d, 12h or 1h30m."""
+
+    def fault(self, value: str, /) -> str | None:
+        return duration_fault(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^\s*[0-9][0-9.wdhmsWDHMS]*\s*$"}
+
+
+Lasting = Annotated[str, Duration()]
+Ending = Annotated[str, Matching(r"\.[A-Za-z0-9][A-Za-z0-9._-]{0,31}", "a file's ending such as .md")]
+Version = Annotated[str, Matching(SEMVER, "a version such as 1.0.0 (semver)")]
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """The name of the environment variable that holds a secret. The value is never part of the settings: it is read
+    when it is used, so that nothing can print it, and commands that do not need it run without it."""
+
+    name: str
+
+    @classmethod
+    def of_text(cls, text: str) -> Secret:
+        found = re.fullmatch(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", text)
+        if found is None:
+            raise ValueError(
+                "must be a variable of the environment, ${NAME}, and nothing else: no secret is written into a config; "
+                "set the variable where workers are started"
+            )
+        return cls(found[1])
+
+    @staticmethod
+    def schema() -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"}
+
+    def reveal(self, environ: Mapping[str, str], wanted_by: str = "the config") -> str:
+        """Return the value of the variable."""
+        value = environ.get(self.name, "")
+        if not value.strip():
+            what = "is empty" if self.name in environ else "is not set"
+            raise InputError(f"the variable {self.name} {what}, and {wanted_by} needs it; set it and start again")
+        return value.strip()  # a trailing line break, as from a file, would break an HTTP header
+
+    def __str__(self) -> str:
+        return f"${{{self.name}}}"
+
+
+AGQ = "agq://"  # HOST:PORT of a `farro agq`: for workers and agx, never in a config
+
+
+@dataclass(frozen=True, eq=False)
+class StoreAddress:
+    """`files`, or the address of a Redis server."""
+
+    def fault(self, value: str, /) -> str | None:
+        if value == "files" or re.fullmatch(r"rediss?://[^\s@]+|unix://[^\s@]+", value):
+            return None
+        if "@" in value:
+            return "must hold no user and no password: they belong under `redis` (user, password: ${NAME})"
+        return 'must be "files", or the address of a Redis server: redis://HOST:PORT/DB, rediss://…, unix:///PATH'
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^(files|rediss?://[^\s@]+|unix://[^\s@]+)$"}
+
+
+Address = Annotated[str, StoreAddress()]
+
+
+@dataclass(frozen=True, eq=False)
+class BusAddressForm:
+    """`files`, a folder, or the address of RabbitMQ."""
+
+    def fault(self, value: str, /) -> str | None:
+        if value == "files" or re.fullmatch(r"files:.+|amqps?://[^\s@]+", value):
+            return None
+        if "@" in value:
+            return "must hold no user and no password: they belong under `amqp` (user, password: ${NAME})"
+        return 'must be "files", files:FOLDER, or the address of a RabbitMQ: amqp://HOST:PORT/VHOST, amqps://…'
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^(files|files:.+|amqps?://[^\s@]+)$"}
+
+
+BusAddress = Annotated[str, BusAddressForm()]
+HostPort = Annotated[
+    str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetrySettings:
-    """SPEC-1 §9, and the attempt limit of a hop."""
+class RedisSettings:
+    """The Redis store, for many machines; `store` holds its address. docs/redis.md."""
 
-    base_s: Positive = 0.25
-    multiplier: Annotated[float, Bounds(at_least=1)] = 1.5
-    max_delay_s: Positive = 10.0
-    max_attempts: Annotated[int, Bounds(at_least=1, at_most=100)] = 3
+    name: Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "letters, digits, _ and -")] = "farro"
+    user: FilledText | None = None
+    password: Secret | None = None  # ${NAME}, never the password itself
+    # An agent without a heartbeat for this long is dead. At least two seconds: the heartbeat is every second.
+    lease_s: Annotated[float, Bounds(at_least=2, at_most=3600)] = 30.0
+    wait_replicas: Annotated[int, Bounds(at_least=0, at_most=100)] = 0  # that acknowledge a write (WAIT)
+    wait_s: Positive = 1.0  # the longest wait for them
+    shared: FilledText | None = None  # a folder that all machines share, for large outputs
+    inline_bytes: Annotated[int, Bounds(at_least=1024, at_most=16 << 20)] = 256 << 10  # of one file of a result
+    timeout_s: Positive = 5.0  # of one request to the server
+    retry_s: Positive = 30.0  # how long a request is retried while the server is away
+    keep_changes: Count = 65536  # entries of the change feed
+    keep_audit: Count = 1_000_000  # lines of the common audit log
 
-    def policy(self) -> RetryPolicy:
-        return RetryPolicy(
-            base_s=self.base_s,
-            multiplier=self.multiplier,
-            max_delay_s=self.max_delay_s,
-            max_attempts=self.max_attempts,
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class AmqpSettings:
+    """RabbitMQ as the bus of swarms; `bus` holds its address. docs/swarms.md."""
+
+    user: FilledText | None = None
+    password: Secret | None = None  # ${NAME}, never the password itself
+    quorum: bool = False  # use quorum queues, for a broker with several nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgqSettings:
+    """The RESP front, `farro agq`. docs/agq.md."""
+
+    bind: HostPort = "127.0.0.1:6380"
+    key: Secret | None = None  # ${NAME}: the key that clients send with AUTH; required beyond loopback
+    max_connections: Annotated[int, Bounds(at_least=1, at_most=100_000)] = 1000
+    worker_ttl_s: Positive = 30.0  # a worker without connection and heartbeat for this long is gone
+
+
+Allowed = Literal["write", "approve"]  # what an MCP server may do beyond reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpSettings:
+    """The MCP server, `farro mcp`. docs/mcp.md."""
+
+    allow: tuple[Allowed, ...] = ()  # write: queue, retry, requeue, kill; approve: answer for a person
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebSettings:
+    """The HTTP front, `farro web`. docs/http.md."""
+
+    bind: HostPort = "127.0.0.1:8420"
+    token: Secret | None = (
+        None  # ${NAME}: the token of programs; required beyond loopback. None: jobs/.web/token is generated
+    )
+    hosts: tuple[FilledText, ...] = ()  # host names that it answers to, besides addresses and localhost
+    read_only: bool = False  # refuse every change
+    secure_cookie: bool = False  # behind an https proxy: browsers send the session cookie over https only
+
+
+UNCAPPED = RUNNER  # command plans come by the thousand: no cap unless configured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +396,7 @@ class Settings:
     allow_cross_volume: bool = False
     roles: dict[str, RoleSettings] = field(default_factory=dict)
     tools: dict[str, ToolSettings] = field(default_factory=dict)
-    retry: RetrySettings = field(default_factory=RetrySettings)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     runners: RunnersSettings = field(default_factory=RunnersSettings)
     capacity: CapacitySettings = field(default_factory=CapacitySettings)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from farro.documents.encoding import encoder
-from farro.documents.json_text import parse_json
+from farro.documents.json_text import encoder, parse_json
 from farro.documents.model import (
     DEFAULT,
     DEFAULT_YAML,

@@ -1,6 +1,6 @@
 """Generate JSON Schema (2020-12) from the dataclasses that documents are checked against.
 
-Checking lives in `shapes`. A class may add what its annotations cannot say as `schema_more`; what a schema cannot say
+A class may add what its annotations cannot say as `schema_more`; what a schema cannot say
 either is only checked.
 """
 

@@ -1,6 +1,6 @@
-"""Parse strict JSON with bounded cost, and find positions by a second scan of the text.
+"""Parse strict JSON with bounded cost, find positions by a second scan of the text, and encode JSON quickly.
 
-YAML lives beside this; ruamel never reads JSON: it breaks surrogate pairs, NaN and large files.
+ruamel never reads JSON: it breaks surrogate pairs, NaN and large files.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from json import encoder as standard
 from typing import Any, NamedTuple
 
 from farro.documents.model import (
@@ -26,7 +27,6 @@ from farro.documents.model import (
     refuse,
     render_path,
 )
-from farro.documents.syntax import json_hint
 from farro.errors import Problem
 
 # A quote always matches, up to the end of the text if necessary: otherwise each escaped quote of an unterminated string
@@ -66,9 +66,40 @@ def parse_json(text: bytes, *, source: str, limits: Limits = DEFAULT, first_line
 def _why(bad: json.JSONDecodeError, text: str) -> str:
     if not text.strip():
         return "the document is empty"
-    hint = json_hint(bad.msg, text, bad.pos)
+    hint = _hint(bad.msg, text, bad.pos)
     what = bad.msg[:1].lower() + bad.msg[1:].removesuffix(" at")
     return f"{what}; {hint}" if hint else what
+
+
+_TRAILING = "a comma stands before this with nothing after it; take it out"
+_QUOTES = "names and text stand in double quotes"
+_COMMENT = "JSON has no comments; take it out"
+_CUT = "the text ends too early: a } or ] is missing"
+
+
+def _hint(message: str, text: str, offset: int) -> str:
+    """Advise where the JSON parser stopped; empty when its message is enough."""
+    here, before = text[offset : offset + 1], text[:offset].rstrip()[-1:]
+    said = message.lower()
+    if "extra data" in said:
+        return "one document ends before this, and one file holds one; a document a line is NDJSON, .ndjson"
+    if "control character" in said:
+        return r"a line break in text is written \n, a tab \t"
+    if "escape" in said:
+        return r"a backslash is written \\"
+    if "unterminated" in said:
+        return "the text that begins here has no closing quote"
+    if "trailing comma" in said:
+        return "take the comma out"
+    if not here.strip() and not text[offset:].strip():
+        return _CUT
+    if here in "]}" and before == ",":
+        return _TRAILING
+    if here in "/#":
+        return _COMMENT
+    if here == "'" or (here.isalpha() and ("property name" in said or "value" in said)):
+        return _QUOTES
+    return "a comma is missing before this" if "',' delimiter" in said and here in '"{[' else ""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -202,3 +233,35 @@ def _json_spots(text: str, first_line: int) -> dict[Path, Spot]:
             spots[path] = Spot(place, key or place)
             key = None
     return spots
+
+
+def encoder(
+    *,
+    ensure_ascii: bool = False,
+    sort_keys: bool = False,
+    separators: tuple[str, str] = (", ", ": "),
+    allow_nan: bool = False,
+    default: Callable[[Any], Any] | None = None,
+) -> Callable[[Any], str]:
+    """Return an encode function like `json.JSONEncoder(...).encode`. Its C part is built once; the standard library
+    builds it for each call, which takes longer than encoding a small text. Cyclic data raises RecursionError."""
+    plain = json.JSONEncoder(
+        ensure_ascii=ensure_ascii,
+        sort_keys=sort_keys,
+        separators=separators,
+        allow_nan=allow_nan,
+        default=default,
+        check_circular=False,
+    )
+    make = getattr(standard, "c_make_encoder", None)
+    if make is None:  # an interpreter without the C encoder
+        return plain.encode
+    text = standard.encode_basestring_ascii if ensure_ascii else standard.encode_basestring
+    item, key = separators
+    chunks = make(None, plain.default, text, None, key, item, sort_keys, False, allow_nan)
+    join = "".join
+
+    def encode(data: Any) -> str:
+        return join(chunks(data, 0))
+
+    return encode

@@ -1,7 +1,4 @@
-"""Define a document: data with its positions in the text, limits, and problems with positions.
-
-Reading JSON and YAML lives beside this.
-"""
+"""Define a document: data with its positions in the text, limits, and problems with positions."""
 
 from __future__ import annotations
 

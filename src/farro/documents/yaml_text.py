@@ -22,7 +22,6 @@ from farro.documents.model import (
     refuse,
     show,
 )
-from farro.documents.syntax import yaml_hint
 from farro.errors import BadDocument
 
 _YAML_WORDS: dict[str, Any] = {
@@ -57,7 +56,7 @@ def parse_yaml(text: bytes, *, source: str, limits: Limits = DEFAULT_YAML) -> Do
     except MarkedYAMLError as bad:
         mark = bad.problem_mark or bad.context_mark
         what = str(bad.problem or bad.context)
-        hint = yaml_hint(what)
+        hint = _hint(what)
         raise builder.refuse(f"not YAML: {what}; {hint}" if hint else f"not YAML: {what}", mark) from None
     except ReaderError as bad:
         message = f"not YAML: the character U+{bad.character:04X} is not allowed"
@@ -68,6 +67,19 @@ def parse_yaml(text: bytes, *, source: str, limits: Limits = DEFAULT_YAML) -> Do
     if not builder.done:
         raise refuse(source, "not YAML: the document is empty", (1, 1))
     return Document(builder.root, source, lambda: builder.spots)
+
+
+def _hint(problem: str) -> str:
+    """Advise on an error of ruamel; empty when its message is enough."""
+    if "'\\t'" in problem:
+        return "a tab stands here; YAML is indented by spaces"
+    if starts := re.search(r"found character '(.)' that cannot start any token", problem):
+        return f"text that begins with {starts[1]} needs quotes"
+    if "mapping values are not allowed" in problem:
+        return "the indentation is not that of the line before, or a text with a colon in it needs quotes"
+    if "could not find expected ':'" in problem:
+        return "a key has no colon after it, or a text of several lines needs quotes"
+    return ""
 
 
 class _YamlBuilder:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.execution.results import StepResult
 from farro.host import fs
 from farro.host.process_table import boot_id

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.errors import BadDocument, Lost, NoFolder, StorageTrouble, SyncFailed
 from farro.execution.commands import AGENT
 from farro.execution.executor import PlanRun, run_plan

@@ -9,10 +9,10 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.errors import Damaged, UnknownSchema
 from farro.jobs.ids import ROLE
-from farro.jobs.states import Reason, Status, is_terminal
+from farro.jobs.states import Reason, Status, check_transition, is_terminal
 from farro.lazy_dataclass import dataclass, field
 
 SCHEMA_VERSION = "1.0.0"
@@ -85,6 +85,10 @@ class Lifecycle:
     def first_role(self) -> str:
         """Return the role that the job was submitted to."""
         return self.hops[0].role if self.hops else self.role
+
+    def check_transition(self, after: Status, reason: Reason) -> None:
+        """Raise IllegalTransition unless the job may change to that status for that reason."""
+        check_transition(self.job_id, self.status, after, reason, finalized=self.finalized_at is not None)
 
     def attempts_in_hop(self, highest: int) -> int:
         """Count the attempts of this hop; a graceful release does not count."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from farro.jobs import places, states, transitions
+from farro.jobs import places, states
 from farro.jobs.envelope import Decision, Hop, Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.jobs.retry import GiveUp, RetryAfter, RetryPolicy, Uniform, decide, delay_after
@@ -104,9 +104,7 @@ def claimed(
     now: datetime,
     policy_version: str | None = None,
 ) -> Lifecycle:
-    transitions.check(
-        before.job_id, before.status, Status.IN_PROGRESS, Reason.CLAIMED, finalized=before.finalized_at is not None
-    )
+    before.check_transition(Status.IN_PROGRESS, Reason.CLAIMED)
     stamp = timestamp(now)
     return before.changed(
         status=Status.IN_PROGRESS,
@@ -129,7 +127,7 @@ def decided(
     A terminal commit sets finalized_at; where routing ends at the manager, only the manager's commit does
     (DESIGN §3.2).
     """
-    transitions.check(before.job_id, before.status, move.status, move.reason, finalized=before.finalized_at is not None)
+    before.check_transition(move.status, move.reason)
     stamp, to = timestamp(now), move.to
     not_before = None if move.delay_s is None else timestamp(now + timedelta(seconds=move.delay_s))
     requeued = move.reason is Reason.REQUEUED

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
+from farro.documents.constraints import Bounds
 from farro.lazy_dataclass import dataclass
 
 Uniform = Callable[[float, float], float]  # random.uniform, or a test double
@@ -11,12 +13,12 @@ Uniform = Callable[[float, float], float]  # random.uniform, or a test double
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """The retry policy; the defaults are those of SPEC-1 §9."""
+    """The retry policy, as in the config; the defaults are those of SPEC-1 §9."""
 
-    base_s: float = 0.25
-    multiplier: float = 1.5
-    max_delay_s: float = 10.0
-    max_attempts: int = 3
+    base_s: Annotated[float, Bounds(more_than=0)] = 0.25
+    multiplier: Annotated[float, Bounds(at_least=1)] = 1.5
+    max_delay_s: Annotated[float, Bounds(more_than=0)] = 10.0
+    max_attempts: Annotated[int, Bounds(at_least=1, at_most=100)] = 3  # of a hop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

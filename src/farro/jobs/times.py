@@ -111,6 +111,16 @@ def span(seconds: float | None) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600}h"
 
 
+def in_words(seconds: float) -> str:
+    """Format a duration in one or two units."""
+    whole = max(0, int(seconds))
+    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size}{unit}" + (f"{rest}{small}" if rest else "")
+    return f"{whole}s"
+
+
 def moment_or_none(text: Any) -> datetime | None:
     try:
         return parse_timestamp(text) if isinstance(text, str) else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TextIO
 
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.jobs.times import timestamp
 
 LogEvent = tuple[str, str, Mapping[str, Any]]

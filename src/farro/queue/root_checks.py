@@ -9,13 +9,15 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 
 from farro import documents
-from farro.config.settings import RetrySettings, Settings
+from farro.config.settings import Settings
 from farro.doctor.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, quoted, warning
 from farro.doctor.schemas import schemas
 from farro.errors import BadDocument
 from farro.host import fs, trees
-from farro.jobs.diagnosis import MANAGER_AWAY_S, in_words
+from farro.jobs.explain import MANAGER_AWAY_S
 from farro.jobs.places import STALE
+from farro.jobs.retry import RetryPolicy
+from farro.jobs.times import in_words
 from farro.queue import schedules
 from farro.queue.fleet import HEARTBEAT, manager_silent_s
 from farro.roles import policy, task
@@ -159,7 +161,7 @@ def _watchdog(settings: Settings, config: str) -> Finding:
 
 
 def _backoff(settings: Settings, config: str) -> Finding:
-    has, pinned = settings.retry, RetrySettings()
+    has, pinned = settings.retry, RetryPolicy()
     found = f"{has.base_s:g} s × {has.multiplier:g}, at most {has.max_delay_s:g} s"
     names = ("base_s", "multiplier", "max_delay_s")
     wrong = [f"retry.{name}" for name in names if getattr(has, name) != getattr(pinned, name)]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from farro.host.clock import Clock
-from farro.jobs.diagnosis import STANDS, diagnose
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.explain import STANDS, diagnose
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.queue import tree

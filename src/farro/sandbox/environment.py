@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from farro.config.engines import AGQ
-from farro.config.settings import Settings
+from farro.config.settings import AGQ, Settings
 
 _AGW = "AGQ_KEY"  # an agw reads its key from it, without a config
 

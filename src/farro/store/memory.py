@@ -26,7 +26,7 @@ from farro.errors import (
     UnknownRole,
 )
 from farro.host.clock import Clock
-from farro.jobs import audit_fields, ids, moves, places, transitions
+from farro.jobs import audit_fields, ids, moves, places
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.ids import IdMint
 from farro.jobs.moves import Move
@@ -340,7 +340,7 @@ class MemoryStore:
             self._check_alive(agent)
             job = self._job(job_id)
             now = job.lifecycle
-            transitions.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
+            now.check_transition(move.status, move.reason)
             job.owner = None
             return self._decide(job, replace(move, role=now.role), agent.id)
 
@@ -364,9 +364,7 @@ class MemoryStore:
             self._check_alive(agent)
             job = self._job(job_id)
             now = job.lifecycle
-            transitions.check(
-                job_id, now.status, Status.QUEUED, Reason.REROUTED, finalized=now.finalized_at is not None
-            )
+            now.check_transition(Status.QUEUED, Reason.REROUTED)
             if job.waits and not moves.waits_for_person(now):
                 raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
             job.owner = None

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from farro import errors
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 
 JSON = "application/json"
 _STATUSES: tuple[tuple[type[errors.FarroError], int], ...] = (

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from farro.agents import service as agents
 from farro.air import service as air
-from farro.config.fields import Lasting
+from farro.config.settings import Lasting
 from farro.documents import Document
 from farro.documents.constraints import Bounds, Length, Prose, Size
 from farro.errors import FarroError, InputError

@@ -10,8 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from farro.agents import service as agents
-from farro.config.fields import Lasting
-from farro.config.settings import RoleSettings
+from farro.config.settings import Lasting, RoleSettings
 from farro.documents.constraints import Bounds, Length
 from farro.errors import InputError
 from farro.jobs.times import parse_duration, timestamp

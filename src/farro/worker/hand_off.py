@@ -16,10 +16,10 @@ from farro.errors import FarroError
 from farro.execution.stop import Stop
 from farro.host.clock import Clock
 from farro.jobs import moves
-from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Outcome, Released, Succeeded, Unroutable
 from farro.jobs.retry import RetryPolicy, Uniform, delay_after
+from farro.jobs.times import in_words
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.roles import workflow

@@ -13,8 +13,8 @@ from farro.cli.options import common, open_root, operator_name
 from farro.cli.plan_files import contents
 from farro.cli.terminal import answer, at_terminal, say
 from farro.host.clock import SystemClock
-from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.times import in_words
 from farro.queue import find_job
 
 _SHOWN = 12  # lines of the last result that are shown

@@ -18,8 +18,7 @@ from typing import Annotated, Any
 from farro import documents
 from farro.agents.providers.port import SLICE_S, Answer, Provider, ProviderTrouble, Request, TroubleKind, Usage
 from farro.agents.providers.registry import Place
-from farro.config.fields import Amount, Count, FilledText
-from farro.config.settings import ProviderSettings
+from farro.config.settings import Amount, Count, FilledText, ProviderSettings
 from farro.documents import shapes
 from farro.documents.constraints import Bounds, Size
 from farro.errors import BadDocument

@@ -26,7 +26,7 @@ from typing import Any
 
 from farro.agq.client import results
 from farro.agq.client.connection import AgqAddress, Announcement, RespClient, WorkerConnection, refused
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError, Lost
 from farro.host.clock import Clock
 from farro.jobs import ids, moves

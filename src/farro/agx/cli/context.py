@@ -166,7 +166,7 @@ def _of_environment() -> str | None:
 def _checked(address: str | None) -> str | None:
     if address is None or address.startswith(REMOTE):
         return address
-    from farro.config.engines import StoreAddress
+    from farro.config.settings import StoreAddress
 
     fault = StoreAddress().fault(address)
     if fault is not None:

@@ -29,7 +29,7 @@ from farro.errors import (
     UnknownSchema,
 )
 from farro.host import fs
-from farro.jobs import ids, moves, places, transitions
+from farro.jobs import ids, moves, places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Report
@@ -59,7 +59,7 @@ def change(
             seen = views.view(context, found).lifecycle
         except FileNotFoundError:
             continue  # it moved on in between
-        transitions.check(job_id, seen.status, status, reason, finalized=seen.finalized_at is not None)
+        seen.check_transition(status, reason)
         if found.busy:
             context.clock.sleep(_PAUSE_S)  # another agent holds it for an instant, or recovery will free it
             continue
@@ -181,7 +181,7 @@ def reroute(
     """Put the job into that role's queue, whatever its workflow says. Not possible while a worker runs it."""
 
     def check(seen: Lifecycle) -> None:
-        transitions.check(job_id, seen.status, Status.QUEUED, Reason.REROUTED, finalized=seen.finalized_at is not None)
+        seen.check_transition(Status.QUEUED, Reason.REROUTED)
         if moves.waits(seen) and not moves.waits_for_person(seen):
             raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
 

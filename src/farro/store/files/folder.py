@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.errors import ClaimLost, Damaged, FarroError, StorageTrouble, UnknownSchema, Unreadable
 from farro.host import fs, links
 from farro.jobs import ids, moves

@@ -17,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.errors import UnknownSchema
 from farro.host import fs
 from farro.lazy_dataclass import dataclass

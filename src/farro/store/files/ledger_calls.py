@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, get_args
 
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.errors import Damaged
 from farro.host import fs
 from farro.jobs import ids

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.host import fs, links
 from farro.jobs.outcomes import Report
 from farro.store.workspace import PostedFiles

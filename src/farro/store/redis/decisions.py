@@ -11,7 +11,7 @@ from typing import Any
 
 from farro import documents
 from farro.errors import IllegalTransition, TryAgain, UnknownJob, UnknownSchema
-from farro.jobs import audit_fields, ids, moves, transitions
+from farro.jobs import audit_fields, ids, moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Report
@@ -65,7 +65,7 @@ def reroute(
     context.check_role(role)
 
     def decide(record: JobRecord, now: Lifecycle) -> Move:
-        transitions.check(job_id, now.status, Status.QUEUED, Reason.REROUTED, finalized=now.finalized_at is not None)
+        now.check_transition(Status.QUEUED, Reason.REROUTED)
         if record.place == "waits" and not moves.waits_for_person(now):
             raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
         return Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
@@ -99,7 +99,7 @@ def answer(context: RedisContext, agent: Agent, job_id: str, answered: PersonAns
 
 def _apply(context: RedisContext, agent: Agent, job_id: str, move: Move) -> Decided:
     def decide(record: JobRecord, now: Lifecycle) -> Move:
-        transitions.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
+        now.check_transition(move.status, move.reason)
         return replace(move, role=now.role)
 
     return _existing(job_id, decide_and_swap(context, agent, job_id, decide))

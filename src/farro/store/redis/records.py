@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from farro import documents
-from farro.documents.encoding import encoder
+from farro.documents.json_text import encoder
 from farro.errors import Damaged, IllegalTransition
 from farro.jobs import audit_fields, ids, moves, places
 from farro.jobs.envelope import SCHEMA_VERSION, Lifecycle

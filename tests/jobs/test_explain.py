@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.jobs.diagnosis import Dependency, Facts, SlotFact, diagnose, in_words
+from farro.jobs.explain import Dependency, Facts, SlotFact, diagnose
 from farro.jobs.states import Status
+from farro.jobs.times import in_words
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 QUEUED = Facts(job_id="j", status=Status.QUEUED, role="Runner", now=NOW)

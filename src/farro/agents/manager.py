@@ -8,23 +8,28 @@ is killed before it leaves the job to be decided again; after it, the decision i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
-from farro.agents.manager.abandoned import AbandonedJobs
-from farro.agents.manager.auto_plan import AutoPlan, child_jobs
-from farro.agents.manager.hooks import Hooks
+from farro.agents.auto_plan import AutoPlan, child_jobs
+from farro.config.settings import RoleSettings
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
-from farro.host import fs
+from farro.host import fs, program_query
+from farro.host.clock import Clock
 from farro.jobs.envelope import Hop, Lifecycle
-from farro.jobs.moves import Move
+from farro.jobs.moves import Move, waits_for_person
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.jobs.states import Reason, Status
+from farro.jobs.times import in_words, parse_timestamp
+from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
 from farro.queue.scheduler import Timetable
 from farro.queue.schedules import Fired
 from farro.roles import workflow
+from farro.roles.names import RUNNER
 from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
 from farro.store.port import Agent, Claim, Store
 from farro.worker import routing
@@ -310,3 +315,98 @@ def _outcome(claim: Claim, decision: RouteDecision) -> Outcome:
     note = decision.note.splitlines()[0]
     markdown = f"{text.rstrip()}\n\n---\n*Manager ({decision.code}): {note}*\n".lstrip()
     return Succeeded(report=Report(result=result, markdown=markdown))
+
+
+_SAID = 16 << 10  # bytes of output that are read
+_LOGGED = 2000  # characters that are logged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """The commands that a config names for a decision about a role's result: roles.<Role>.on_success and on_failure.
+
+    They run after a decision is made and before it is committed: a manager that dies in between decides again, and runs
+    them again. So they run at least once. Their output is logged; their failure changes nothing.
+    """
+
+    store: Store
+    root: str
+    env: Mapping[str, str]  # the base of the commands' environment
+    roles: Mapping[str, RoleSettings]
+    timeout_s: float
+    log: Log
+
+    def commands(self, role: str, *, good: bool) -> Sequence[Sequence[str]]:
+        """Return the commands for a result of that role."""
+        settings = self.roles.get(role)
+        if settings is None:
+            return ()
+        return settings.on_success if good else settings.on_failure
+
+    def run(self, job_id: str, role: str, *, good: bool, decision: str, to: str | None, folder: str) -> None:
+        """Run the hooks of a decision, and log each."""
+        kind = "on_success" if good else "on_failure"
+        env = {
+            **self.env,
+            "FARRO_ROOT": self.root,
+            "FARRO_JOB": job_id,
+            "FARRO_ROLE": role,
+            "FARRO_DECISION": decision,
+            "FARRO_NEXT": to or "",
+            "FARRO_FOLDER": folder,
+        }
+        for number, argv in enumerate(self.commands(role, good=good)):
+            result = program_query.ask(argv, timeout_s=self.timeout_s, limit=_SAID, cwd=self.root, env=env, errors=True)
+            words = result.stdout.decode("utf-8", "replace").strip()[:_LOGGED]
+            event = {"type": "hook", "hook": f"{role}.{kind}[{number}]", "said": words}
+            if result.trouble is None:
+                self.log("info", f"hook {argv[0]} ran", {"job_id": job_id, "event": event})
+                continue
+            self.log("error", f"hook {argv[0]} {result.trouble}", {"job_id": job_id, "event": event})
+            self.store.note("hook_failed", job_id=job_id, role=role, hook=kind, number=number)
+
+
+_WAITS = frozenset({RouteCode.HUMAN, RouteCode.PAUSED})
+LOOK_S = 30.0
+OPEN = (Status.QUEUED, Status.IN_PROGRESS, Status.STALE)
+
+
+def age_s(life: Lifecycle, now: datetime) -> float | None:
+    """Return how long ago the job was first claimed; None if its time does not count now.
+
+    Time in which a job waited for a person, for room (auto-plan) or for its start time does not count. Command plans
+    are exempt: their steps have their own timeouts, and a build may take a day.
+    """
+    if life.routing is None or life.first_claimed_at is None or waits_for_person(life):
+        return None
+    if life.not_before is not None and parse_timestamp(life.not_before) > now:
+        return None
+    waited_s = 0.0
+    for hop, following in pairwise(life.hops):
+        if (hop.route or {}).get("code") in _WAITS:
+            waited_s += (parse_timestamp(following.at) - parse_timestamp(hop.at)).total_seconds()
+    return (now - parse_timestamp(life.first_claimed_at)).total_seconds() - waited_s
+
+
+@dataclass(kw_only=True)
+class AbandonedJobs:
+    """Finds jobs that have run for too long (SPEC-1's `abandon_after`), at most every LOOK_S seconds."""
+
+    clock: Clock
+    after_s: float
+    _looked_s: float = float("-inf")
+
+    def turn(self, store: Store) -> list[tuple[str, str]]:
+        """Return the jobs to abandon, each with the reason."""
+        now_s = self.clock.monotonic_s()
+        if now_s - self._looked_s < LOOK_S:
+            return []
+        self._looked_s = now_s
+        roles = [role for role in store.roles() if role != RUNNER]
+        found = []
+        for view in store.list(roles=roles, statuses=OPEN):
+            age = age_s(view.lifecycle, self.clock.now())
+            if age is not None and age >= self.after_s:
+                longest = f"watchdog.abandon_after_s, {in_words(self.after_s)}"
+                found.append((view.job_id, f"abandoned: it has run for {in_words(age)}, longer than {longest}"))
+        return found

@@ -1,4 +1,4 @@
-"""Diagnose why a job is not running: from facts to one finding with the command that helps.
+"""The rules of `farro explain`: why a job is not running, from facts to one finding with the command that helps.
 
 The rules are ordered by certainty: what the job's folder says comes before what its surroundings make likely.
 """
@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from farro.jobs.states import Status
+from farro.jobs.times import in_words
 from farro.lazy_dataclass import dataclass
 
 MANAGER_AWAY_S = 30.0
@@ -247,13 +248,3 @@ def _needs_turn(facts: Facts) -> Diagnosis:
 
 def _worker(facts: Facts) -> str:
     return f"farro worker --role {facts.role}" + "".join(f" --tag {tag}" for tag in sorted(facts.tags))
-
-
-def in_words(seconds: float) -> str:
-    """Format a duration in one or two units."""
-    whole = max(0, int(seconds))
-    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size}{unit}" + (f"{rest}{small}" if rest else "")
-    return f"{whole}s"
