@@ -165,5 +165,5 @@ class Odd:
 
 
 def test_an_annotation_that_cannot_be_checked_is_an_error_of_the_program() -> None:
-    with pytest.raises(TypeError, match="no annotation that a document can be checked against"):
+    with pytest.raises(TypeError, match="not an annotation that a document can be checked against"):
         check(Odd, {})
