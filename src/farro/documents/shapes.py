@@ -103,7 +103,7 @@ def _reader(hint: Any) -> _Read:
         if any(isinstance(each, AnyCase) for each in constraints):
             reader = _any_case(reader)
         return _constrained(reader, constraints)
-    if (of_text := getattr(hint, "of_text", None)) is not None:  # a class built from text, such as config.fields.Secret
+    if (of_text := getattr(hint, "of_text", None)) is not None:  # a class built from text, such as Secret of the config
         return _made(of_text)
     if isinstance(hint, type) and is_dataclass(hint):
         shape: type = hint

@@ -12,7 +12,7 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 - Only the transitions of jobs.states are allowed; any other raises IllegalTransition and changes nothing.
   [test_illegal_transitions_are_refused]
 - `claim` never blocks; callers wait in `changes`. [test_changes_report_an_enqueue]
-- A queue is ordered by strict priority (plans.priority), then by the time of entry into that queue. A job with a later
+- A queue is ordered by strict priority, then by the time of entry into that queue. A job with a later
   `not_before` is skipped until then. [test_order_is_the_time_of_entry, test_a_higher_priority_is_claimed_first]
 - A job that runs after others (plans.after) waits outside its queue and enters it once they have ended as required.
   It is killed when a job that had to succeed failed or was killed. The process that ends the last dependency moves the
