@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from farro.documents import json_schema
+from farro.swarm import lifecycle
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Signal
 
@@ -224,7 +225,7 @@ def _confirmations(signal: Signal) -> Iterator[AsyncApiChannel]:
             example={
                 **_confirmation(signal),
                 "result": "success",
-                "state": str(messages.state_of(signal) or "Running"),
+                "state": str(lifecycle.EFFECTS.get(signal, "Running")),
             },
         )
     yield AsyncApiChannel(

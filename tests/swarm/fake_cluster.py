@@ -18,7 +18,7 @@ from typing import Any
 from farro.errors import AlreadyRunning, BusTrouble, InputError
 from farro.host.clock import ManualClock
 from farro.jobs.times import timestamp
-from farro.swarm import requests, views
+from farro.swarm import lifecycle, requests, views
 from farro.swarm.bus.port import Binding, BusMessage, BusQueueDepth
 from farro.swarm.conformance import Captured, check
 from farro.swarm.files import SwarmFiles, controller_instance
@@ -202,7 +202,7 @@ class FakeControllers:
             )
             await self.publisher.status(status)
             return
-        state = messages.state_of(Signal(received.signal))
+        state = lifecycle.EFFECTS.get(Signal(received.signal))
         good = CommandEnd(good=True, state=str(state or "Stopped"))
         end = good if self.error is None else CommandEnd(good=False, code=self.error, message="as the test wants")
         entry = LedgerEntry(

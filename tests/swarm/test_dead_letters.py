@@ -202,7 +202,7 @@ def test_dead_letters_and_logs_from_the_command_line(farro: Program) -> None:
     assert {json.loads(line)["instance"] for line in both.splitlines()} == {"demo-mill", "demo-marshal"}
     assert "demo-mill    | got {'stones': 0}" in farro.run("swarm", "logs", "demo", code=0).out
     wrong = farro.run("swarm", "logs", "demo", "mill", code=2)
-    assert "there is demo-mill, demo-marshal" in wrong.err
+    assert "known: demo-mill, demo-marshal" in wrong.err
 
     assert farro.run("swarm", "dead", "demo", "--resend", "--id", "sack-1", code=0).out == "sacks: 1 sent again\n"
     eventually(

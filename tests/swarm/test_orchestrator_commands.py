@@ -251,7 +251,7 @@ def test_visibly_wrong_commands_are_refused_at_once(run_in_cluster: Callable[[Ac
             (BadName, "a reserved folder", lambda: cluster.ask(Signal.CREATE, "components")),
             (BadName, "too long", lambda: cluster.ask(Signal.CREATE, "x" * 60)),
             (IllegalTransition, "there is no swarm other", lambda: cluster.ask(Signal.START, "other")),
-            (InputError, "is of swarm demo, not of other", lambda: cluster.ask(Signal.TEMPLATE, "other", args=PLAN)),
+            (InputError, "is for swarm demo, not other", lambda: cluster.ask(Signal.TEMPLATE, "other", args=PLAN)),
             (
                 InputError,
                 "no component x y",

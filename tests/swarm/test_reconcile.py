@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from farro.swarm import lifecycle, plan
 from farro.swarm.lifecycle import Observation
 from farro.swarm.reconcile import CommandGoal, ComponentAction, ReconcileDecision, Target, reconcile
+from farro.swarm.wire.messages import Totals
 
 MUTE = "demo-mod was not healthy 20 s after its launch: it never said anything"
 TIMES = plan.Timeouts(provision=20, ready=60, start=10, start_total=40, stop=8)
@@ -224,10 +225,10 @@ def test_an_aggregate_is_as_old_as_its_oldest_report() -> None:
     expected = lifecycle.aggregate(["a", "b"], seen, now_s=100.0)
     assert (expected.health, expected.reason) == ("Healthy", None)
     assert (expected.watermark_s, expected.max_staleness_s) == (80.0, 20.0)
-    assert (expected.desired, expected.healthy, expected.running, expected.enabled) == (2, 2, 1, 1)
+    assert expected.totals == Totals(desired=2, healthy=2, running=1, enabled=1)
     later = lifecycle.aggregate(["a", "b"], seen, now_s=111.0)
     assert (later.health, later.reason) == ("Unknown", "b said nothing for 31 s")
-    assert (later.healthy, later.running) == (1, 1)  # an old report does not count
+    assert (later.totals.healthy, later.totals.running) == (1, 1)  # an old report does not count
     third = lifecycle.aggregate(["a", "b", "c"], seen, now_s=100.0)
     assert (third.health, third.reason, third.watermark_s) == ("Unknown", "c never said anything", None)
     seen["b"] = replace(seen["b"], healthy=False)

@@ -90,7 +90,7 @@ class CommandLedger:
 
     def receive(self, signal: ControlSignal, at: str) -> tuple[Received, LedgerEntry]:
         """Note a signal. It is durable when this returns, so the message may be acknowledged."""
-        key = _key(signal)
+        key = key_of(signal)
         entry = self.entries.get(key)
         if entry is None:
             entry = LedgerEntry(
@@ -117,28 +117,28 @@ class CommandLedger:
 
     def find(self, signal: ControlSignal) -> LedgerEntry | None:
         """Return the command of a signal, if it was received before."""
-        return self.entries.get(_key(signal))
+        return self.entries.get(key_of(signal))
 
     def start(self, entry: LedgerEntry, at: str, limit_s: float | None = None) -> None:
         """Note that work on a command begins. Its time limit goes on even if the process dies."""
         entry.started_at, entry.limit_s = at, limit_s
-        self._note(_key(entry), entry)
+        self._note(key_of(entry), entry)
 
     def give_up(self, entry: LedgerEntry) -> None:
         entry.given_up = True
-        self._note(_key(entry), entry)
+        self._note(key_of(entry), entry)
 
     def end(self, entry: LedgerEntry, end: CommandEnd, at: str, *, confirmed: Sequence[str] = ()) -> None:
         """Note the end of a command. Its confirmations become owed, except those that were already `confirmed`."""
         entry.end, entry.ended_at = end, at
         entry.unsent = [one for one in entry.unsent if one not in confirmed]
         entry.args = None
-        self._note(_key(entry), entry)
+        self._note(key_of(entry), entry)
 
     def sent(self, entry: LedgerEntry, correlation_id: str) -> None:
         if correlation_id in entry.unsent:
             entry.unsent.remove(correlation_id)
-            self._note(_key(entry), entry)
+            self._note(key_of(entry), entry)
 
     def open(self) -> list[LedgerEntry]:
         """Return the commands in progress, oldest first."""
@@ -209,7 +209,8 @@ class CommandLedger:
         self._lines = self._bytes = 0
 
 
-def _key(signal: ControlSignal | LedgerEntry) -> str:
+def key_of(signal: ControlSignal | LedgerEntry) -> str:
+    """Return by what a command is known: its signal, its idempotency key and its scope."""
     own = signal.key if isinstance(signal, LedgerEntry) else signal.idempotency_key
     return f"{signal.signal}/{own}/{signal.scope.words}"
 

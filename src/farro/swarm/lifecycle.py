@@ -14,6 +14,7 @@ from typing import Literal
 
 from farro.errors import IllegalTransition
 from farro.lazy_dataclass import dataclass
+from farro.swarm.wire.messages import Totals
 from farro.swarm.wire.names import Signal
 
 
@@ -81,6 +82,21 @@ ALLOWED: Mapping[Signal, frozenset[SwarmState]] = {
     Signal.REMOVE: frozenset(set(S) - {S.NEW, S.RUNNING, S.REMOVED}),
     Signal.CONFIG: frozenset({S.READY, S.STARTING, S.RUNNING, S.STOPPING, S.STOPPED, S.FAILED}),
     Signal.STATUS: frozenset(set(S) - {S.NEW, S.REMOVED}),
+}
+
+
+# The state that a successful command leads to, and the one while it is carried out.
+EFFECTS: Mapping[Signal, SwarmState] = {
+    Signal.CREATE: S.CREATING,
+    Signal.TEMPLATE: S.READY,
+    Signal.START: S.RUNNING,
+    Signal.STOP: S.STOPPED,
+    Signal.REMOVE: S.REMOVED,
+}
+DURING: Mapping[Signal, SwarmState] = {
+    Signal.START: S.STARTING,
+    Signal.STOP: S.STOPPING,
+    Signal.REMOVE: S.REMOVING,
 }
 
 
@@ -167,10 +183,7 @@ class Aggregate:
     reason: str | None  # why it is not Healthy
     watermark_s: float | None  # None if a component never reported
     max_staleness_s: float | None
-    desired: int
-    healthy: int
-    running: int
-    enabled: int
+    totals: Totals
 
 
 def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: float, ttl_s: float = TTL_S) -> Aggregate:
@@ -186,10 +199,12 @@ def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: fl
         reason=reason,
         watermark_s=watermark_s,
         max_staleness_s=None if watermark_s is None else max(0.0, now_s - watermark_s),
-        desired=len(known),
-        healthy=sum(1 for _, state in fresh if state in (ComponentState.HEALTHY, ComponentState.RUNNING)),
-        running=sum(1 for _, state in fresh if state is ComponentState.RUNNING),
-        enabled=sum(1 for one, _ in fresh if one.enabled),
+        totals=Totals(
+            desired=len(known),
+            healthy=sum(1 for _, state in fresh if state in (ComponentState.HEALTHY, ComponentState.RUNNING)),
+            running=sum(1 for _, state in fresh if state is ComponentState.RUNNING),
+            enabled=sum(1 for one, _ in fresh if one.enabled),
+        ),
     )
 
 

@@ -151,20 +151,15 @@ def _key(given: str | None) -> str:
 
 def known(files: SwarmFiles, signal: ControlSignal) -> LedgerEntry | None:
     """Return the earlier command with the same idempotency key, if there is one."""
-    for entry in ledger.read(files.ledger).values():
-        own = (signal.idempotency_key, signal.signal, signal.scope.words)
-        if (entry.key, entry.signal, entry.scope.words) == own:
-            return entry
-    return None
+    return ledger.read(files.ledger).get(ledger.key_of(signal))
 
 
 def _check_key(files: SwarmFiles, signal: ControlSignal) -> None:
     """Refuse a key that a command in the ledger, or on its way there, has with other arguments."""
     before = known(files, signal)
     prints = [] if before is None or before.asked is None else [before.asked]
-    own = (signal.idempotency_key, signal.signal, signal.scope.words)
     for _, waiting in files.pending_requests():
-        if waiting is not None and (waiting.idempotency_key, waiting.signal, waiting.scope.words) == own:
+        if waiting is not None and ledger.key_of(waiting) == ledger.key_of(signal):
             prints.append(ledger.fingerprint(waiting.args))
     if any(one != ledger.fingerprint(signal.args) for one in prints):
         raise InputError(

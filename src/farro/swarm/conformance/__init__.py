@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from farro.lazy_dataclass import dataclass
+from farro.swarm import lifecycle
 from farro.swarm.conformance.trace import (
     CONTROLLER_ORIGIN,
     TraceIndex,
@@ -36,7 +37,7 @@ from farro.swarm.conformance.trace import Captured as Captured
 from farro.swarm.conformance.trace import Violation as Violation
 from farro.swarm.lifecycle import TTL_S
 from farro.swarm.plan import SwarmPlan, start_order
-from farro.swarm.wire import messages, names
+from farro.swarm.wire import names
 from farro.swarm.wire.messages import ControlSignal, Duplicate, Error, Ready, StatusReport
 from farro.swarm.wire.names import Scope, Signal
 
@@ -189,7 +190,7 @@ def states(index: TraceIndex) -> Iterator[Violation]:
     for ends in index.ends.values():
         for end in ends:
             if isinstance(end.body, Ready):
-                wanted = messages.state_of(Signal(end.body.signal))
+                wanted = lifecycle.EFFECTS.get(Signal(end.body.signal))
                 states = ("Running", "Stopped") if wanted is None else (str(wanted),)
                 if end.key.signal is Signal.CREATE:
                     states = (*states, "Ready")  # as in the seed's example; its lifecycle says Creating

@@ -40,12 +40,11 @@ from farro.swarm.wire.names import Signal
 from farro.worker.runtime import Runtime
 
 _TARGETS = {
-    Signal.TEMPLATE: (Target.PROVISIONED, SwarmState.READY),
-    Signal.START: (Target.ENABLED, SwarmState.RUNNING),
-    Signal.STOP: (Target.DISABLED, SwarmState.STOPPED),
-    Signal.REMOVE: (Target.GONE, SwarmState.REMOVED),
+    Signal.TEMPLATE: Target.PROVISIONED,
+    Signal.START: Target.ENABLED,
+    Signal.STOP: Target.DISABLED,
+    Signal.REMOVE: Target.GONE,
 }
-_DURING = {Signal.START: SwarmState.STARTING, Signal.STOP: SwarmState.STOPPING, Signal.REMOVE: SwarmState.REMOVING}
 _STARTED_ONCE = (SwarmState.RUNNING, SwarmState.STOPPING, SwarmState.STOPPED)
 _MAINTAINED = (SwarmState.READY, SwarmState.RUNNING, SwarmState.STOPPED)
 LOOK_S = 1.0  # between two looks at the runtime, and between two while a command is in progress
@@ -228,7 +227,7 @@ class Controller:
             if not await self._begin(entry, signal):
                 return
             self._began_s[command] = now_s - self._confirmations.spent_s(entry)
-        target, state = _TARGETS[signal]
+        state = lifecycle.EFFECTS[signal]
         if self._state.plan is None:  # only a remove gets here
             self._removing = True
             await self._end(entry, CommandEnd(good=True, state=str(state)))
@@ -236,7 +235,7 @@ class Controller:
         goal = CommandGoal(
             plan=self._state.plan,
             order=plans.start_order(self._state.plan),
-            target=target,
+            target=_TARGETS[signal],
             begun_s=self._began_s[command],
         )
         decision = reconcile.reconcile(goal, self._observer.seen, now_s)
@@ -257,7 +256,7 @@ class Controller:
     async def _begin(self, entry: LedgerEntry, signal: Signal) -> bool:
         """Check a command and record its goal before it is carried out. Return False if it was refused."""
         try:
-            resumed = entry.started_at is not None or self._state.state is _TARGETS[signal][1]
+            resumed = entry.started_at is not None or self._state.state is lifecycle.EFFECTS[signal]
             if not resumed:  # else it was begun, or had its effect, before its controller died
                 lifecycle.check_allowed(signal, self._state.state, self._context.swarm)
             if entry.started_at is None:
@@ -273,7 +272,7 @@ class Controller:
             code = "BAD_PLAN" if isinstance(error, InputError) else "ILLEGAL_STATE"
             await self._end(entry, CommandEnd(good=False, code=code, message=str(error)))
             return False
-        self._state.change(state=_DURING.get(signal, self._state.state), enabled=signal is Signal.START)
+        self._state.change(state=lifecycle.DURING.get(signal, self._state.state), enabled=signal is Signal.START)
         for name, seen in list(self._observer.seen.items()):  # a new command tries everything again
             starts = seen.starts if seen.alive else 0
             seen = replace(seen, asked_s=None, failure=None, forced=False)
@@ -354,9 +353,8 @@ class Controller:
 
     async def _report_changes(self, now_s: float) -> None:
         now = self._aggregate(now_s)
-        counts = (now.desired, now.healthy, now.running, now.enabled)
         ends = tuple((one.launches, one.end_s) for one in map(self._observer.of, self._members()))
-        what = (self._state.state, now.health, counts, ends)
+        what = (self._state.state, now.health, now.totals, ends)
         if what != self._last_reported:
             self._last_reported, self._reported_s = what, now_s
             await self._report(full=False)

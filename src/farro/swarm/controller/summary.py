@@ -162,12 +162,7 @@ def status_report(
         state=str(state),
         watermark=None if aggregate.max_staleness_s is None else earlier(at, aggregate.max_staleness_s),
         max_staleness_sec=aggregate.max_staleness_s,
-        totals=messages.Totals(
-            desired=aggregate.desired,
-            healthy=aggregate.healthy,
-            running=aggregate.running,
-            enabled=aggregate.enabled,
-        ),
+        totals=aggregate.totals,
         queues=queues,
         data=data,
     )

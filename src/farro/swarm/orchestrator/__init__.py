@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from farro.errors import BusTrouble, FarroError, InputError, StorageTrouble, TryAgain
 from farro.host import fs, inotify
+from farro.swarm import lifecycle
 from farro.swarm.bus import LostQueueCheck, wait
 from farro.swarm.bus.port import Consumer, Delivery
 from farro.swarm.files import controller_instance
@@ -160,7 +162,7 @@ class Orchestrator:
         if entry is None or not confirms(body, entry) or body.idempotency_key != entry.key:
             raise InputError(f"it confirms {body.correlation_id}, which was not asked for here")
         good = isinstance(body, messages.Ready)
-        effect = messages.state_of(Signal(entry.signal))
+        effect = lifecycle.EFFECTS.get(Signal(entry.signal))
         if isinstance(body, messages.Ready) and effect is not None and body.state != effect:
             raise InputError(f"its state is none that {entry.signal} leads to")
         if entry.end is not None:
@@ -215,7 +217,6 @@ class Orchestrator:
             data = {**before, **data, "components": list(lines.values())}
             if "reason" not in report.data:
                 data.pop("reason", None)
-        totals = report.totals
         files.write_status(
             swarm,
             {
@@ -223,14 +224,7 @@ class Orchestrator:
                 "state": report.state,
                 "watermark": report.watermark,
                 "max_staleness_s": report.max_staleness_sec,
-                "totals": None
-                if totals is None
-                else {
-                    "desired": totals.desired,
-                    "healthy": totals.healthy,
-                    "running": totals.running,
-                    "enabled": totals.enabled,
-                },
+                "totals": None if report.totals is None else asdict(report.totals),
                 "data": data,
             },
         )

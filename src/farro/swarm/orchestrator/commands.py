@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from farro.errors import FarroError, IllegalTransition, InputError, TryAgain
 from farro.jobs.times import parse_timestamp
-from farro.swarm import reconcile, requests
+from farro.swarm import lifecycle, reconcile, requests
 from farro.swarm.bus.port import Binding
 from farro.swarm.files import FOLDER, controller_instance
 from farro.swarm.ledger import CommandEnd, LedgerEntry
@@ -25,7 +25,6 @@ from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Scope, Signal
 
 SETTLE_S = 2.0  # after a controller was killed: its last messages are read before it counts as silent
-_DURING = {Signal.START: SwarmState.STARTING, Signal.STOP: SwarmState.STOPPING, Signal.REMOVE: SwarmState.REMOVING}
 _DURATIONS = {Signal.CREATE: "provision", Signal.TEMPLATE: "ready", Signal.START: "start"}
 _OVERTAKING = (Signal.STOP, Signal.REMOVE)
 
@@ -156,8 +155,8 @@ class CommandRunner:
             context.audit(swarm).note("creating", entry.correlations[0])
             await self._launch(entry, swarm)
             return
-        if signal in _DURING:
-            context.change(swarm, state=_DURING[signal], enabled=signal is Signal.START)
+        if signal in lifecycle.DURING:
+            context.change(swarm, state=lifecycle.DURING[signal], enabled=signal is Signal.START)
         await self._send(entry)
 
     async def _launch(self, entry: LedgerEntry, swarm: str) -> None:

@@ -17,8 +17,7 @@ from farro.documents import shapes
 from farro.documents.constraints import Bounds, Matching, Prose
 from farro.errors import BadName, InputError
 from farro.lazy_dataclass import dataclass, field
-from farro.swarm.lifecycle import ComponentState, SwarmState
-from farro.swarm.wire.names import NAME_PATTERN, Key, Scope, Signal
+from farro.swarm.wire.names import NAME_PATTERN, Key, Scope
 
 MAX_BYTES = 1 << 20
 
@@ -226,17 +225,6 @@ def scope_body(scope: Scope) -> ScopeBody:
     return ScopeBody(swarm_id=scope.swarm, role=scope.role, instance=scope.instance)
 
 
-def state_of(signal: Signal) -> SwarmState | None:
-    """Return the state that a successful command leads to."""
-    return {
-        Signal.CREATE: SwarmState.CREATING,
-        Signal.TEMPLATE: SwarmState.READY,
-        Signal.START: SwarmState.RUNNING,
-        Signal.STOP: SwarmState.STOPPED,
-        Signal.REMOVE: SwarmState.REMOVED,
-    }.get(signal)
-
-
 # --- names on the wire ---
 
 
@@ -248,8 +236,6 @@ def _wire(value: Any) -> Any:
             if member is not None and not (member == {} and each.default_factory is not MISSING):
                 document[camel(each.name)] = _wire(member)
         return document
-    if isinstance(value, SwarmState | ComponentState):
-        return str(value)
     if isinstance(value, tuple):
         return [_wire(item) for item in value]
     return value  # the sender's own data keeps its names
