@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from farro.doctor.folders import make_root
+from farro.doctor.root import make_root
 from farro.errors import ClaimLost
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import is_decided

@@ -15,7 +15,7 @@ from typing import Any
 
 from crash.powermodel import Log, Recorder, State
 from farro import documents
-from farro.doctor.folders import make_root
+from farro.doctor.root import make_root
 from farro.errors import SyncFailed
 from farro.host import fs
 from farro.jobs import ids

@@ -20,7 +20,7 @@ from farro.agents import inbox
 from farro.agents.auto_plan import AutoPlan
 from farro.agents.manager import Manager
 from farro.config.settings import Settings
-from farro.doctor.folders import make_root
+from farro.doctor.root import make_root
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import waits_for_person
 from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded

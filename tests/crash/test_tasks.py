@@ -16,7 +16,7 @@ from crash.test_manager import PROMPT, ROLES, TASK, Seeds, judge, look, manage, 
 from farro.agents.agent_step import Agents
 from farro.agents.providers.port import Answer, Request, Usage
 from farro.agents.providers.prices import GenaiPrices
-from farro.doctor.folders import make_root
+from farro.doctor.root import make_root
 from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools

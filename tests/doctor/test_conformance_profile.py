@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from farro.app.checks import policy_lock_now as lock
 from farro.config.settings import CapacitySettings, Settings
-from farro.doctor.conformance_profile import CHECKLIST, PINNED, Difference, differences
-from farro.doctor.policy_lock import compare, parameters, text_of
+from farro.doctor.policy_lock import CHECKLIST, PINNED, Difference, compare, differences, parameters, text_of
 
 TRIES = {"http": 4, "cli": 2}
 DATA = st.recursive(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from farro.doctor import disk_probes
+from farro.doctor import disk_checks
 from farro.doctor.checks import Finding
 from farro.host import fs
 
@@ -43,7 +43,7 @@ def overwriting(target: str, path: str) -> None:
 
 
 def probed(folder: Path) -> dict[str, Finding]:
-    return {check.id: check.run() for check in disk_probes.checks(str(folder))}
+    return {check.id: check.look() for check in disk_checks.probes(str(folder))}
 
 
 def test_a_good_filesystem_passes_and_nothing_is_left_behind(tmp_path: Path) -> None:

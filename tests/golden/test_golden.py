@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import stage
-from farro.doctor.folders import make_root
+from farro.doctor.root import make_root
 from farro.errors import UnknownSchema
 from farro.jobs.ids import child_id
 from farro.jobs.states import Reason, Status

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from farro.app import App
-from farro.doctor.conformance_profile import CHECKLIST
+from farro.doctor.policy_lock import CHECKLIST
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "doctor.md").read_text(encoding="utf-8")

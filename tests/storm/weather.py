@@ -98,7 +98,7 @@ class Storm:
 
     def _make_root(self, name: str) -> None:
         """Make a root for each machine; the checker's root reaches the server even when links are cut."""
-        from farro.doctor.folders import make_root
+        from farro.doctor.root import make_root
 
         root = self.folder / name
         address = f"unix://{self.folder}/redis.sock" if name == "judge" else self.server.url

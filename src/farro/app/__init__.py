@@ -70,7 +70,6 @@ class App:
         no thread for the audit log, and asks a server that does not answer only for a few seconds. `patient` lifts the
         second limit: a command that must report a result keeps trying.
         """
-        from farro.host import worker_processes
         from farro.log.audit import AuditLog
         from farro.store.files.context import no_log
 
@@ -94,8 +93,6 @@ class App:
             settings,
             policy=self._store_policy(root, settings),
             clock=clock,
-            identity=worker_processes.identity,
-            reap=worker_processes.reap,
             log=log or no_log,
             audit=audit,
             brief=brief and not patient,
@@ -443,21 +440,52 @@ class App:
         self, root: str, settings: Settings, *, folder: str, name: str, on_try: Callable[[CallTry], None]
     ) -> Planner:
         """Make the planner that turns words into steps. `folder`: an empty one, for files of provider programs."""
-        from farro.app import planner
+        from farro.agx.propose import Planner
+        from farro.execution import tool_catalog
+        from farro.sandbox.redaction import Redactor, secret_variables
 
-        return planner.planner(self, root, settings, folder=folder, name=name, on_try=on_try)
+        clock, context = SystemClock(), self.plan_context(settings)
+        search = tool_catalog.ProgramSearch(env=os.environ, cwd=context.cwd)
+        return Planner(
+            name=name,
+            root=root,
+            folder=folder,
+            settings=settings,
+            context=context,
+            tools=tool_catalog.listed(context.tools, search, configured=tuple(settings.tools), on_path=True),
+            provider=self.providers(root),
+            ledger=self.ledger(root, durable=settings.durability == "power", clock=clock),
+            prices=self.prices(settings),
+            redactor=Redactor.of_variables(secret_variables(settings, os.environ), os.environ),
+            clock=clock,
+            uniform=random.SystemRandom().uniform,
+            on_try=on_try,
+        )
 
     def local_plans(self, store: Store, settings: Settings, *, contract: Contract, by: str, user: str) -> PlanClient:
         """Make the client that submits plans to this root and lists them."""
-        from farro.app import planner
+        from farro.agx.local_client import LocalPlanClient
+        from farro.queue.admission import Gate
 
-        return planner.local(self, store, settings, contract=contract, by=by, user=user)
+        return LocalPlanClient(
+            store=store,
+            library=self.library(store.root, settings),
+            contract=contract,
+            gate=lambda force: Gate.of(settings, user=user, force=force),
+            clock=SystemClock(),
+            by=by,
+            mint=lambda: f"plan-{random.SystemRandom().getrandbits(64):016x}",
+            max_bytes=settings.security.max_job_bytes,
+        )
 
     def remote_plans(self, address: str, settings: Settings) -> PlanClient:
         """Make the client of a RESP queue on another machine: agq://HOST:PORT."""
-        from farro.app import planner
+        from farro.agx.remote_client import RemotePlanClient
+        from farro.jobs.ids import IdMint
 
-        return planner.remote(address, settings)
+        variable = "AGQ_KEY" if settings.agq.key is None else settings.agq.key.name
+        mint = IdMint(SystemClock().now, random.SystemRandom().getrandbits)
+        return RemotePlanClient.at(address, key=os.environ.get("AGQ_KEY") or os.environ.get(variable), mint=mint.mint)
 
     # --- the HTTP API ---
 

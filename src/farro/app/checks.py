@@ -13,7 +13,7 @@ from farro.agents.providers import cli, http
 from farro.app import servers
 from farro.config import reader
 from farro.config.settings import Settings
-from farro.doctor import audit_checks, disk_checks, disk_probes, policy_lock, report
+from farro.doctor import audit_checks, disk_checks, policy_lock, report
 from farro.doctor.checks import Check, Finding, edit, failed, ok, warning
 from farro.errors import FarroError
 from farro.host.clock import SystemClock
@@ -57,7 +57,7 @@ def checks(
             min_free_bytes=security.min_free_bytes,
             now=clock.now,
         ),
-        *disk_probes.checks(f"{root}/jobs"),
+        *disk_checks.probes(f"{root}/jobs"),
         *root_checks.checks(root, settings, config=path, now=clock.now, open_store=None if in_folders else opened),
         *provider_checks.checks(settings, os.environ, root=root, config=path),
         *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
@@ -109,7 +109,7 @@ def _where_it_answers(found: list[Check], settings: Settings, path: str, clock: 
     def guarded(check: Check) -> Check:
         def look() -> Finding:
             if (error := trouble()) is None:
-                return check.run()
+                return check.look()
             if check.id != "redis":
                 return ok("not asked: see `redis`")
             cause = "no job can be queued, worked or looked at; put right what it says, or `store` in the config"

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from farro.config.settings import AGQ, Settings
 from farro.errors import InputError
-from farro.host import process_identity
+from farro.host import process_identity, worker_processes
 from farro.host.clock import Clock
 from farro.log.audit import AuditLog
 from farro.log.structured import Log
@@ -27,16 +27,7 @@ BRIEF_S = 5.0  # for how long a command asks a server that does not answer
 
 
 def open_redis(
-    root: str,
-    settings: Settings,
-    *,
-    policy: StorePolicy,
-    clock: Clock,
-    identity: Callable[[], Mapping[str, Any]],
-    reap: Callable[[list[str], Mapping[str, Any]], None],
-    log: Log,
-    audit: AuditLog,
-    brief: bool,
+    root: str, settings: Settings, *, policy: StorePolicy, clock: Clock, log: Log, audit: AuditLog, brief: bool
 ) -> Store:
     """Open the store in a Redis server. The root on this machine keeps the config, the policies, and the files of the
     jobs that run here."""
@@ -71,8 +62,8 @@ def open_redis(
             lease_s=section.lease_s,
             keep_changes=section.keep_changes,
             keep_audit=section.keep_audit,
-            identity=identity,
-            reap=reap,
+            identity=worker_processes.identity,
+            reap=worker_processes.reap,
             actor=audit.actor,
             log=log,
             audit=audit,

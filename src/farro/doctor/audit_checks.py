@@ -8,11 +8,10 @@ import os
 from dataclasses import replace
 
 from farro.doctor.checks import Check, Finding, edit, failed, ok, own, quoted, warning
-from farro.doctor.disk_probes import scratch
+from farro.doctor.disk_checks import scratch
 from farro.host import fs
 from farro.host.clock import Clock
-from farro.log.audit import AuditLog, AuditPolicy, files
-from farro.log.audit_file import NAME
+from farro.log.audit import NAME, AuditLog, AuditPolicy, files
 
 _LINES = 12
 

@@ -36,9 +36,6 @@ class Check:
     look: Callable[[], Finding]
     quick: bool = False
 
-    def run(self) -> Finding:
-        return self.look()
-
 
 def ok(found: str, *details: str) -> Finding:
     return Finding(verdict="ok", found=found, details=details)

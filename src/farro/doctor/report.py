@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farro.doctor import conformance_profile, policy_lock
+from farro.doctor import policy_lock
 from farro.doctor.checks import EXAMPLES, Check, Finding, Verdict, edit, failed, ok, own, quoted
-from farro.doctor.conformance_profile import CHECKLIST, PINNED
-from farro.doctor.disk_probes import scratch
+from farro.doctor.disk_checks import scratch
+from farro.doctor.policy_lock import CHECKLIST, PINNED, PROFILE
 from farro.errors import FarroError, Refused
 from farro.host import fs
 from farro.lazy_dataclass import dataclass
@@ -75,7 +75,7 @@ def examine(checks: Sequence[Check], *, root: str, strict: bool, named: bool = T
 
 def _run(check: Check, root: str) -> Finding:
     try:
-        return check.run()
+        return check.look()
     except PermissionError as error:
         path = str(error.filename or root)
         inside = os.path.relpath(os.path.dirname(path) if fs.TEMPORARY in path else path, root)
@@ -119,12 +119,12 @@ def conformance_checks(root: str, locked: Callable[[], Mapping[str, Any]], *, co
 
     def section(name: str) -> Check:
         def look() -> Finding:
-            found = list(conformance_profile.differences(PINNED[name], locked()["parameters"][name], name, more=False))
+            found = list(policy_lock.differences(PINNED[name], locked()["parameters"][name], name, more=False))
             if not found:
-                return ok(f"as {conformance_profile.NAME} pins it")
+                return ok(f"as {PROFILE} pins it")
             cause = "the config says otherwise; remove it there, or do without the profile"
             details = tuple(map(str, found))
-            return failed(f"{len(found)} other than {conformance_profile.NAME}", cause, edit(config), details=details)
+            return failed(f"{len(found)} other than {PROFILE}", cause, edit(config), details=details)
 
         return Check(id=f"profile-{name}", title=f"profile: {name}", look=look)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from farro.host import fs, leases
 from farro.jobs.times import timestamp
-from farro.log.audit_file import repair
+from farro.log.audit import repair
 from farro.log.structured import Log, redacted
 from farro.swarm.bus.port import Bus, BusMessage
 from farro.swarm.ledger import LedgerEntry, message_id

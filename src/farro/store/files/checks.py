@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from farro.doctor.checks import Check, Finding, counted, failed, ok, quoted, warning
-from farro.doctor.folders import wanted_folders
+from farro.doctor.root import wanted_folders
 from farro.jobs import places
 from farro.store.files.context import FilesContext
 from farro.store.files.scan import Scan, Tally, scan
