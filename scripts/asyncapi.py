@@ -237,7 +237,7 @@ def _confirmations(signal: Signal) -> Iterator[AsyncApiChannel]:
         example={
             **_confirmation(signal),
             "result": "error",
-            "phase": {Signal.CONFIG: "config", Signal.STATUS: "status"}.get(signal, str(signal).removeprefix("swarm-")),
+            "phase": signal.phase,
             "code": "CONFIG_REFUSED" if signal is Signal.CONFIG else "COMPONENT_FAILED",
             "message": "demo-generator ended, and was started 6 times",
             "retryable": True,

@@ -151,8 +151,8 @@ def test_a_problem_of_a_component_is_reported_once_and_a_delta_has_what_changed(
 
 def test_config_updates_survive_a_restart_of_the_component(shm: Path) -> None:
     state = ControllerState.load(f"{shm}/controller.json", durable=False)
-    state.change(configured=("demo-a", {"rate": 5}))
-    state.change(configured=("demo-a", {"size": 2}))
+    state.update("demo-a", True, {"rate": 5})
+    state.update("demo-a", True, {"size": 2})
     again = ControllerState.load(f"{shm}/controller.json", durable=False)
     assert again.config_of("demo-a") == {"rate": 5, "size": 2}
     assert again.config_of("demo-b") == {}

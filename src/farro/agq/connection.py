@@ -35,6 +35,7 @@ _WHILE_SUBSCRIBED = frozenset(
     {b"SUBSCRIBE", b"UNSUBSCRIBE", b"PSUBSCRIBE", b"PUNSUBSCRIBE", b"PING", b"QUIT", b"RESET", b"HELLO"}
 )
 _UNQUEUED = frozenset({b"EXEC", b"DISCARD", b"MULTI", b"QUIT", b"RESET"})
+_PREFIXES = ((CapacityReached, "BUSY "), (Lost, "claim lost: "), (Refused, "refused: "), (TryAgain, "try again: "))
 _BEFORE_AUTH = frozenset({b"AUTH", b"HELLO", b"QUIT", b"RESET"})
 
 
@@ -61,9 +62,9 @@ class Connection(asyncio.Protocol):
         self.partial_since_s: float | None = None  # since when an incomplete command is pending
         self.unread_since_s: float | None = None  # since when its replies are unread
         self._transport: asyncio.Transport | None = None
-        self._busy = False
+        self.busy = False  # a command runs
         self._write_paused = False  # too many replies are unread
-        self._read_paused = False
+        self.read_paused = False
         self._parser = Parser(resp.AUTHENTICATED if self.authenticated else resp.UNAUTHENTICATED, server.reserve)
 
     # --- called by asyncio ---
@@ -100,7 +101,7 @@ class Connection(asyncio.Protocol):
 
     def _idle(self) -> bool:
         """Whether the next command can be answered directly."""
-        waits = self._busy or self._write_paused or self.closed or self._parser.partial
+        waits = self.busy or self._write_paused or self.closed or self._parser.partial
         return self.authenticated and not (waits or self.queued is not None or self.subscriptions)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,9 +128,9 @@ class Connection(asyncio.Protocol):
         """Run the commands that can run now."""
         out: list[bytes] = []
         turns = size = 0
-        while not (self._busy or self._write_paused or self.closed or self.server.stopping):
+        while not (self.busy or self._write_paused or self.closed or self.server.stopping):
             if turns >= PIPELINE_TURN:
-                self._busy = True
+                self.busy = True
                 asyncio.get_running_loop().call_soon(self._resume)
                 break
             turns += 1
@@ -146,10 +147,10 @@ class Connection(asyncio.Protocol):
                 continue
             answer = self.answer(args)
             if type(answer) is CoroutineType:
-                self._busy = True
+                self.busy = True
                 self.server.spawn(self._finish(answer))
             elif type(answer) is DeferredReply and not answer.answered:
-                self._busy = True
+                self.busy = True
                 self._write(out)
                 out, size = [], 0
                 answer.then(self._answered)
@@ -164,22 +165,13 @@ class Connection(asyncio.Protocol):
                     self._write(out)
                     out, size = [], 0
         if not self.closed:
-            partial = self._parser.partial and not self._busy
+            partial = self._parser.partial and not self.busy
             self.partial_since_s = (self.partial_since_s or self.server.now_s()) if partial else None
         self._write(out)
         self._update_reading()
 
-    @property
-    def busy(self) -> bool:
-        return self._busy
-
-    @property
-    def read_paused(self) -> bool:
-        """Whether its input is not being read now."""
-        return self._read_paused
-
     def _resume(self) -> None:
-        self._busy = False
+        self.busy = False
         self._serve()
 
     async def _finish(self, running: Any) -> None:
@@ -193,7 +185,7 @@ class Connection(asyncio.Protocol):
 
     def _finish_command(self, answer: Any) -> None:
         self.server.return_budget(self._parser)
-        self._busy = False
+        self.busy = False
         undelivered, self.undelivered = self.undelivered, []
         if not self.closed:
             self.send(answer)
@@ -243,8 +235,11 @@ class Connection(asyncio.Protocol):
 
     def error_reply(self, error: Exception) -> CommandError:
         """Return the reply for an exception; log it if it is a bug."""
-        if isinstance(error, CommandError | FarroError):
-            return as_error(error)
+        if isinstance(error, CommandError):
+            return error
+        if isinstance(error, FarroError):
+            prefix = next((words for kind, words in _PREFIXES if isinstance(error, kind)), "")
+            return CommandError(f"{prefix}{error}")
         self.server.log("error", "a command broke", {"error": f"{type(error).__name__}: {error}"})
         return CommandError(f"internal error: {type(error).__name__}; the log of farro agq has more")
 
@@ -328,12 +323,12 @@ class Connection(asyncio.Protocol):
         """Pause or resume reading. Unread input stays in the client's and the socket's buffers."""
         if self.closed or self._transport is None:
             return
-        pause = (self._busy and self._parser.waiting > AHEAD) or self._write_paused
-        if pause and not self._read_paused:
-            self._read_paused = True
+        pause = (self.busy and self._parser.waiting > AHEAD) or self._write_paused
+        if pause and not self.read_paused:
+            self.read_paused = True
             self._transport.pause_reading()
-        elif not pause and self._read_paused:
-            self._read_paused = False
+        elif not pause and self.read_paused:
+            self.read_paused = False
             self._transport.resume_reading()
 
 
@@ -341,18 +336,3 @@ def unknown(args: list[bytes]) -> CommandError:
     shown = args[0][:64].decode("utf-8", "replace")
     printable = "".join(char if char.isprintable() else "?" for char in shown)
     return CommandError(f"unknown command '{printable}'")
-
-
-def as_error(error: Exception) -> CommandError:
-    """Translate a refusal into an error reply."""
-    if isinstance(error, CommandError):
-        return error
-    if isinstance(error, CapacityReached):
-        return CommandError(f"BUSY {error}")
-    if isinstance(error, Lost):
-        return CommandError(f"claim lost: {error}")
-    if isinstance(error, Refused):
-        return CommandError(f"refused: {error}")
-    if isinstance(error, TryAgain):
-        return CommandError(f"try again: {error}")
-    return CommandError(str(error))

@@ -1,7 +1,7 @@
 """The states of a swarm and of a component, the tables of their transitions, and the status of a swarm computed from
 what is known of its components (seed 003 §4, §5, §10).
 
-Times are seconds of the observer's monotonic clock. A component's report is valid for `ttl_s`; after that its health
+Times are seconds of the observer's monotonic clock. A component's report is valid for TTL_S; after that its health
 endpoint is polled before it is judged. An aggregate is as old as its oldest report: that report's time is the
 watermark, its age the staleness.
 """
@@ -186,14 +186,14 @@ class Aggregate:
     totals: Totals
 
 
-def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: float, ttl_s: float = TTL_S) -> Aggregate:
+def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: float) -> Aggregate:
     """Aggregate the components of the plan; others do not count."""
     known = [(name, seen.get(name, Observation())) for name in members]
     reported = [one.reported_s for _, one in known if one.reported_s is not None]
     watermark_s = min(reported) if reported and len(reported) == len(known) else None
     states = [(name, one, one.state()) for name, one in known]
-    fresh = [(one, state) for _, one, state in states if one.fresh(now_s, ttl_s)]
-    health, reason = _health(states, now_s, ttl_s)
+    fresh = [(one, state) for _, one, state in states if one.fresh(now_s)]
+    health, reason = _health(states, now_s)
     return Aggregate(
         health=health,
         reason=reason,
@@ -208,16 +208,14 @@ def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: fl
     )
 
 
-def _health(
-    states: list[tuple[str, Observation, ComponentState]], now_s: float, ttl_s: float
-) -> tuple[Health, str | None]:
+def _health(states: list[tuple[str, Observation, ComponentState]], now_s: float) -> tuple[Health, str | None]:
     """Return Degraded if something is known to be wrong, Unknown if a component did not report, else Healthy."""
     wrong = [(name, one) for name, one, state in states if state is ComponentState.FAILED or one.forced]
     if wrong:
         name, one = wrong[0]
         why = one.failure or ("was ended by force" if one.forced else "says that it is not healthy")
         return "Degraded", _reason(name, why, len(wrong))
-    silent = [(name, one) for name, one, _ in states if one.finished is None and not one.fresh(now_s, ttl_s)]
+    silent = [(name, one) for name, one, _ in states if one.finished is None and not one.fresh(now_s)]
     if silent:
         name, one = silent[0]
         why = "never said anything" if one.reported_s is None else f"said nothing for {now_s - one.reported_s:.0f} s"

@@ -19,16 +19,6 @@ from farro.swarm.ledger import LedgerEntry, message_id
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
 
-_PHASES = {
-    Signal.CREATE: "create",
-    Signal.TEMPLATE: "template",
-    Signal.START: "start",
-    Signal.STOP: "stop",
-    Signal.REMOVE: "remove",
-    Signal.CONFIG: "config",
-    Signal.STATUS: "status",
-}
-
 
 class ControlPublisher:
     """Publish messages of the orchestrator or of a controller. `now` returns a timestamp in the wire's format."""
@@ -52,7 +42,7 @@ class ControlPublisher:
         if end.good:
             body = messages.Ready(**common, state=str(end.state), notes=end.notes)
         else:
-            phase: Any = end.phase or _PHASES[signal]
+            phase: Any = end.phase or signal.phase
             code, message = end.code or "FAILED", end.message or ""
             body = messages.Error(
                 **common, phase=phase, code=code, message=message, retryable=end.retryable, details=end.details

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Literal
 
 from farro.lazy_dataclass import dataclass
-from farro.swarm.lifecycle import TTL_S, Observation
+from farro.swarm.lifecycle import Observation
 from farro.swarm.plan import Member, StartOrder, SwarmPlan, Timeouts, start_order
 from farro.swarm.wire.names import Signal
 
@@ -56,7 +56,6 @@ class CommandGoal:
     order: StartOrder
     target: Target
     begun_s: float
-    ttl_s: float = TTL_S
 
 
 def reconcile(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) -> ReconcileDecision:
@@ -83,7 +82,7 @@ def _provision(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float)
     launches = [
         ComponentAction(what="launch", instance=one.instance) for one in _ordered(goal, members) if _missing(seen, one)
     ]
-    waiting = [one for one in members if not _ready(seen.get(one.instance, Observation()), now_s, goal.ttl_s)]
+    waiting = [one for one in members if not _ready(_observed(seen, one), now_s)]
     if not waiting and not launches:
         enabled = [one for one in members if _observed(seen, one).enabled]
         if enabled:  # its plan was replaced in a running swarm: a template always ends disabled
@@ -97,7 +96,7 @@ def _provision(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float)
             return _timed_out(one, "PROVISION_TIMEOUT", why)
     if now_s - goal.begun_s >= limits.ready:
         return _timed_out(waiting[0], "READY_TIMEOUT", f"was not healthy when the swarm's {limits.ready:g} s were over")
-    polls = list(_poll_actions(waiting, seen, now_s, goal.ttl_s))
+    polls = list(_poll_actions(waiting, seen, now_s))
     return ReconcileDecision(do=(*launches, *polls))
 
 
@@ -110,11 +109,7 @@ def _enable(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) ->
     if failed is not None:
         return failed
     for stage in stages:
-        waiting = [
-            one
-            for one in stage
-            if not (_observed(seen, one).enabled and _live(_observed(seen, one), now_s, goal.ttl_s))
-        ]
+        waiting = [one for one in stage if not (_observed(seen, one).enabled and _live(_observed(seen, one), now_s))]
         if not waiting:
             continue
         for one in waiting:
@@ -133,7 +128,7 @@ def _enable(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) ->
             and not _observed(seen, one).enabled
             and _observed(seen, one).asked_s is None
         ]
-        polls = _poll_actions(waiting, seen, now_s, goal.ttl_s)
+        polls = _poll_actions(waiting, seen, now_s)
         return ReconcileDecision(do=(*launches, *asks, *polls))
     return ReconcileDecision(done=True)
 
@@ -187,12 +182,12 @@ def _missing(seen: Mapping[str, Observation], member: Member) -> bool:
     return not one.launched and one.failure is None and one.finished is None
 
 
-def _ready(one: Observation, now_s: float, ttl_s: float) -> bool:
-    return bool(one.healthy) and _live(one, now_s, ttl_s)
+def _ready(one: Observation, now_s: float) -> bool:
+    return bool(one.healthy) and _live(one, now_s)
 
 
-def _live(one: Observation, now_s: float, ttl_s: float) -> bool:
-    return one.launched and one.alive and one.fresh(now_s, ttl_s)
+def _live(one: Observation, now_s: float) -> bool:
+    return one.launched and one.alive and one.fresh(now_s)
 
 
 def _works(one: Observation) -> bool:
@@ -214,11 +209,11 @@ def _timed_out(member: Member, code: str, why: str) -> ReconcileDecision:
 
 
 def _poll_actions(
-    members: Iterable[Member], seen: Mapping[str, Observation], now_s: float, ttl_s: float
+    members: Iterable[Member], seen: Mapping[str, Observation], now_s: float
 ) -> Iterator[ComponentAction]:
     for one in members:
         found = _observed(seen, one)
-        if found.launched and found.alive and not (found.fresh(now_s, ttl_s) and found.healthy):
+        if found.launched and found.alive and not (found.fresh(now_s) and found.healthy):
             yield ComponentAction(what="poll", instance=one.instance)
 
 

@@ -153,17 +153,8 @@ class Component(Generic[C]):
         self._on_config.append(function)
         return function
 
-    def _declare(
-        self,
-        kind: Kind,
-        function: W,
-        *,
-        items: int,
-        every_s: float | None = None,
-        rate: float | None = None,
-        cron: Cron | None = None,
-        says_ready: bool = False,
-    ) -> W:
+    def _declare(self, kind: Kind, function: W, *, items: int, **options: Any) -> W:
+        """Note the function. `options` are further fields of WorkDeclaration."""
         if self.declared is not None:
             raise InputError(
                 f"{self.role} already has a function ({self.declared.function.__name__}): a component has one"
@@ -174,12 +165,9 @@ class Component(Generic[C]):
         self.declared = WorkDeclaration(
             kind=kind,
             function=function,
-            every_s=every_s,
-            rate=rate,
-            cron=cron,
-            says_ready=says_ready,
             takes_config=parameters == items + 1,
             is_async=inspect.iscoroutinefunction(function),
+            **options,
         )
         return function
 

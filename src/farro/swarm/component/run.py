@@ -19,7 +19,6 @@ import signal
 import sys
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -339,18 +338,16 @@ class RefusedSignals:
     def __init__(self, instance: str) -> None:
         self.count = 0
         self._last: dict[str, str] = {}
-        self._known: deque[str] = deque(maxlen=REMEMBERED)
-        self._set: set[str] = set()
+        self._known: dict[str, None] = {}  # correlation ids, oldest first
         self._log = lines(instance, lambda: datetime.now(UTC), sys.stderr)
 
     def first(self, correlation_id: str) -> bool:
         """Return whether no signal with that id was received before."""
-        if correlation_id in self._set:
+        if correlation_id in self._known:
             return False
-        if len(self._known) == REMEMBERED:
-            self._set.discard(self._known[0])
-        self._known.append(correlation_id)
-        self._set.add(correlation_id)
+        self._known[correlation_id] = None
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
         return True
 
     def note(self, key: str, why: str) -> None:

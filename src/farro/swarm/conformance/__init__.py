@@ -50,7 +50,7 @@ def check(
     `complete` says that every command had time to end. `swarms` are the known swarms; None allows any.
     """
     decoded, items, wrong = read(trace)
-    index = TraceIndex.of(decoded)
+    index = TraceIndex(decoded)
     return [
         *wrong,
         *resent(decoded),

@@ -14,7 +14,7 @@ from typing import Any
 
 from farro.documents import Document
 from farro.errors import BadName, FarroError, InputError
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass
 from farro.swarm import plan
 from farro.swarm.plan import SwarmPlan
 from farro.swarm.wire import messages, names
@@ -133,35 +133,23 @@ def moment_s(text: str) -> float:
 CONTROLLER_ORIGIN = "controller"  # signals of a controller to its own components are not confirmed
 
 
-@dataclass(kw_only=True)
 class TraceIndex:
     """The messages of a trace by subject, each once, however often it was sent."""
 
-    signals: dict[str, TraceMessage] = field(default_factory=dict)  # correlation id → its first signal
-    repeated: list[TraceMessage] = field(default_factory=list)  # signals with the correlation id of another
-    ends: dict[str, list[TraceMessage]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # correlation id → confirmations
-    duplicates: list[TraceMessage] = field(default_factory=list)
-    statuses: dict[str, list[TraceMessage]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # instance → its status messages
-    answers: dict[str, list[TraceMessage]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # correlation id → status-full
-    asks: dict[str, list[TraceMessage]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # instance → signals of its controller
-    plans: dict[str, list[tuple[float, SwarmPlan]]] = field(default_factory=lambda: defaultdict(list))
-
-    @classmethod
-    def of(cls, decoded: Sequence[TraceMessage]) -> TraceIndex:
-        index, seen = cls(), set[str]()
+    def __init__(self, decoded: Sequence[TraceMessage]) -> None:
+        self.signals: dict[str, TraceMessage] = {}  # correlation id → its first signal
+        self.repeated: list[TraceMessage] = []  # signals with the correlation id of another
+        self.duplicates: list[TraceMessage] = []
+        self.ends: dict[str, list[TraceMessage]] = defaultdict(list)  # correlation id → confirmations
+        self.answers: dict[str, list[TraceMessage]] = defaultdict(list)  # correlation id → status-full
+        self.statuses: dict[str, list[TraceMessage]] = defaultdict(list)  # instance → its status messages
+        self.asks: dict[str, list[TraceMessage]] = defaultdict(list)  # instance → signals of its controller
+        self.plans: dict[str, list[tuple[float, SwarmPlan]]] = defaultdict(list)
+        seen: set[str] = set()
         for one in decoded:
             if one.message_id not in seen:
                 seen.add(one.message_id)
-                index._note(one)
-        return index
+                self._note(one)
 
     def _note(self, one: TraceMessage) -> None:
         body = one.body

@@ -336,7 +336,7 @@ class Controller:
                 await self._end(entry, CommandEnd(good=False, code="CONFIG_REFUSED", message=str(wrong)[:1000]))
                 return
             more = {name: value for name, value in (entry.args or {}).items() if name != "enabled"}
-            self._state.change(switched=(str(entry.instance), report.enabled), configured=(str(entry.instance), more))
+            self._state.update(str(entry.instance), report.enabled, more)
             await self._end(entry, CommandEnd(good=True, state="Running" if report.enabled else "Stopped"))
         elif now_s - began_s >= CONFIG_S:
             message = f"{entry.instance} reported no result for {CONFIG_S:g} s"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -76,33 +77,17 @@ class ControllerState:
     def shall_work(self, instance: str) -> bool:
         return self.switched.get(instance, self.enabled)
 
-    def change(
-        self,
-        *,
-        plan: SwarmPlan | None = None,
-        state: SwarmState | None = None,
-        enabled: bool | None = None,
-        switched: tuple[str, bool] | None = None,
-        configured: tuple[str, dict[str, Any]] | None = None,
-        leaving: dict[str, str] | None = None,
-        former: list[str] | None = None,
-    ) -> None:
-        """Change and write the state. Callers act on a change only after this returns."""
-        if plan is not None:
-            self.plan, self.configured = plan, {}
-        if state is not None:
-            self.state = state
-        if enabled is not None:
-            self.enabled, self.switched = enabled, {}
-        if switched is not None:
-            self.switched[switched[0]] = switched[1]
-        if configured is not None:
-            name, more = configured
-            self.configured[name] = {**self.configured.get(name, {}), **more}
-        if leaving is not None:
-            self.leaving = leaving
-        if former is not None:
-            self.former = former
+    def change(self, **changes: Any) -> None:
+        """Set fields and write the state. Callers act on a change only after this returns.
+
+        A new plan replaces the changed config of components, a command to the whole swarm those to single ones.
+        """
+        if "plan" in changes:
+            self.configured = {}
+        if "enabled" in changes:
+            self.switched = {}
+        for name, value in changes.items():
+            setattr(self, name, value)
         data = {
             "plan": None if self.plan is None else _plan_data(self.plan),
             "state": str(self.state),
@@ -113,6 +98,11 @@ class ControllerState:
             "former": self.former,
         }
         fs.write_atomic(self.path, json.dumps(data).encode() + b"\n", sync=self.durable)
+
+    def update(self, instance: str, enabled: bool, config: Mapping[str, Any]) -> None:
+        """Note a config update of one component, and write the state."""
+        known = {**self.config_of(instance), **config}
+        self.change(switched={**self.switched, instance: enabled}, configured={**self.configured, instance: known})
 
 
 def _plan_data(plan: SwarmPlan) -> dict[str, Any]:

@@ -45,6 +45,11 @@ class Signal(StrEnum):
     def of_component(self) -> bool:
         return self in (Signal.CONFIG, Signal.STATUS)
 
+    @property
+    def phase(self) -> str:
+        """Return how the error of a failed command names it: swarm-start is `start`, config-update is `config`."""
+        return self.value.removeprefix("swarm-").partition("-")[0]
+
 
 Outcome = Literal["ready", "error", "duplicate", "warning"]
 _OUTCOMES: tuple[Outcome, ...] = ("ready", "error", "duplicate", "warning")
