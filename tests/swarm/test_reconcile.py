@@ -54,7 +54,7 @@ class World:
     observer: Callable[[ComponentAction], None] = lambda one: None
 
     def drive(self, target: Target, most_s: float = 200.0) -> ReconcileDecision:
-        wanted = CommandGoal(plan=self.swarm, order=plan.start_order(self.swarm), target=target, begun_s=self.now_s)
+        wanted = CommandGoal(plan=self.swarm, target=target, begun_s=self.now_s)
         self.seen = {name: replace(one, asked_s=None) for name, one in self.seen.items()}  # a new command asks again
         end_s = self.now_s + most_s
         while True:

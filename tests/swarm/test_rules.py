@@ -214,7 +214,7 @@ def reaches(swarm: plan.SwarmPlan) -> dict[int, set[int]]:
 @given(plans())
 def test_writers_come_before_readers_except_in_a_cycle(swarm: plan.SwarmPlan) -> None:
     found, after = plan.start_order(swarm), reaches(swarm)
-    assert sorted(found.bees) == list(range(len(swarm.bees)))
+    assert sorted(bee for bees in found.stages for bee in bees) == list(range(len(swarm.bees)))
     stage = {bee: number for number, bees in enumerate(found.stages) for bee in bees}
     for a, readers in after.items():
         for b in readers:
@@ -243,7 +243,9 @@ def test_a_chain_may_be_longer_than_the_recursion_limit() -> None:
         plan.Bee(role=f"r{n}", command=("x",), work=plan.BeeQueues(inputs=(f"q{n}",), outputs=(f"q{n + 1}",)))
         for n in reversed(range(200))
     )
-    assert plan.start_order(plan.SwarmPlan(id="demo", bees=bees)).bees == tuple(reversed(range(200)))
+    assert plan.start_order(plan.SwarmPlan(id="demo", bees=bees)).stages == tuple(
+        (bee,) for bee in reversed(range(200))
+    )
 
 
 # --- messages ---

@@ -36,7 +36,7 @@ class QueueLetters:
 def queues(plan: SwarmPlan, name: str | None = None) -> list[str]:
     """Return all queues of a swarm, or the named one, by any of its names. Raises InputError if it has no such
     queue."""
-    known = sorted({one for bee in plan.bees for one in (*bee.work.inputs, *bee.work.outputs)})
+    known = plan.queues()
     if name is None:
         return known
     for one in known:

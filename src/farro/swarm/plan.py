@@ -85,6 +85,10 @@ class SwarmPlan:
             for number in range(bee.instances):
                 yield Member(role=bee.role, instance=instance(self.id, bee, number, self.bees), bee=position)
 
+    def queues(self) -> list[str]:
+        """Return all queues that components read or write, as suffixes."""
+        return sorted({one for bee in self.bees for one in (*bee.work.inputs, *bee.work.outputs)})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
@@ -198,11 +202,6 @@ class StartOrder:
     stages: tuple[tuple[int, ...], ...]  # positions of bees in the plan; each stage depends on those before it
     warnings: tuple[str, ...] = ()
 
-    @property
-    def bees(self) -> tuple[int, ...]:
-        """Return all bees in the order of enabling."""
-        return tuple(bee for stage in self.stages for bee in stage)
-
 
 def start_order(plan: SwarmPlan) -> StartOrder:
     """Return the order in which components are enabled: writers of a queue first, then its readers (seed 003 §6).
@@ -220,6 +219,16 @@ def start_order(plan: SwarmPlan) -> StartOrder:
                 before[cycle_of[reader]].add(cycle_of[bee])
     warnings = [_warning(plan, cycle, after) for cycle in cycles if _is_cyclic(cycle, after)]
     return StartOrder(stages=tuple(_stages(cycles, before)), warnings=tuple(warnings))
+
+
+def member_stages(plan: SwarmPlan) -> list[list[Member]]:
+    """Return the components of each stage of the start order, in the plan's order."""
+    order = start_order(plan).stages
+    stage_of = {bee: number for number, stage in enumerate(order) for bee in stage}
+    stages: list[list[Member]] = [[] for _ in order]
+    for one in plan.members():
+        stages[stage_of[one.bee]].append(one)
+    return stages
 
 
 def _readers(bees: Sequence[Bee]) -> dict[int, tuple[int, ...]]:
@@ -247,42 +256,17 @@ def _stages(cycles: Sequence[tuple[int, ...]], before: Mapping[int, set[int]]) -
 
 
 def _cycles(count: int, after: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Group the bees that reach each other, sorted by their first position in the plan.
-
-    Tarjan's algorithm with an explicit stack: a chain of bees may be longer than Python's recursion limit.
-    """
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    path: list[int] = []
-    on_path: set[int] = set()
-    found: list[tuple[int, ...]] = []
-    for root in range(count):
-        if root in index:
-            continue
-        index[root] = low[root] = len(index)
-        path.append(root)
-        on_path.add(root)
-        work = [(root, iter(after[root]))]
-        while work:
-            node, readers = work[-1]
-            reader = next(readers, None)
-            if reader is None:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    cut = path.index(node)
-                    found.append(tuple(sorted(path[cut:])))
-                    on_path -= set(path[cut:])
-                    del path[cut:]
-            elif reader not in index:
-                index[reader] = low[reader] = len(index)
-                path.append(reader)
-                on_path.add(reader)
-                work.append((reader, iter(after[reader])))
-            elif reader in on_path:
-                low[node] = min(low[node], index[reader])
-    return sorted(found)
+    """Group the bees that reach each other, sorted by their first position in the plan."""
+    reached = [1 << bee | sum(1 << reader for reader in after[bee]) for bee in range(count)]  # a bit for each bee
+    for middle in range(count):
+        for bee in range(count):
+            if reached[bee] >> middle & 1:
+                reached[bee] |= reached[middle]
+    both_ways = (
+        tuple(other for other in range(count) if reached[bee] >> other & 1 and reached[other] >> bee & 1)
+        for bee in range(count)
+    )
+    return sorted(set(both_ways))
 
 
 def _is_cyclic(cycle: tuple[int, ...], after: Mapping[int, tuple[int, ...]]) -> bool:

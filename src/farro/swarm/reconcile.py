@@ -12,13 +12,14 @@ controller needs only the open command and a fresh look at its components.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Literal
 
 from farro.lazy_dataclass import dataclass
 from farro.swarm.lifecycle import Observation
-from farro.swarm.plan import Member, StartOrder, SwarmPlan, Timeouts, start_order
+from farro.swarm.plan import Member, SwarmPlan, Timeouts, member_stages, start_order
 from farro.swarm.wire.names import Signal
 
 
@@ -53,7 +54,6 @@ class CommandGoal:
     """A command in progress and its goal."""
 
     plan: SwarmPlan
-    order: StartOrder
     target: Target
     begun_s: float
 
@@ -79,9 +79,8 @@ def _provision(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float)
     failed = _failure(members, seen)
     if failed is not None:
         return failed
-    launches = [
-        ComponentAction(what="launch", instance=one.instance) for one in _ordered(goal, members) if _missing(seen, one)
-    ]
+    ordered = itertools.chain(*member_stages(goal.plan))
+    launches = [ComponentAction(what="launch", instance=one.instance) for one in ordered if _missing(seen, one)]
     waiting = [one for one in members if not _ready(_observed(seen, one), now_s)]
     if not waiting and not launches:
         enabled = [one for one in members if _observed(seen, one).enabled]
@@ -104,7 +103,7 @@ def _provision(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float)
 
 
 def _enable(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) -> ReconcileDecision:
-    limits, stages = goal.plan.timeouts, _stages(goal)
+    limits, stages = goal.plan.timeouts, member_stages(goal.plan)
     failed = _failure([one for stage in stages for one in stage], seen)
     if failed is not None:
         return failed
@@ -137,7 +136,7 @@ def _enable(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) ->
 
 
 def _disable(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) -> ReconcileDecision:
-    limits, stages = goal.plan.timeouts, _stages(goal)
+    limits, stages = goal.plan.timeouts, member_stages(goal.plan)
     forced = tuple(one.instance for stage in stages for one in stage if _observed(seen, one).forced)
     for stage in reversed(stages):
         waiting = [one for one in stage if _works(_observed(seen, one))]
@@ -161,8 +160,8 @@ def _remove(goal: CommandGoal, seen: Mapping[str, Observation], now_s: float) ->
     left = [name for name, one in sorted(seen.items()) if one.launched]
     if not left:
         return stopped
-    backwards = {one.instance: place for place, one in enumerate(_ordered(goal, list(goal.plan.members())))}
-    left.sort(key=lambda name: -backwards.get(name, -1))
+    place = {one.instance: number for number, one in enumerate(itertools.chain(*member_stages(goal.plan)))}
+    left.sort(key=lambda name: -place.get(name, -1))
     do = tuple(ComponentAction(what="deprovision", instance=name) for name in left)
     return ReconcileDecision(do=do, degraded=stopped.degraded)
 
@@ -215,20 +214,6 @@ def _poll_actions(
         found = _observed(seen, one)
         if found.launched and found.alive and not (found.fresh(now_s) and found.healthy):
             yield ComponentAction(what="poll", instance=one.instance)
-
-
-def _stages(goal: CommandGoal) -> list[list[Member]]:
-    """Return the members of each stage, in the plan's order."""
-    stage_of = {bee: number for number, stage in enumerate(goal.order.stages) for bee in stage}
-    stages: list[list[Member]] = [[] for _ in goal.order.stages]
-    for one in goal.plan.members():
-        stages[stage_of[one.bee]].append(one)
-    return stages
-
-
-def _ordered(goal: CommandGoal, members: list[Member]) -> list[Member]:
-    place = {bee: number for number, bee in enumerate(goal.order.bees)}
-    return sorted(members, key=lambda one: place[one.bee])
 
 
 # --- how long a command may take (seed 003 §8) ---

@@ -36,7 +36,7 @@ from farro.swarm.conformance.trace import (
 from farro.swarm.conformance.trace import Captured as Captured
 from farro.swarm.conformance.trace import Violation as Violation
 from farro.swarm.lifecycle import TTL_S
-from farro.swarm.plan import SwarmPlan, start_order
+from farro.swarm.plan import SwarmPlan, member_stages
 from farro.swarm.wire import names
 from farro.swarm.wire.messages import ControlSignal, Duplicate, Error, Ready, StatusReport
 from farro.swarm.wire.names import Scope, Signal
@@ -315,7 +315,7 @@ class _StageWalk:
     skew_s: float
 
     def faults(self, one: TraceMessage, wanted: SwarmPlan, index: TraceIndex) -> Iterator[Violation]:
-        stages = _stages(wanted)
+        stages = [[one.instance for one in stage] for stage in member_stages(wanted)]
         asked: list[tuple[str, float]] = []  # in the stages before
         seen: list[tuple[str, float]] = []
         for stage in stages if self.enabling else reversed(stages):
@@ -354,11 +354,3 @@ class _StageWalk:
 def _enabled(one: TraceMessage) -> bool:
     assert isinstance(one.body, StatusReport)
     return one.body.enabled
-
-
-def _stages(wanted: SwarmPlan) -> list[list[str]]:
-    place = {bee: number for number, stage in enumerate(start_order(wanted).stages) for bee in stage}
-    stages: list[list[str]] = [[] for _ in start_order(wanted).stages]
-    for member in wanted.members():
-        stages[place[member.bee]].append(member.instance)
-    return stages

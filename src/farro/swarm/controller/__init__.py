@@ -234,7 +234,6 @@ class Controller:
             return
         goal = CommandGoal(
             plan=self._state.plan,
-            order=plans.start_order(self._state.plan),
             target=_TARGETS[signal],
             begun_s=self._began_s[command],
         )

@@ -260,20 +260,16 @@ def _leaving(before: SwarmPlan | None, plan: SwarmPlan) -> dict[str, str]:
 # --- work queues ---
 
 
-def _suffixes(plan: SwarmPlan) -> list[str]:
-    return sorted({one for bee in plan.bees for one in (*bee.work.inputs, *bee.work.outputs)})
-
-
 async def declare_queues(bus: Bus, plan: SwarmPlan) -> None:
     exchange = names.work_exchange(plan.id)
-    for suffix in _suffixes(plan):
+    for suffix in plan.queues():
         queue = names.work_queue(plan.id, suffix)
         await bus.declare(names.dead_letters(queue))
         await bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
 
 
 def work_queues(plan: SwarmPlan) -> list[str]:
-    return [names.work_queue(plan.id, suffix) for suffix in _suffixes(plan)]
+    return [names.work_queue(plan.id, suffix) for suffix in plan.queues()]
 
 
 async def delete_queues(bus: Bus, plan: SwarmPlan, former: Sequence[str] = ()) -> None:
