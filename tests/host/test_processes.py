@@ -77,6 +77,14 @@ def starter(tmp_path: Path) -> Starter:
     return Starter(tmp_path)
 
 
+@pytest.fixture(params=["posix_spawn", "Popen"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How programs are started: by posix_spawn, or as on machines without it."""
+    if request.param == "Popen":
+        monkeypatch.setattr(processes, "AVAILABLE", False)
+    return str(request.param)
+
+
 def lives(pid: int) -> bool:
     entry = process_table.entry(pid)
     return entry is not None and entry.alive
@@ -85,12 +93,14 @@ def lives(pid: int) -> bool:
 # --- starting ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("way")
 def test_arguments_reach_the_program_unchanged_and_no_shell_sees_them(starter: Starter) -> None:
     args = ["$HOME", "a b", "; rm -rf /", "`id`", "", "*", "ü"]
     assert starter.run("printf", "%s\\n", *args).code == 0
     assert starter.said().decode() == "".join(arg + "\n" for arg in args)
 
 
+@pytest.mark.usefixtures("way")
 def test_stdin_is_the_file_itself_and_may_be_any_bytes(starter: Starter, tmp_path: Path) -> None:
     data = os.urandom(300_000)
     (tmp_path / "in").write_bytes(data)
@@ -110,10 +120,12 @@ def test_an_archive_on_stdout_is_whole(starter: Starter) -> None:
     assert zipfile.ZipFile(io.BytesIO(starter.said())).read("a") == b"text"
 
 
+@pytest.mark.usefixtures("way")
 def test_without_stdin_a_program_reads_an_end_at_once(starter: Starter) -> None:
     assert starter.run("cat").code == 0
 
 
+@pytest.mark.usefixtures("way")
 def test_nothing_is_inherited_but_the_three_standard_files(starter: Starter, tmp_path: Path) -> None:
     leaked = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(leaked, True)
@@ -124,11 +136,13 @@ def test_nothing_is_inherited_but_the_three_standard_files(starter: Starter, tmp
     assert starter.said().split() == [b"0", b"1", b"2", b"3"]  # 3 is ls reading the folder
 
 
+@pytest.mark.usefixtures("way")
 def test_only_the_given_environment_is_seen(starter: Starter) -> None:
     starter.run("env", env={"X": "1"})
     assert {line.split(b"=")[0] for line in starter.said().splitlines()} == {b"PATH", b"FIFO", b"STUBBORN", b"X"}
 
 
+@pytest.mark.usefixtures("way")
 def test_a_process_leads_its_own_session_without_a_terminal(starter: Starter) -> None:
     process = starter.start("sh", "-c", "cut -d' ' -f5-7 /proc/$$/stat")
     ended = process.wait(None)
@@ -138,6 +152,7 @@ def test_a_process_leads_its_own_session_without_a_terminal(starter: Starter) ->
     assert int(terminal) == 0
 
 
+@pytest.mark.usefixtures("way")
 def test_ignored_signals_of_the_worker_are_not_ignored_by_the_program(starter: Starter) -> None:
     # Python ignores SIGPIPE; a program that inherited this would continue to write after `head` ended.
     starter.run("sh", "-c", "grep SigIgn /proc/$$/status")
@@ -145,6 +160,7 @@ def test_ignored_signals_of_the_worker_are_not_ignored_by_the_program(starter: S
     assert not ignored & (1 << (signal.SIGPIPE - 1))
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("argv", "options", "reason", "code"),
     [
@@ -157,6 +173,7 @@ def test_ignored_signals_of_the_worker_are_not_ignored_by_the_program(starter: S
         (["true"], {"cwd": "/no/such/folder"}, "bad_cwd", 126),
         (["true"], {"cwd": "/etc/passwd"}, "bad_cwd", 126),
         (["echo", "a\0b"], {}, "bad_argument", 126),
+        (["echo"], {"env": {"a=b": ""}}, "bad_argument", 126),
         (["echo", "x" * 200_000], {}, "too_long", 126),
     ],
 )
@@ -172,10 +189,15 @@ def test_a_program_that_cannot_start_is_a_result(
     assert (started.reason, started.code, started.passing) == (reason, code, False)
 
 
-def test_a_full_process_table_is_a_transient_error(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("posix_spawn", [True, False])
+def test_a_full_process_table_is_a_transient_error(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch, posix_spawn: bool
+) -> None:
     def refuse(*args: object, **options: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
+    monkeypatch.setattr(processes, "AVAILABLE", posix_spawn)
+    monkeypatch.setattr(processes, "posix_spawn", refuse)
     monkeypatch.setattr(subprocess, "Popen", refuse)
     started = starter.try_start("true")
     assert isinstance(started, NotStarted)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble, child_command_line
+from farro.host.which import which
 from farro.lazy_dataclass import dataclass
 from farro.plans.model import Step
 
@@ -136,18 +137,3 @@ def _program(argv: tuple[str, ...], step: Step, look: CommandSearch, may_appear:
         hint = "; a command is one program: put its arguments into args" if " " in name.strip() else ""
         return Missing(message=f"{name} {where}, or is not executable{hint}")
     return Executable(argv=argv, file=file)
-
-
-def which(name: str, path: str | None, cwd: str) -> str | None:
-    """Return the file that `name` executes, as execvp finds it: a path as it is, a bare name along `path`, both from
-    `cwd`."""
-    if os.sep in name:
-        places = [name]
-    else:
-        folders = (os.defpath if path is None else path).split(os.pathsep)
-        places = [os.path.join(folder or ".", name) for folder in folders]
-    for place in places:
-        file = os.path.join(cwd, place)
-        if os.path.isfile(file) and os.access(file, os.X_OK):
-            return file
-    return None

@@ -11,11 +11,12 @@ from functools import partial
 
 from farro.errors import InputError
 from farro.execution import tool_descriptions
-from farro.execution.commands import UNIX, which
+from farro.execution.commands import UNIX
 from farro.execution.tool_descriptions import Description
 from farro.execution.tools import FUNCTION, Tools
 from farro.host.fs import listdir
 from farro.host.program_query import ask
+from farro.host.which import which
 from farro.lazy_dataclass import dataclass, field
 
 PREFIXES = ("agx-", "farro-")

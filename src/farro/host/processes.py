@@ -10,6 +10,7 @@ Decisions, each measured or learned:
   itself: any size, any bytes, and a reader that stops early (`head`) causes no error.
 - stderr is opened for appending: a script's `> /dev/stderr` opens the file again and truncates it, and later output
   would follow a hole of NULs. Not so stdout: a program that writes an archive there seeks back to its headers.
+- A program whose file is known is started by posix_spawn, which leaves the interpreter lock to other threads (`spawn`).
 - Waiting is a poll on a pidfd: no SIGCHLD handler, no busy loop, and it can be woken by another descriptor.
 
 Tests: tests/host/test_processes.py.
@@ -24,6 +25,7 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 from farro.host import fs, process_limits, process_tree
@@ -42,7 +44,9 @@ from farro.host.process_tree import (
     end_tree,
     starting,
 )
+from farro.host.spawn import AVAILABLE, Streams, posix_spawn
 from farro.host.thread_turns import RESTING
+from farro.host.which import which
 from farro.lazy_dataclass import dataclass
 
 __all__ = [
@@ -138,29 +142,51 @@ def start(
     """
     if limits is not None and not process_limits.available():
         return NotStarted(reason="not_supported", message="limits can be set on Linux only")
-    with contextlib.ExitStack() as opened:
-        streams = _open_streams(opened, stdin, stdout, stderr)
-
-        def fork() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                argv,
-                executable=executable,
-                stdin=streams[0],
-                stdout=streams[1],
-                stderr=streams[2],
-                cwd=cwd,
-                env=env,
-                start_new_session=True,
-                pass_fds=pass_fds,
-            )
-
+    opened: list[int] = []
+    try:
+        if stdin is not None:
+            opened.append(fs.open_read(stdin) if isinstance(stdin, str) else stdin)
+        opened.append(fs.retried(lambda: fs.create_file(stdout, append=False), stdout, time.sleep))
+        opened.append(fs.retried(lambda: fs.create_file(stderr, append=True), stderr, time.sleep))
+        streams = Streams(None if stdin is None else opened[0], *opened[-2:])
         started_s = time.monotonic()
         try:
             with process_tree.starting():
-                process = Process(fork() if spawn is None else spawn(fork), started_s)
+                file = executable or which(argv[0], env.get("PATH"), cwd)
+                if file is not None and spawn is None and not pass_fds and AVAILABLE and min(opened) > 2:
+                    process = Process(posix_spawn(file, argv, streams, cwd=cwd, env=env), started_s)
+                else:
+                    fork = partial(_popen, argv, streams, executable=executable, cwd=cwd, env=env, pass_fds=pass_fds)
+                    popen = fork() if spawn is None else spawn(fork)
+                    process = Process(popen.pid, started_s, popen)
         except (OSError, ValueError) as error:
             return _not_started(error, executable or argv[0], cwd)
+    finally:
+        for fd in opened:
+            os.close(fd)
     return process if limits is None else _limit(process, limits)
+
+
+def _popen(
+    argv: Sequence[str],
+    streams: Streams,
+    *,
+    executable: str | None,
+    cwd: str,
+    env: Mapping[str, str],
+    pass_fds: Sequence[int],
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        executable=executable,
+        stdin=subprocess.DEVNULL if streams.stdin is None else streams.stdin,
+        stdout=streams.stdout,
+        stderr=streams.stderr,
+        cwd=cwd,
+        env=env,
+        start_new_session=True,
+        pass_fds=pass_fds,
+    )
 
 
 def _limit(process: Process, limits: ProcessLimits) -> Process | NotStarted:
@@ -173,29 +199,13 @@ def _limit(process: Process, limits: ProcessLimits) -> Process | NotStarted:
     return process
 
 
-def _open_streams(
-    opened: contextlib.ExitStack, stdin: str | int | None, stdout: str, stderr: str
-) -> tuple[int, int, int]:
-    """Open the three streams; `opened` closes them."""
-
-    def keep(fd: int) -> int:
-        opened.callback(os.close, fd)
-        return fd
-
-    source = fs.open_read(stdin) if isinstance(stdin, str) else stdin
-    stdin_fd = subprocess.DEVNULL if source is None else keep(source)
-    stdout_fd = keep(fs.retried(lambda: fs.create_file(stdout, append=False), stdout, time.sleep))
-    stderr_fd = keep(fs.retried(lambda: fs.create_file(stderr, append=True), stderr, time.sleep))
-    return stdin_fd, stdout_fd, stderr_fd
-
-
 class Process:
     """A started process, leader of its own session and group. Belongs to the thread that waits for it."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], started_s: float) -> None:
-        self.pid = popen.pid
+    def __init__(self, pid: int, started_s: float, popen: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
         self.exit: Exit | None = None
-        self._popen = popen
+        self._popen = popen  # if it was started by one
         self._started_s = started_s
         self._shell: Enclosure | None = None
         process_tree.started(self.pid)
@@ -253,7 +263,7 @@ class Process:
 
     def _reap(self) -> bool:
         if not hasattr(os, "wait4"):  # Windows
-            code = self._popen.poll()
+            code = None if self._popen is None else self._popen.poll()
             if code is None:
                 return False
             self._ended(code, 0.0, 0.0, 0)
@@ -270,7 +280,8 @@ class Process:
 
     def _ended(self, code: int, user_s: float, system_s: float, max_rss_kb: int) -> None:
         process_tree.reaped(self.pid)
-        self._popen.returncode = code  # Popen did not reap it: without this it warns of a child that still runs
+        if self._popen is not None:
+            self._popen.returncode = code  # Popen did not reap it: without this it warns of a child that still runs
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None

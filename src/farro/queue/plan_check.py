@@ -14,6 +14,7 @@ from farro.execution import commands, progress
 from farro.execution.commands import Missing
 from farro.execution.progress import read_result
 from farro.execution.tools import Tools
+from farro.host.which import which
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans.drawing.labels import StepState
@@ -106,7 +107,7 @@ def _machine(plan: Plan, context: PlanContext) -> Iterator[Fault]:
 def _is_line(command: str, path: str | None, cwd: str) -> bool:
     """Return whether this is a program with arguments rather than the name of a program that an earlier step makes."""
     first, *words = command.split() or [command]
-    return bool(words) and (words[0].startswith("-") or commands.which(first, path, cwd) is not None)
+    return bool(words) and (words[0].startswith("-") or which(first, path, cwd) is not None)
 
 
 def _no_folder(path: str, *, may_appear: bool) -> str | None:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from farro.host import fs, processes
 from farro.host.processes import NotStarted, Process
+from farro.host.which import which
 from farro.lazy_dataclass import dataclass
 from farro.sandbox import bubblewrap, landlock, seccomp, syscalls
 from farro.sandbox import limits as bounding
@@ -81,7 +82,7 @@ class Sandbox:
         if confinement.tmp is not None:
             env = {**env, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), confinement.tmp)}
         source = _piped(stdin) if isinstance(stdin, str) else stdin
-        file = executable or _found(argv[0], env, cwd)
+        file = executable or which(argv[0], env.get("PATH"), cwd)
         if file is None or not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
             _close(source)
             if file is None:
@@ -233,16 +234,6 @@ def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
     if sandbox.level == "none":
         return _OF_NONE
     return (*_OF_B, *(words for needed, words in _BY_ABI if sandbox.abi < needed), *_EVERY_LEVEL)
-
-
-def _found(name: str, env: Mapping[str, str], cwd: str) -> str | None:
-    """Find a program as execvp does."""
-    folders = [""] if os.sep in name else env.get("PATH", os.defpath).split(os.pathsep)
-    for folder in folders:
-        file = os.path.join(cwd, folder, name)
-        if os.path.isfile(file) and os.access(file, os.X_OK):
-            return file
-    return None
 
 
 def _close(fd: int | None) -> None:

@@ -20,10 +20,11 @@ from farro.agents.providers.registry import Place
 from farro.agents.providers.worktrees import Git, open_worktree
 from farro.config.settings import ProviderSettings
 from farro.errors import InputError
-from farro.execution.commands import Executable, which
+from farro.execution.commands import Executable
 from farro.execution.confined import CannotConfine, Confined
 from farro.host import fs
 from farro.host.processes import MARKER, NotStarted, Process
+from farro.host.which import which
 from farro.jobs.outcomes import PATH_VIOLATION
 from farro.lazy_dataclass import dataclass, field
 from farro.roles import money

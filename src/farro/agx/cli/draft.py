@@ -132,7 +132,7 @@ def _add_words(session: AgxSession, wish: str, *, review: bool) -> None:
     try:
         asked(session.settings)
     except InputError as error:
-        from farro.execution.commands import which
+        from farro.host.which import which
 
         if which(wish.split()[0], os.environ.get("PATH"), os.getcwd()) is not None:
             raise InputError(f"{error}\nif that is a command: agx add -- {wish}") from None

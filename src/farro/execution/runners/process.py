@@ -241,7 +241,7 @@ class ProcessRunner:
                     pass_fds=(place.lease.fd,),
                     start_new_session=True,
                 )
-                run.process = Process(popen, started_s)
+                run.process = Process(popen.pid, started_s, popen)
         finally:
             os.close(child_in)
             os.close(child_out)
