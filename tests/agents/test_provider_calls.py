@@ -238,14 +238,6 @@ def test_a_wait_is_slept_in_slices(scene: Scene, monkeypatch: pytest.MonkeyPatch
     assert max(slept) <= SLICE_S
 
 
-def test_no_call_lasts_beyond_the_deadline(scene: Scene) -> None:
-    first, second = scene.candidate("a", SERVER), scene.candidate("b", OK)
-    scene.call(first, second, deadline_s=1000.5)
-    timeouts = [request.timeout_s for request in first.provider.requests]  # type: ignore[attr-defined]
-    assert timeouts == pytest.approx([0.5, 0.125])  # and no wait of half a second for a third
-    assert scene.asked()[-1] == ("b", "3")
-
-
 def settings(**roles: RoleSettings) -> Settings:
     return Settings(providers={"a": ProviderSettings(), "b": ProviderSettings()}, roles=roles)
 

@@ -19,7 +19,14 @@ from typing import BinaryIO
 from farro.agents import request as requests
 from farro.agents import result_files
 from farro.agents.call_records import AnswerFolder, RecordedAnswer, answers_of_earlier_attempts, remove_private_folders
-from farro.agents.provider_calls import CallTry, ProviderCaller, ProviderCandidate, providers_of_role
+from farro.agents.provider_calls import (
+    CallTry,
+    ProviderCaller,
+    ProviderCandidate,
+    budgets_of,
+    open_candidates,
+    providers_of_role,
+)
 from farro.agents.providers.port import (
     Answer,
     ChatMessage,
@@ -28,7 +35,6 @@ from farro.agents.providers.port import (
     ProviderTrouble,
     Reach,
     Request,
-    Usage,
 )
 from farro.agents.request import PAYLOAD, PAYLOAD_VARIABLE, RequestMaterial, gather, job_folder
 from farro.config.settings import ProviderSettings, RoleSettings, Settings
@@ -48,7 +54,7 @@ from farro.roles import answers
 from farro.roles import prompt as prompts
 from farro.roles.money import exact
 from farro.sandbox.redaction import Redactor
-from farro.store.ledger import Budgets, CallEnd, Charge, Ledger, Prices
+from farro.store.ledger import Charge, Ledger, Prices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,12 +155,7 @@ class _Step:
             wanted = providers_of_role(settings, self._role)
         except InputError as missing:
             raise StepFailure("no_provider", str(missing), exit_code=missing.exit_code) from None
-        found = []
-        for one in wanted:
-            described = settings.providers[one.provider]
-            made = self._agents.provider(one.provider, described)
-            found.append(ProviderCandidate(name=one.provider, provider=made, model=one.model or described.model))
-        return found
+        return open_candidates(settings, wanted, self._agents.provider)
 
 
 @dataclass(kw_only=True)
@@ -192,29 +193,28 @@ class _Calls:
         if self._digest in self._earlier:
             recorded, home = self._earlier[self._digest]
             self._files.take_over(home)
-            self._settle(
-                recorded.call_id, end="answered", usage=recorded.answer.usage, cost_usd=recorded.answer.cost_usd
-            )
+            answer = recorded.answer
+            self.agents.ledger.settle(recorded.call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
             self._made += 1
             self._files.keep(self._made, recorded)
-            return recorded.answer
-        recording = [replace(one, provider=_RecordingProvider(self, one)) for one in self.candidates]
+            return answer
         caller = ProviderCaller(
             make_request=lambda candidate, number: self._request(messages, candidate, number),
             reserve=self._reserve,
-            settle=self._settle,
+            settle=self.agents.ledger.settle,
+            prices=self._prices,
             clock=self.agents.clock,
             uniform=self.agents.uniform,
+            on_answer=self._keep,
             on_try=self._report_try,
         )
-        return caller.call(recording, first_number=self._made + 1).answer
+        return caller.call(self.candidates, first_number=self._made + 1).answer
 
-    def keep(self, candidate: ProviderCandidate, answer: Answer) -> Answer:
-        """Record an answer that has just come on the disk, without secrets and with its cost."""
-        cost_usd = self.cost_usd(candidate, answer.cost_usd, answer.usage, answer.model)
+    def _keep(self, candidate: ProviderCandidate, answer: Answer) -> Answer:
+        """Record an answer that has just come on the disk, without secrets."""
         if answer.diff:
             self._files.keep_diff(self.redactor.data(answer.diff))
-        clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd, diff=b"")
+        clean = replace(answer, text=self.redactor.text(answer.text), diff=b"")
         recorded = RecordedAnswer(
             request_sha256=self._digest,
             call_id=self._call_id,
@@ -226,15 +226,6 @@ class _Calls:
         self._files.keep(self._made, recorded)
         return clean
 
-    def cost_usd(
-        self, candidate: ProviderCandidate, reported: Decimal | None, usage: Usage | None, model: str | None = None
-    ) -> Decimal | None:
-        """Return the cost as the provider reported it, else computed from its tokens; None if unknown."""
-        for name in (model, candidate.model):  # the model that answered may have a name that no price table has
-            if reported is None and usage is not None:
-                reported = self._prices.cost_usd(candidate.name, name, usage)
-        return reported
-
     def _question_digest(self, messages: tuple[ChatMessage, ...]) -> str:
         """Hash the question. The same question of a later attempt has the same digest."""
         said = [[message.author, message.text] for message in messages]
@@ -242,8 +233,7 @@ class _Calls:
         return sha256(json.dumps([self._system, said, asked]).encode("utf-8", "surrogatepass")).hexdigest()
 
     def _request(self, messages: tuple[ChatMessage, ...], candidate: ProviderCandidate, number: int) -> Request:
-        described, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
-        usual_s = timeouts.cli_seconds if (described.kind or candidate.name) == "cli" else timeouts.http_seconds
+        described = self.settings.providers[candidate.name]
         own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
         if self.material.payload:
             own[PAYLOAD_VARIABLE] = f"{job_folder(self.work)}/{PAYLOAD}"
@@ -253,7 +243,7 @@ class _Calls:
             messages=messages,
             model=candidate.model,
             max_output_tokens=self.role.max_output_tokens or described.max_output_tokens,
-            timeout_s=self.role.timeout_s or described.timeout_s or usual_s,
+            timeout_s=self.settings.call_timeout_s(candidate.name, self.role),
             role=self.role_name,
             partial=_LiveOutput(self.redactor, self.call.stderr) if described.stream else None,
             folder=self._files.folder,
@@ -271,13 +261,14 @@ class _Calls:
             # The exception that ends this thread may come late, or a library may swallow it.
             raise StepFailure("lost", "the job was taken away: no further call is made for it")
         self._made = number
-        size = len(request.system.encode()) + sum(len(message.text.encode()) for message in request.messages)
         most = self._prices.most_usd(
-            candidate.name, candidate.model, prompt_bytes=size, max_output_tokens=request.max_output_tokens
+            candidate.name,
+            candidate.model,
+            prompt_bytes=request.prompt_bytes,
+            max_output_tokens=request.max_output_tokens,
         )
-        asked = next(one.provider for one in self.candidates if one.name == candidate.name)
-        if isinstance(asked, PricedProvider):
-            most = max(asked.most_usd(request), most or Decimal(0))
+        if isinstance(candidate.provider, PricedProvider):
+            most = max(candidate.provider.most_usd(request), most or Decimal(0))
         charge = Charge(
             job_id=self.work.job_id,
             attempt=self.work.attempt,
@@ -290,23 +281,12 @@ class _Calls:
             most_usd=most,
         )
         described = self.settings.providers[candidate.name]
-        if isinstance(asked, PricedProvider):  # its price comes from a file or the config, not from tokens
+        if isinstance(candidate.provider, PricedProvider):  # its price comes from a file or the config, not from tokens
             charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
         elif described.call_usd is not None and most == exact(described.call_usd):
             charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, if a call costs less")
-        self._call_id = self.agents.ledger.reserve(charge, self._budgets())
+        self._call_id = self.agents.ledger.reserve(charge, budgets_of(self.settings, self.role.budget_usd))
         return self._call_id
-
-    def _settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
-        self.agents.ledger.settle(call_id, end=end, usage=usage, cost_usd=cost_usd)
-
-    def _budgets(self) -> Budgets:
-        budgets = self.settings.budgets
-        return Budgets(
-            job_usd=_amount(budgets.job_usd),
-            role_usd=_amount(self.role.budget_usd),
-            day_usd=_amount(budgets.day_usd),
-        )
 
     def _report_try(self, tried: CallTry) -> None:
         """Write why a call failed to the step's stderr, for people who watch."""
@@ -341,28 +321,6 @@ class _LiveOutput:
         return self._stderr.write(data)
 
 
-class _RecordingProvider:
-    """Port: Provider. Every answer is on the disk before the caller gets it."""
-
-    def __init__(self, calls: _Calls, candidate: ProviderCandidate) -> None:
-        self.calls = calls
-        self.candidate = candidate
-        self.tries = candidate.provider.tries
-
-    def answer(self, request: Request) -> Answer:
-        try:
-            return self.calls.keep(self.candidate, self.candidate.provider.answer(request))
-        except ProviderTrouble as trouble:  # a refusal may have used tokens, too
-            trouble.cost_usd = self.calls.cost_usd(self.candidate, trouble.cost_usd, trouble.usage)
-            raise
-        finally:
-            if request.partial is not None:
-                request.partial.close()
-
-    def close(self) -> None:
-        """Do nothing: other steps use the same provider."""
-
-
 def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
     if trouble.violation:
         return StepFailure(PATH_VIOLATION, message)
@@ -379,7 +337,3 @@ def question_text(system: str, messages: Sequence[ChatMessage]) -> str:
 
 def _as_json(answer: answers.RoleAnswer) -> str:
     return json.dumps(asdict(answer), ensure_ascii=False, indent=2) + "\n"
-
-
-def _amount(value: float | None) -> Decimal | None:
-    return None if value is None else exact(value)

@@ -8,13 +8,15 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from farro.agents.providers.port import SLICE_S, Answer, Provider, ProviderTrouble, Request, Usage
-from farro.config.settings import FallbackSettings, RoleSettings, Settings
+from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.errors import BudgetExceeded, InputError
 from farro.host.clock import Clock
 from farro.jobs.retry import RetryPolicy, Uniform, next_delay
 from farro.lazy_dataclass import dataclass
-from farro.store.ledger import CallEnd
+from farro.roles.money import exact
+from farro.store.ledger import Budgets, CallEnd, Prices
 
+_POLICY = RetryPolicy()  # SPEC-1 §9
 LONGEST_WAIT_S = 60.0  # a provider that asks for a longer pause is left to the next attempt of the job
 
 
@@ -58,50 +60,49 @@ def _not_there(settings: Settings, name: str) -> str:
     return f"`providers` does not have{hint}"
 
 
+def open_candidates(
+    settings: Settings,
+    wanted: Sequence[FallbackSettings],
+    open_provider: Callable[[str, ProviderSettings], Provider],
+) -> list[ProviderCandidate]:
+    """Open the providers that may be called, in order."""
+    found = []
+    for one in wanted:
+        own = settings.providers[one.provider]
+        provider = open_provider(one.provider, own)
+        found.append(ProviderCandidate(name=one.provider, provider=provider, model=one.model or own.model))
+    return found
+
+
+def budgets_of(settings: Settings, role_usd: float | None) -> Budgets:
+    """Return the limits on the cost of a call whose role may spend `role_usd` a day."""
+    limits = (settings.budgets.job_usd, role_usd, settings.budgets.day_usd)
+    job, role, day = (None if limit is None else exact(limit) for limit in limits)
+    return Budgets(job_usd=job, role_usd=role, day_usd=day)
+
+
 # --- another try, or another provider ---
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RetryCall:
-    """Call the same provider again after a wait."""
-
-    delay_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NextProvider:
-    """Give this provider up."""
-
-    reason: str
-
-
-def decide_retry(
+def retry_delay_s(
     *,
     made: int,
     tries: int,
     previous_s: float,
     retryable: bool,
     retry_after_s: float | None,
-    left_s: float | None,
     policy: RetryPolicy,
     uniform: Uniform,
-) -> RetryCall | NextProvider:
-    """Decide what follows a call without an answer. Pure: randomness is injected as `uniform`.
+) -> float | None:
+    """Return the wait before the same provider is called again; None: give it up. Randomness is injected as `uniform`.
 
     `made` of at most `tries` calls were made; `previous_s` is the wait before the last one (the base, for the first).
-    SPEC-1 §9: decorrelated jitter, and at least as long as the provider asked for. `left_s` is what remains of the
-    time of the whole call; a wait that would use it up is not started.
+    SPEC-1 §9: decorrelated jitter, and at least as long as the provider asked for.
     """
-    if not retryable:
-        return NextProvider(reason="another try would not help")
-    if made >= tries:
-        return NextProvider(reason=f"{made} tries" if made > 1 else "one try")
+    if not retryable or made >= tries:
+        return None
     delay_s = max(next_delay(previous_s, policy, uniform), retry_after_s or 0.0)
-    if delay_s > LONGEST_WAIT_S:
-        return NextProvider(reason=f"it asks for a pause of {delay_s:g} s")
-    if left_s is not None and delay_s >= left_s:
-        return NextProvider(reason="the time of the call is over")
-    return RetryCall(delay_s=delay_s)
+    return delay_s if delay_s <= LONGEST_WAIT_S else None
 
 
 # --- the calls ---
@@ -163,107 +164,115 @@ class SettleCall(Protocol):
         """As Ledger.settle."""
 
 
-@dataclass(frozen=True, kw_only=True)
+def _settle_nothing(call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None: ...
+
+
+@dataclass(kw_only=True)
 class ProviderCaller:
-    """Makes the calls of one request.
+    """Makes the calls of one request, once.
 
     `make_request(candidate, number)` builds the request of each call. `reserve` runs before each call, and `settle`
-    gets its id after it; an exception of `reserve` ends everything.
+    gets its id after it; an exception of `reserve` ends everything. `on_answer` gets each answer, with its cost, before
+    it is settled, and returns what the caller gets.
     """
 
     make_request: Callable[[ProviderCandidate, int], Request]
-    reserve: Callable[[ProviderCandidate, Request, int], str]
-    settle: SettleCall
+    reserve: Callable[[ProviderCandidate, Request, int], str] = lambda candidate, request, number: ""
+    settle: SettleCall = _settle_nothing
+    prices: Prices | None = None  # of calls whose cost the provider does not report
     clock: Clock
     uniform: Uniform
-    policy: RetryPolicy = RetryPolicy()
-    on_try: Callable[[CallTry], None] = lambda _: None
+    on_answer: Callable[[ProviderCandidate, Answer], Answer] = lambda candidate, answer: answer
+    on_try: Callable[[CallTry], None] = lambda tried: None
 
-    def call(
-        self, candidates: Sequence[ProviderCandidate], *, first_number: int = 1, deadline_s: float | None = None
-    ) -> AnsweredCall:
+    def __post_init__(self) -> None:
+        self._tried: list[CallTry] = []
+        self._troubles: list[ProviderTrouble] = []  # the last one of each provider that was given up
+        self._last: ProviderTrouble | None = None  # of all calls
+
+    def call(self, candidates: Sequence[ProviderCandidate], *, first_number: int = 1) -> AnsweredCall:
         """Return the first answer; raises AllProvidersFailed, with every call, if there is none.
 
-        Calls are numbered from `first_number` over all candidates. `deadline_s` is a time of `clock.monotonic_s`; no
-        call lasts longer. BudgetExceeded is raised before the first call only: a budget that refuses a later call must
-        not hide why that call was needed. A call that an exception from outside ends is not settled, because its cost
-        is unknown.
+        Calls are numbered from `first_number` over all candidates. BudgetExceeded is raised before the first call only:
+        a budget that refuses a later call must not hide why that call was needed. A call that an exception from outside
+        ends is not settled, because its cost is unknown.
         """
         assert candidates, "at least one provider must be called"
-        calls = _Calls(self, first_number, deadline_s)
         for candidate in candidates:
-            answer = calls.call_until_given_up(candidate)
+            answer = self._call_until_given_up(candidate, first_number)
             if answer is not None:
-                return AnsweredCall(answer=answer, candidate=candidate, tried=tuple(calls.tried))
-            if deadline_s is not None and self.clock.monotonic_s() >= deadline_s:
-                break
-        raise AllProvidersFailed(calls.troubles, calls.tried)
+                return AnsweredCall(answer=answer, candidate=candidate, tried=tuple(self._tried))
+        raise AllProvidersFailed(self._troubles, self._tried)
 
-
-class _Calls:
-    """The calls made so far for one request."""
-
-    def __init__(self, caller: ProviderCaller, first_number: int, deadline_s: float | None) -> None:
-        self._caller = caller
-        self._first_number = first_number
-        self._deadline_s = deadline_s
-        self._last: ProviderTrouble | None = None  # of all calls
-        self.tried: list[CallTry] = []
-        self.troubles: list[ProviderTrouble] = []  # the last one of each provider that was given up
-
-    def call_until_given_up(self, candidate: ProviderCandidate) -> Answer | None:
+    def _call_until_given_up(self, candidate: ProviderCandidate, first_number: int) -> Answer | None:
         """Call one provider until it answers; None if it was given up."""
-        caller = self._caller
-        made, wait_s, previous_s = 0, 0.0, caller.policy.base_s
+        made, wait_s, previous_s = 0, 0.0, _POLICY.base_s
         while True:
-            _sleep(wait_s, caller.clock)
-            result = self._call(candidate, wait_s, first=made == 0)
+            _sleep(wait_s, self.clock)
+            result = self._call(candidate, first_number + len(self._tried), wait_s, first=made == 0)
             if isinstance(result, Answer):
                 return result
             made += 1
             if result.violation:
-                raise AllProvidersFailed([*self.troubles, result], self.tried)
-            decision = decide_retry(
+                raise AllProvidersFailed([*self._troubles, result], self._tried)
+            delay_s = retry_delay_s(
                 made=made,
                 tries=candidate.provider.tries,
                 previous_s=previous_s,
                 retryable=result.retryable,
                 retry_after_s=result.retry_after_s,
-                left_s=self._left_s(),
-                policy=caller.policy,
-                uniform=caller.uniform,
+                policy=_POLICY,
+                uniform=self.uniform,
             )
-            if isinstance(decision, NextProvider):
-                self.troubles.append(result)
+            if delay_s is None:
+                self._troubles.append(result)
                 return None
-            wait_s = decision.delay_s
-            previous_s = min(decision.delay_s, caller.policy.max_delay_s)
+            wait_s, previous_s = delay_s, min(delay_s, _POLICY.max_delay_s)
 
-    def _call(self, candidate: ProviderCandidate, waited_s: float, *, first: bool) -> Answer | ProviderTrouble:
+    def _call(
+        self, candidate: ProviderCandidate, number: int, waited_s: float, *, first: bool
+    ) -> Answer | ProviderTrouble:
         """Make one call: reserve, ask, settle, record. `first`: the first one of this provider."""
-        caller, number = self._caller, self._first_number + len(self.tried)
-        request = caller.make_request(candidate, number)
-        left_s = self._left_s()
-        if left_s is not None:
-            request = replace(request, timeout_s=max(min(request.timeout_s, left_s), SLICE_S))
+        request = self.make_request(candidate, number)
         try:
-            call_id = caller.reserve(candidate, request, number)
+            call_id = self.reserve(candidate, request, number)
         except BudgetExceeded as refused:
             if self._last is None:
                 raise
-            troubles = self.troubles if first else [*self.troubles, self._last]
-            raise AllProvidersFailed(troubles, self.tried, refused) from None
+            troubles = self._troubles if first else [*self._troubles, self._last]
+            raise AllProvidersFailed(troubles, self._tried, refused) from None
         try:
-            answer = candidate.provider.answer(request)
+            answer = self._ask(candidate, request)
         except ProviderTrouble as trouble:
             end: CallEnd = "failed" if trouble.charged else "not_charged"
-            caller.settle(call_id, end=end, usage=trouble.usage, cost_usd=trouble.cost_usd)
+            self.settle(call_id, end=end, usage=trouble.usage, cost_usd=trouble.cost_usd)
             self._record(candidate, number, waited_s, trouble)
             self._last = trouble
             return trouble
-        caller.settle(call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
+        self.settle(call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
         self._record(candidate, number, waited_s, None)
         return answer
+
+    def _ask(self, candidate: ProviderCandidate, request: Request) -> Answer:
+        try:
+            answer = candidate.provider.answer(request)
+            cost_usd = self._cost_usd(candidate, answer.cost_usd, answer.usage, answer.model)
+            return self.on_answer(candidate, replace(answer, cost_usd=cost_usd))
+        except ProviderTrouble as trouble:  # a refusal may have used tokens, too
+            trouble.cost_usd = self._cost_usd(candidate, trouble.cost_usd, trouble.usage, None)
+            raise
+        finally:
+            if request.partial is not None:
+                request.partial.close()
+
+    def _cost_usd(
+        self, candidate: ProviderCandidate, reported: Decimal | None, usage: Usage | None, model: str | None
+    ) -> Decimal | None:
+        """Return the cost as the provider reported it, else computed from its tokens; None if unknown."""
+        for name in (model, candidate.model):  # the model that answered may have a name that no price table has
+            if reported is None and usage is not None and self.prices is not None:
+                reported = self.prices.cost_usd(candidate.name, name, usage)
+        return reported
 
     def _record(
         self, candidate: ProviderCandidate, number: int, waited_s: float, trouble: ProviderTrouble | None
@@ -276,11 +285,8 @@ class _Calls:
             message="" if trouble is None else str(trouble),
             waited_s=waited_s,
         )
-        self.tried.append(record)
-        self._caller.on_try(record)
-
-    def _left_s(self) -> float | None:
-        return None if self._deadline_s is None else self._deadline_s - self._caller.clock.monotonic_s()
+        self._tried.append(record)
+        self.on_try(record)
 
 
 def _sleep(seconds: float, clock: Clock) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
-from farro.agents.provider_calls import AnsweredCall, CallTry, ProviderCaller, ProviderCandidate, providers_of_role
+from farro.agents.provider_calls import (
+    AnsweredCall,
+    CallTry,
+    ProviderCaller,
+    ProviderCandidate,
+    open_candidates,
+    providers_of_role,
+)
 from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble, Reach, Request
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.errors import InputError, UnknownRole
@@ -31,7 +37,6 @@ class ProviderTestResult:
 
     answered: AnsweredCall
     took_s: float  # duration of the call that was answered
-    cost_usd: Decimal | None  # reported by the provider, else computed from prices; None: unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +61,6 @@ class ProviderTest:
         if role is not None and role not in settings.all_roles():
             raise UnknownRole(f"{role} is not a role here; known: {', '.join(settings.all_roles())}")
         began_s = self.clock.monotonic_s()
-        opened: list[Provider] = []
-
-        def candidate(wanted: FallbackSettings) -> ProviderCandidate:
-            own = settings.providers[wanted.provider]
-            opened.append(self.open_provider(wanted.provider, own))
-            return ProviderCandidate(name=wanted.provider, provider=opened[-1], model=wanted.model or own.model)
 
         def request(candidate: ProviderCandidate, number: int) -> Request:
             nonlocal began_s
@@ -70,34 +69,29 @@ class ProviderTest:
 
         caller = ProviderCaller(
             make_request=request,
-            reserve=lambda candidate, request, number: "",
-            settle=lambda call_id, *, end, usage, cost_usd: None,
+            prices=self.prices,
             clock=self.clock,
             uniform=self.uniform,
             on_try=self.on_try,
         )
+        candidates = open_candidates(settings, _wanted(settings, role, provider), self.open_provider)
         try:
-            answered = caller.call([candidate(wanted) for wanted in _wanted(settings, role, provider)])
+            answered = caller.call(candidates)
         finally:
-            for each in opened:
-                each.close()
-        return ProviderTestResult(
-            answered=answered,
-            took_s=self.clock.monotonic_s() - began_s,
-            cost_usd=_cost_usd(answered, self.prices),
-        )
+            for candidate in candidates:
+                candidate.provider.close()
+        return ProviderTestResult(answered=answered, took_s=self.clock.monotonic_s() - began_s)
 
     def _request(self, role: str | None, prompt: str, candidate: ProviderCandidate, number: int) -> Request:
         own = self.settings.roles.get(role or "", RoleSettings())
         provider = self.settings.providers[candidate.name]
-        usual_s = _timeout_s(self.settings, provider, candidate.name)
         return Request(
             key=f"provider-test/1/test/{number}",
             system=SYSTEM,
             messages=(ChatMessage(author="user", text=prompt),),
             model=candidate.model,
             max_output_tokens=min(own.max_output_tokens or provider.max_output_tokens, MAX_OUTPUT_TOKENS),
-            timeout_s=own.timeout_s or provider.timeout_s or usual_s,
+            timeout_s=self.settings.call_timeout_s(candidate.name, own),
             role=role or "",
             folder=self.folder,
             env={MARKER: self.folder},
@@ -133,7 +127,7 @@ def answer_data(role: str | None, tested: ProviderTestResult, tried: Sequence[Ca
         "model": answer.model or candidate.model,
         "seconds": round(tested.took_s, 3),
         "usage": None if answer.usage is None else answer.usage.to_json(),
-        "cost_usd": None if tested.cost_usd is None else float(tested.cost_usd),
+        "cost_usd": None if answer.cost_usd is None else float(answer.cost_usd),
         "answer": answer.text,
         "whole": answer.whole,
         "tried": [one.to_json() for one in tried],
@@ -163,14 +157,3 @@ def _wanted(settings: Settings, role: str | None, provider: str | None) -> tuple
         raise InputError(f"{provider} is not a provider here; known: {there}. `providers` in the config has them")
     own = settings.roles.get(role or "", RoleSettings())
     return (FallbackSettings(provider=provider, model=own.model if own.provider == provider else None),)
-
-
-def _timeout_s(settings: Settings, its: ProviderSettings, name: str) -> float:
-    return settings.timeouts.cli_seconds if (its.kind or name) == "cli" else settings.timeouts.http_seconds
-
-
-def _cost_usd(answered: AnsweredCall, prices: Prices | None) -> Decimal | None:
-    answer = answered.answer
-    if answer.cost_usd is not None or prices is None or answer.usage is None:
-        return answer.cost_usd
-    return prices.cost_usd(answered.candidate.name, answer.model or answered.candidate.model, answer.usage)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from farro.agents.costs import BudgetStatus, Costs, CostSum, GroupBy, cost_of_job, parse_day_range, sum_costs
     from farro.agents.inbox import InboxItem, approve, edit, list_inbox, refuse, reroute
-    from farro.agents.provider_calls import CallTry, ProviderCaller, ProviderCandidate, providers_of_role
+    from farro.agents.provider_calls import (
+        CallTry,
+        ProviderCaller,
+        ProviderCandidate,
+        budgets_of,
+        open_candidates,
+        providers_of_role,
+    )
     from farro.agents.provider_test import TEST_PROMPT
     from farro.agents.providers.port import Answer, ChatMessage, Provider, Reach, Request, Usage
     from farro.agents.replay import ReplayedAttempt, replay_job
@@ -37,12 +44,14 @@ __all__ = [
     "TaskSummary",
     "Usage",
     "approve",
+    "budgets_of",
     "cost_of_job",
     "edit",
     "find_task",
     "job_route",
     "list_inbox",
     "list_tasks",
+    "open_candidates",
     "parse_day_range",
     "providers_of_role",
     "refuse",
@@ -53,7 +62,14 @@ __all__ = [
 
 _MODULES = {
     "costs": ("BudgetStatus", "CostSum", "Costs", "GroupBy", "cost_of_job", "parse_day_range", "sum_costs"),
-    "provider_calls": ("CallTry", "ProviderCaller", "ProviderCandidate", "providers_of_role"),
+    "provider_calls": (
+        "CallTry",
+        "ProviderCaller",
+        "ProviderCandidate",
+        "budgets_of",
+        "open_candidates",
+        "providers_of_role",
+    ),
     "inbox": ("InboxItem", "approve", "edit", "list_inbox", "refuse", "reroute"),
     "provider_test": ("TEST_PROMPT",),
     "providers.port": ("Answer", "ChatMessage", "Provider", "Reach", "Request", "Usage"),

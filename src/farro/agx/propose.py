@@ -21,6 +21,8 @@ from farro.agents.service import (
     Reach,
     Request,
     Usage,
+    budgets_of,
+    open_candidates,
     providers_of_role,
 )
 from farro.agx import model_answer as answers
@@ -38,9 +40,8 @@ from farro.lazy_dataclass import dataclass, field
 from farro.plans import editing
 from farro.queue import plan_check
 from farro.queue.plan_check import PlanContext
-from farro.roles.money import exact
 from farro.sandbox.redaction import Redactor
-from farro.store.ledger import Budgets, CallEnd, Charge, Ledger, Prices
+from farro.store.ledger import CallEnd, Charge, Ledger, Prices
 
 ROLE = "Planner"  # what the ledger calls it
 DESIGNER = "Architect"  # its provider plans where the config names none for agx
@@ -103,7 +104,7 @@ class Planner:
         if len(wish) > _WISH:
             raise InputError(f"that is {len(wish)} characters; at most {_WISH} are taken")
         had = editing.steps_of(draft)
-        candidates = [self._candidate(one) for one in asked(self.settings)]
+        candidates = open_candidates(self.settings, asked(self.settings), self.provider)
         shown = {"steps": editing.as_numbered(had)}
         told: tuple[str, ...] = ()
         outcome: Review = "skipped"
@@ -200,6 +201,7 @@ class Planner:
             make_request=lambda candidate, number: self._request(system, messages, candidate, number),
             reserve=self._reserve,
             settle=self._settle,
+            prices=self.prices,
             clock=self.clock,
             uniform=self.uniform,
             on_try=self.on_try,
@@ -209,25 +211,16 @@ class Planner:
         self._who = (who.name, come.model or who.model)
         return Answer(text=self.redactor.text(come.text), model=come.model, whole=come.whole)
 
-    def _candidate(self, wanted: FallbackSettings) -> ProviderCandidate:
-        its = self.settings.providers[wanted.provider]
-        made = self.provider(wanted.provider, its)
-        return ProviderCandidate(
-            name=wanted.provider, provider=_Priced(self, wanted, made), model=wanted.model or its.model
-        )
-
     def _request(
         self, system: str, messages: tuple[ChatMessage, ...], candidate: ProviderCandidate, number: int
     ) -> Request:
-        its, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
-        usual_s = timeouts.cli_seconds if (its.kind or candidate.name) == "cli" else timeouts.http_seconds
         return Request(
             key=f"{self.name}/0001/plan/{number}",
             system=system,
             messages=messages,
             model=candidate.model,
-            max_output_tokens=its.max_output_tokens,
-            timeout_s=its.timeout_s or usual_s,
+            max_output_tokens=self.settings.providers[candidate.name].max_output_tokens,
+            timeout_s=self.settings.call_timeout_s(candidate.name),
             role=ROLE,
             folder=self.folder,
             env={MARKER: self.folder},
@@ -236,9 +229,11 @@ class Planner:
 
     def _reserve(self, candidate: ProviderCandidate, request: Request, number: int) -> str:
         self._made = number
-        size = len(request.system.encode()) + sum(len(one.text.encode()) for one in request.messages)
         most = self.prices.most_usd(
-            candidate.name, candidate.model, prompt_bytes=size, max_output_tokens=request.max_output_tokens
+            candidate.name,
+            candidate.model,
+            prompt_bytes=request.prompt_bytes,
+            max_output_tokens=request.max_output_tokens,
         )
         charge = Charge(
             job_id=self.name,
@@ -251,10 +246,8 @@ class Planner:
             request_sha256=self._digest,
             most_usd=most,
         )
-        limits, own = self.settings.budgets, self.settings.agx.budget_usd
-        budgets = Budgets(job_usd=_amount(limits.job_usd), role_usd=_amount(own), day_usd=_amount(limits.day_usd))
         try:
-            return self.ledger.reserve(charge, budgets)
+            return self.ledger.reserve(charge, budgets_of(self.settings, self.settings.agx.budget_usd))
         except BudgetExceeded as exceeded:  # the ledger names a role's budget; the planner has its own key
             raise BudgetExceeded(str(exceeded).replace(f"roles.{ROLE}.budget_usd", "agx.budget_usd")) from None
 
@@ -262,27 +255,6 @@ class Planner:
         if end != "not_charged":
             self._cost = None if self._cost is None or cost_usd is None else self._cost + cost_usd
         self.ledger.settle(call_id, end=end, usage=usage, cost_usd=cost_usd)
-
-
-class _Priced:
-    """Port: Provider. Add the cost to each answer, where the price list has the model."""
-
-    def __init__(self, planner: Planner, wanted: FallbackSettings, provider: Provider) -> None:
-        self._planner = planner
-        self._wanted = wanted
-        self._provider = provider
-        self.tries = provider.tries
-
-    def answer(self, request: Request) -> Answer:
-        come = self._provider.answer(request)
-        cost_usd = come.cost_usd
-        for model in (come.model, request.model):
-            if cost_usd is None and come.usage is not None:
-                cost_usd = self._planner.prices.cost_usd(self._wanted.provider, model, come.usage)
-        return Answer(text=come.text, model=come.model, usage=come.usage, cost_usd=cost_usd, whole=come.whole)
-
-    def close(self) -> None:
-        self._provider.close()
 
 
 def asked(settings: Settings) -> tuple[FallbackSettings, ...]:
@@ -303,7 +275,3 @@ def asked(settings: Settings) -> tuple[FallbackSettings, ...]:
         first, *rest = providers_of_role(settings, DESIGNER)
         return (FallbackSettings(provider=first.provider, model=own.model or first.model), *rest)
     return (FallbackSettings(provider=next(iter(settings.providers)), model=own.model),)
-
-
-def _amount(value: float | None) -> Decimal | None:
-    return None if value is None else exact(value)

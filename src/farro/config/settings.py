@@ -433,6 +433,13 @@ class Settings:
         named = self.roles[role].provider if role in self.roles else None
         return named or (next(iter(self.providers)) if len(self.providers) == 1 else None)
 
+    def call_timeout_s(self, provider: str, role: RoleSettings | None = None) -> float:
+        """Return the timeout of one call: the role's, else the provider's, else that of programs or of HTTP."""
+        own = self.providers[provider]
+        is_program = (own.kind or provider) == "cli"
+        usual_s = self.timeouts.cli_seconds if is_program else self.timeouts.http_seconds
+        return (role and role.timeout_s) or own.timeout_s or usual_s
+
     def secret_variables(self) -> tuple[str, ...]:
         """Return the names of variables that hold secrets: those that the config declares, and those passed to programs
         under a name that looks secret."""

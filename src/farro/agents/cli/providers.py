@@ -64,7 +64,7 @@ def _show(role: str | None, tested: ProviderTestResult) -> None:
     if reply.model is not None and reply.model != candidate.model:
         say(f"  model   {reply.model}")
     say(f"  tokens  {_tokens(reply.usage)}")
-    say(f"  cost    {'not known' if tested.cost_usd is None else f'${tested.cost_usd:f}'}")
+    say(f"  cost    {'not known' if reply.cost_usd is None else f'${reply.cost_usd:f}'}")
     text = " ".join(reply.text.split())
     say(f"  answer  {text[:_LONGEST]}{'' if reply.whole and len(text) <= _LONGEST else ' …'}")
 

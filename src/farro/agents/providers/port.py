@@ -101,6 +101,10 @@ class Request:
     env: Mapping[str, str] = field(default_factory=dict)  # environment of every process of the step
     reach: Reach | None = None
 
+    @property
+    def prompt_bytes(self) -> int:
+        return len(self.system.encode()) + sum(len(message.text.encode()) for message in self.messages)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
