@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from farro.agents.providers.port import SLICE_S, Answer, Provider, ProviderTrouble, Request, Usage
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
+from farro.documents import did_you_mean
 from farro.errors import BudgetExceeded, InputError
 from farro.host.clock import Clock
 from farro.jobs.retry import RetryPolicy, Uniform, next_delay
@@ -48,16 +49,10 @@ def providers_of_role(settings: Settings, role: str) -> tuple[FallbackSettings, 
     wanted = (FallbackSettings(provider=first, model=own.model), *own.fallbacks)
     for each in wanted:
         if each.provider not in settings.providers:
-            raise InputError(f"role {role} asks provider {each.provider}, which {_not_there(settings, each.provider)}")
+            hint = did_you_mean(each.provider, settings.providers)
+            there = f"`providers` does not have{hint and '; '}{hint}"
+            raise InputError(f"role {role} asks provider {each.provider}, which {there}")
     return wanted
-
-
-def _not_there(settings: Settings, name: str) -> str:
-    import difflib  # imported late: only a mistake needs it
-
-    near = difflib.get_close_matches(name, settings.providers, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"`providers` does not have{hint}"
 
 
 def open_candidates(

@@ -23,43 +23,6 @@ if TYPE_CHECKING:
     from farro.agents.replay import ReplayedAttempt, replay_job
     from farro.agents.tasks import HopReport, JobRoute, TaskSummary, find_task, job_route, list_tasks
 
-__all__ = [
-    "TEST_PROMPT",
-    "Answer",
-    "BudgetStatus",
-    "CallTry",
-    "ChatMessage",
-    "CostSum",
-    "Costs",
-    "GroupBy",
-    "HopReport",
-    "InboxItem",
-    "JobRoute",
-    "Provider",
-    "ProviderCaller",
-    "ProviderCandidate",
-    "Reach",
-    "ReplayedAttempt",
-    "Request",
-    "TaskSummary",
-    "Usage",
-    "approve",
-    "budgets_of",
-    "cost_of_job",
-    "edit",
-    "find_task",
-    "job_route",
-    "list_inbox",
-    "list_tasks",
-    "open_candidates",
-    "parse_day_range",
-    "providers_of_role",
-    "refuse",
-    "replay_job",
-    "reroute",
-    "sum_costs",
-]
-
 _MODULES = {
     "costs": ("BudgetStatus", "CostSum", "Costs", "GroupBy", "cost_of_job", "parse_day_range", "sum_costs"),
     "provider_calls": (

@@ -53,14 +53,11 @@ class RemainingTasks:
 
 def read_state(document: Document, folder: str) -> AirJob:
     """Read state.json. Raises BadDocument with every problem and its position."""
-    checked = shapes.check(AirJob, document.data)
-    problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
-    if checked.value is None or problems:
-        raise refusal(document.source, problems)
-    if checked.value.name != folder:
-        message = f"is {show(checked.value.name)}, but the folder is {show(folder)}; make them the same"
+    job = shapes.check(AirJob, document.data).accepted(document)
+    if job.name != folder:
+        message = f"is {show(job.name)}, but the folder is {show(folder)}; make them the same"
         raise refusal(document.source, [document.problem(("name",), message)])
-    return checked.value
+    return job
 
 
 def remaining_tasks(document: Document, *, task_timeout_s: float | None, cwd: str) -> RemainingTasks:
@@ -199,11 +196,7 @@ def _config(path: str) -> RunnersSettings | None:
     document = _document(path)
     if document.data is None:
         return RunnersSettings()
-    checked = shapes.check(RunnersSettings, document.data)
-    problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
-    if checked.value is None or problems:
-        raise refusal(path, problems)
-    return checked.value
+    return shapes.check(RunnersSettings, document.data).accepted(document)
 
 
 def _read(

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from farro.documents import Document
+from farro.documents import Document, did_you_mean
 from farro.errors import Damaged, InputError, NameTaken, Refused, TryAgain, UnknownJob
 from farro.host import fs
 from farro.jobs import ids, places
@@ -97,16 +97,9 @@ def named_job_id(store: Store, root: str, name: str) -> str:
     if job_id is None:
         if ids.is_job_id(name) and store.find(name) is not None:
             raise UnknownJob(f"{name} is the id of a job, and no job's name; `farro retry {name}` runs it again")
-        raise UnknownJob(no_such_name(name, list(store.names()), root))
+        hint = did_you_mean(name, store.names(), "`farro job list` lists the names")
+        raise UnknownJob(f"no job is named {name} in {root}; {hint}")
     return job_id
-
-
-def no_such_name(name: str, known: Sequence[str], root: str) -> str:
-    import difflib  # imported late: only a mistake needs it
-
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else "`farro job list` lists the names"
-    return f"no job is named {name} in {root}; {hint}"
 
 
 def _queue(store: Store, name: str, wanted: Submission, old: str | None, gate: Gate | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from farro.errors import BadDocument, Problem
@@ -89,6 +89,14 @@ def show(value: object, length: int = 60) -> str:
     """Quote a value in a message: one line, ASCII, short, without control characters."""
     text = json.dumps(value, default=str)
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def did_you_mean(name: str, known: Collection[str], otherwise: str = "") -> str:
+    """Ask for the most similar known name; return `otherwise` if none is similar."""
+    from difflib import get_close_matches  # imported late: most names are right
+
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def render_path(path: Path) -> str:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from farro.documents.constraints import AnyCase, Constraint, Size
-from farro.documents.model import MAX_PROBLEMS, Path, show
+from farro.documents.model import MAX_PROBLEMS, Document, Path, did_you_mean, refusal, show
 
 T = TypeVar("T")
 
@@ -36,6 +36,14 @@ class Checked(NamedTuple, Generic[T]):
 
     value: T | None
     faults: list[Fault]
+
+    def accepted(self, document: Document, more: Iterable[Fault] = ()) -> T:
+        """Return the value; raise BadDocument with every fault, `more` included, and its position in the document."""
+        faults = [*self.faults, *more]
+        if self.value is None or faults:
+            problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in faults]
+            raise refusal(document.source, problems)
+        return self.value
 
 
 class _Invalid:
@@ -259,9 +267,4 @@ def _describe(value: object) -> str:
 def _unknown(name: str, known: Collection[str], before: list[Fault]) -> str:
     if len(before) >= MAX_PROBLEMS:  # no more are shown, and a hostile document may hold a hundred thousand
         return "is not a known field"
-    from difflib import get_close_matches  # imported late: most documents are valid
-
-    near = get_close_matches(name, known, n=1)
-    return (
-        f"is not a known field; did you mean {near[0]}?" if near else f"is not a known field; known: {', '.join(known)}"
-    )
+    return f"is not a known field; {did_you_mean(name, known, 'known: ' + ', '.join(known))}"

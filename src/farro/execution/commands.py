@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from farro.documents import did_you_mean
 from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble, child_command_line
 from farro.host.which import which
 from farro.lazy_dataclass import dataclass
@@ -122,11 +123,8 @@ def function_of(step: Step, tools: Tools) -> Function | None:
 
 
 def _no_tool(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches  # here: only needed for a wrong name
-
-    near = get_close_matches(name, [UNIX, *known], n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"tool {name} is neither registered nor a program on the PATH; {hint}{_SEE}"
+    hint = did_you_mean(name, [UNIX, *known])
+    return f"tool {name} is neither registered nor a program on the PATH; {hint}{hint and ' '}{_SEE}"
 
 
 def _program(argv: tuple[str, ...], step: Step, look: CommandSearch, may_appear: bool) -> Executable | Missing:

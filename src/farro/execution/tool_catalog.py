@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from farro.documents import did_you_mean
 from farro.errors import InputError
 from farro.execution import tool_descriptions
 from farro.execution.commands import UNIX
@@ -73,12 +74,9 @@ def one(tools: Tools, search: ProgramSearch, name: str, *, configured: Sequence[
         return _registered(tools, name, "config" if name in configured else "package", search)()
     file = which(name, search.env.get("PATH"), search.cwd) if os.sep not in name else None
     if file is None:
-        import difflib  # here: only needed for a wrong name
-
         known = [UNIX, *tools.names(), *(found for found, _ in _on_path(search))]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"no tool {name} here; {hint}`farro tools --path` lists what there is")
+        hint = did_you_mean(name, known)
+        raise InputError(f"no tool {name} here; {hint}{hint and ' '}`farro tools --path` lists what there is")
     return _program(name, (file,), "PATH", search)()
 
 

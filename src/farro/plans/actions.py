@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from farro.documents import Document, Path, refusal, shapes, without_schema
+from farro.documents import Document, Path, shapes, without_schema
 from farro.documents.constraints import Size
 from farro.errors import Problem
 from farro.lazy_dataclass import dataclass, field
@@ -32,12 +32,7 @@ class Action:
 
 def load(document: Document) -> Action:
     """Load the action in a document, or raise all of its problems at once."""
-    checked = shapes.check(Action, without_schema(document.data) if isinstance(document.data, dict) else document.data)
-    if checked.value is not None and not checked.faults:
-        return checked.value
-    raise refusal(
-        document.source, [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
-    )
+    return shapes.check(Action, without_schema(document.data)).accepted(document)
 
 
 def filled(plan: Mapping[str, Any], value: Any) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
-from farro.documents import Document, Path, refusal, shapes
+from farro.documents import Document, shapes
 from farro.documents.constraints import Bounds, Size
+from farro.documents.shapes import Fault
 from farro.errors import Problem
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt, shape
@@ -122,12 +123,7 @@ def result(document: Document, job_id: str) -> PostedResult:
     if (plain := _plain(document.data, job_id)) is not None:
         return plain
     checked = shapes.check(PostedResult, document.data)
-    found = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
-    if checked.value is not None:
-        found += [document.problem(path, message) for path, message in _contradictions(checked.value, job_id)]
-    if found or checked.value is None:
-        raise refusal(document.source, found)
-    return checked.value
+    return checked.accepted(document, () if checked.value is None else _contradictions(checked.value, job_id))
 
 
 def _plain(data: Any, job_id: str) -> PostedResult | None:
@@ -151,16 +147,14 @@ def _plain(data: Any, job_id: str) -> PostedResult | None:
     return PostedResult(job_id=job_id, plan_id=plan_id, success=True, step_results=tuple(steps.values()))
 
 
-def _contradictions(told: PostedResult, job_id: str) -> list[tuple[Path, str]]:
-    found: list[tuple[Path, str]] = []
+def _contradictions(told: PostedResult, job_id: str) -> Iterator[Fault]:
     if told.job_id not in (None, job_id):
-        found.append((("job_id",), f"is not {job_id}, the job that this key names"))
+        yield Fault(("job_id",), f"is not {job_id}, the job that this key names")
     seen: set[int] = set()
     for index, step in enumerate(told.step_results):
         at = ("step_results", index)
         if step.step_number in seen:
-            found.append(((*at, "step_number"), f"{step.step_number} was told before; one result a step"))
+            yield Fault((*at, "step_number"), f"{step.step_number} was told before; one result a step")
         seen.add(step.step_number)
         if told.success and not step.success:
-            found.append(((*at, "success"), "is false, but the job's own success is true"))
-    return found
+            yield Fault((*at, "success"), "is false, but the job's own success is true")

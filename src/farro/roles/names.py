@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Any
 
+from farro.documents import did_you_mean
 from farro.errors import BadName
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass
@@ -41,10 +42,7 @@ def fault_of(role: str, known: Collection[str]) -> str | None:
         return f"{RUNNER} runs command plans, no agents; known: {', '.join(agents)}"
     if role in agents:
         return None
-    from difflib import get_close_matches  # imported late: most names are right
-
-    near = get_close_matches(role, agents, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(agents)}."
+    hint = did_you_mean(role, agents, f"known: {', '.join(agents)}.")
     return (
         f"{role} is not a role here; {hint} A new one is declared under `roles` in the config and made by `farro init`"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from farro.documents import Document, refusal, shapes, without_schema
+from farro.documents import Document, shapes, without_schema
 from farro.documents.constraints import Matching, Prose, Size
 from farro.documents.shapes import Fault
 from farro.lazy_dataclass import dataclass, field
@@ -81,10 +81,7 @@ def load(
     faults += [fault for fault in more if fault.path not in reported]
     plan = [fault for fault in faults if fault.path in _PLANS]
     faults = plan or faults  # a plan is not reported which fields of a prompt it lacks
-    if checked.value is None or faults:
-        problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in faults]
-        raise refusal(document.source, problems)
-    return checked.value
+    return checked._replace(faults=faults).accepted(document)
 
 
 def load_any(document: Document) -> Plan:

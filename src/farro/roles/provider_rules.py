@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from farro.documents.model import Path
+from farro.documents.model import Path, did_you_mean
 from farro.documents.shapes import Fault
 from farro.roles.names import RUNNER
 
@@ -108,11 +108,8 @@ def _role_faults(at: tuple[str, ...], role: str, settings: Any, providers: Colle
         if role == RUNNER:
             yield Fault(path, f"{RUNNER} runs command plans and asks no provider; take it out")
         elif name not in providers:
-            from difflib import get_close_matches  # imported late: most names are right
-
-            near = get_close_matches(name, providers, n=1)
             there = f"known: {', '.join(providers)}" if providers else "there is none"
-            hint = f"did you mean {near[0]}?" if near else f"{there}; name it under `providers`"
+            hint = did_you_mean(name, providers, f"{there}; name it under `providers`")
             yield Fault(path, f"is not one of `providers`; {hint}")
     if _member(settings, "fallbacks") and _member(settings, "provider") is None:
         yield Fault((*at, "provider"), "is required where fallbacks are: they are asked when it does not answer")

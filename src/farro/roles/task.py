@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Any
 
-from farro.documents import Document, parse_json, parse_yaml, refusal, shapes, without_schema
+from farro.documents import Document, parse_json, parse_yaml, shapes, without_schema
 from farro.documents.constraints import Bounds, Prose, Size
 from farro.documents.model import refuse
 from farro.documents.shapes import Fault
@@ -103,7 +103,7 @@ def load(
 ) -> WorkflowTask:
     """Load a task. Raises BadDocument with every problem and its position. `name` is the name of its file."""
     checked = shapes.check(WorkflowTask, without_schema(document.data))
-    faults = list(checked.faults)
+    faults: list[Fault] = []
     if (task := checked.value) is not None:
         if name is not None and task.id != name:
             faults.append(Fault(("id",), f"is {task.id}, but the file is called {name}; make them the same"))
@@ -120,10 +120,7 @@ def load(
             for missing in ("allowed_paths", "success"):
                 if getattr(hop, missing) is None and getattr(task, missing) is None:
                     faults.append(Fault((*at, missing), "is required, here or for the whole task"))
-    if task is None or faults:
-        problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in faults]
-        raise refusal(document.source, problems)
-    return task
+    return checked.accepted(document, faults)
 
 
 def _path_faults(at: tuple[str | int, ...], allowed: tuple[str, ...] | None, allow_absolute: bool) -> list[Fault]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from farro.agents.providers.port import Provider
 from farro.config.settings import ProviderSettings
+from farro.documents import did_you_mean
 from farro.errors import InputError
 from farro.lazy_dataclass import dataclass
 
@@ -94,9 +95,8 @@ def _installed() -> dict[str, str]:
 
 
 def _unknown(kind: str) -> str:
-    import difflib
-
     known = kinds()
-    near = difflib.get_close_matches(kind, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"there is no provider {kind} here; {hint}There is {', '.join(known)}; others come with packages"
+    hint = did_you_mean(kind, known)
+    return (
+        f"there is no provider {kind} here; {hint}{hint and ' '}There is {', '.join(known)}; others come with packages"
+    )

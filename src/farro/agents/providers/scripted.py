@@ -189,15 +189,12 @@ class ScriptedProvider:
 def _parsed(text: bytes, source: str) -> AnswerScript:
     document = documents.parse(text, source)
     checked = shapes.check(AnswerScript, document.data)
-    faults = [*checked.faults]
-    if checked.value is not None:
-        for index, entry in enumerate(document.data["answers"]):
-            if ("answer" in entry) == ("error" in entry):
-                faults.append(shapes.Fault(("answers", index), "must have either an answer or an error"))
-    if checked.value is None or faults:
-        problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in faults]
-        raise documents.refusal(source, problems)
-    return checked.value
+    either = [
+        shapes.Fault(("answers", index), "must have either an answer or an error")
+        for index, entry in enumerate(document.data["answers"] if checked.value is not None else ())
+        if ("answer" in entry) == ("error" in entry)
+    ]
+    return checked.accepted(document, either)
 
 
 def _fits(entry: ScriptedAnswer, role: str, attempt: int, text: str) -> bool:
