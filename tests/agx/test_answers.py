@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agx.conftest import step
-from farro.agx.model_answer import PlanAnswer, read
+from farro.agx.propose import PlanAnswer, read_answer
 
 GOOD = {"steps": [step(1, "sort", "names.txt")]}
 
 
 def said(data: Any, **how: Any) -> PlanAnswer:
-    return read(data if isinstance(data, str) else json.dumps(data), after=0, **how)
+    return read_answer(data if isinstance(data, str) else json.dumps(data), after=0, **how)
 
 
 @pytest.mark.parametrize(

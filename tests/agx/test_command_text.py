@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farro.agx import command_text
 from farro.errors import InputError
-from farro.plans import command_text
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=20)
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farro.agx import command_text, drafting
 from farro.documents import Document
 from farro.errors import InputError
-from farro.plans import command_text, editing
 from farro.plans.loading import load
 
 
 def added(steps: list[dict[str, Any]], text: str, **how: Any) -> list[dict[str, Any]]:
-    return editing.appended(steps, command_text.line(text), **how)
+    return drafting.appended(steps, command_text.line(text), **how)
 
 
 def shown(steps: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -44,8 +44,8 @@ def test_a_leading_pipe_needs_a_step_before_it() -> None:
 
 
 def test_removing_the_middle_of_a_pipe_joins_its_ends() -> None:
-    assert shown(editing.without(added([], "a | b | c"), "2")) == [(1, "a", None), (2, "c", 1)]
-    assert shown(editing.without(added([], "a | b"), "1")) == [(1, "b", None)]
+    assert shown(drafting.without(added([], "a | b | c"), "2")) == [(1, "a", None), (2, "c", 1)]
+    assert shown(drafting.without(added([], "a | b"), "1")) == [(1, "b", None)]
 
 
 def test_removing_a_step_updates_needs() -> None:
@@ -54,7 +54,7 @@ def test_removing_a_step_updates_needs() -> None:
         {"step_number": 2, "command": "b", "needs": [1]},
         {"step_number": 3, "command": "c", "needs": [2]},
     ]
-    assert [step.get("needs") for step in editing.without(steps, "2")] == [None, [1]]
+    assert [step.get("needs") for step in drafting.without(steps, "2")] == [None, [1]]
 
 
 def test_named_steps_keep_their_names() -> None:
@@ -62,17 +62,17 @@ def test_named_steps_keep_their_names() -> None:
     longer = added(steps, "| c")
     assert longer[-1]["id"] == "step-3"
     assert longer[-1]["input_from_step"] == "build"
-    assert editing.without(longer, "build")[-1]["input_from_step"] == "fetch"
+    assert drafting.without(longer, "build")[-1]["input_from_step"] == "fetch"
 
 
 def test_steps_from_a_model_follow_the_naming_of_the_draft() -> None:
     steps = [{"id": "fetch", "command": "a"}]
     more = [{"step_number": 2, "command": "b", "input_from_step": 1}, {"step_number": 3, "command": "c", "needs": [2]}]
-    joined = editing.joined(steps, more)
+    joined = drafting.joined(steps, more)
     assert [step["id"] for step in joined] == ["fetch", "step-2", "step-3"]
     assert joined[1]["input_from_step"] == "fetch"
     assert joined[2]["needs"] == ["step-2"]
-    assert editing.as_numbered(joined)[2] == {"step_number": 3, "command": "c", "needs": [2]}
+    assert drafting.as_numbered(joined)[2] == {"step_number": 3, "command": "c", "needs": [2]}
 
 
 @given(st.lists(st.sampled_from(["a", "a | b", "| c", "a | b | c"]), min_size=1, max_size=8), st.data())
@@ -83,10 +83,10 @@ def test_any_additions_and_removals_leave_a_valid_plan(lines: list[str], data: s
     while len(steps) > 1:
         load(Document({"steps": steps}, "draft"))
         assert [step["step_number"] for step in steps] == list(range(1, len(steps) + 1))
-        steps = editing.without(steps, str(data.draw(st.integers(1, len(steps)))))
+        steps = drafting.without(steps, str(data.draw(st.integers(1, len(steps)))))
     load(Document({"steps": steps}, "draft"))
 
 
 def test_agent_prompt_is_refused_as_a_draft() -> None:
     with pytest.raises(InputError, match="agent prompt"):
-        editing.steps_of({"role": "Architect", "rubric": "think", "success": "s", "routing": {}})
+        drafting.steps_of({"role": "Architect", "rubric": "think", "success": "s", "routing": {}})

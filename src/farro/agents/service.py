@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         open_candidates,
         providers_of_role,
     )
-    from farro.agents.provider_test import TEST_PROMPT
+    from farro.agents.provider_test import TEST_PROMPT, scratch_folder
     from farro.agents.providers.port import Answer, ChatMessage, Provider, Reach, Request, Usage
     from farro.agents.replay import ReplayedAttempt, replay_job
     from farro.agents.tasks import HopReport, JobRoute, TaskSummary, find_task, job_route, list_tasks
@@ -34,7 +34,7 @@ _MODULES = {
         "providers_of_role",
     ),
     "inbox": ("InboxItem", "approve", "edit", "list_inbox", "refuse", "reroute"),
-    "provider_test": ("TEST_PROMPT",),
+    "provider_test": ("TEST_PROMPT", "scratch_folder"),
     "providers.port": ("Answer", "ChatMessage", "Provider", "Reach", "Request", "Usage"),
     "replay": ("ReplayedAttempt", "replay_job"),
     "tasks": ("HopReport", "JobRoute", "TaskSummary", "find_task", "job_route", "list_tasks"),

@@ -15,7 +15,7 @@ from farro.execution.progress import read_result
 from farro.host import fs
 from farro.jobs.envelope import Hop, Lifecycle
 from farro.lazy_dataclass import dataclass
-from farro.queue.history import attempt_numbers
+from farro.queue.history import known_attempts
 from farro.roles import task as tasks
 from farro.roles import workflow
 from farro.roles.task import WorkflowTask
@@ -112,17 +112,14 @@ def find_task(root: str, settings: Settings, roles: Sequence[str], task_id: str,
 def job_route(store: Store, view: JobView) -> JobRoute:
     """Return the hops of a job. A hop that ended an attempt has that attempt's result."""
     folder, life = store.folder(view), view.lifecycle
-    try:
-        numbers = attempt_numbers(folder)
-    except FileNotFoundError:
-        numbers = []
+    numbers = known_attempts(folder)
     reports: list[HopReport] = []
     seen: set[int] = set()
     for hop in life.hops:
         fresh = hop.attempt in numbers and hop.attempt not in seen
         seen.add(hop.attempt)
         result = _text(f"{folder}/attempts/{hop.attempt:04d}", ("result.md", "error.md")) if fresh else None
-        verdict = _verdict(read_result(folder, hop.attempt)) if fresh else None
+        verdict = _answered(read_result(folder, hop.attempt), "verdict") if fresh else None
         reports.append(HopReport(hop=hop, result=result, verdict=verdict))
     return JobRoute(hops=tuple(reports), at_step=_at(folder, life), diff=_diffs(folder, numbers))
 
@@ -137,11 +134,12 @@ def _at(folder: str, life: Lifecycle) -> int | None:
     return workflow.position(life.hops, life.first_role, kept).step
 
 
-def _verdict(result: Mapping[str, Any]) -> str | None:
+def _answered(result: Mapping[str, Any], name: str) -> str | None:
+    """Return a field of the answer in a result, if it is text."""
     agent = result.get("agent")
     answer = agent.get("answer") if isinstance(agent, Mapping) else None
-    verdict = answer.get("verdict") if isinstance(answer, Mapping) else None
-    return verdict if isinstance(verdict, str) else None
+    value = answer.get(name) if isinstance(answer, Mapping) else None
+    return value if isinstance(value, str) else None
 
 
 def _diffs(folder: str, numbers: Sequence[int]) -> str:
@@ -153,18 +151,11 @@ def _diffs(folder: str, numbers: Sequence[int]) -> str:
         text = ""
         for step in sorted(fs.subdirectories(f"{home}/steps")):
             text += _text(f"{home}/steps/{step}", (DIFF,)) or ""
-        text = text or _patch(read_result(folder, number))
+        text = text or _answered(read_result(folder, number), "patch") or ""
         if text and text not in parts and size < _DIFF:
             parts.append(text if text.endswith("\n") else f"{text}\n")
             size += len(text)
     return "".join(parts)[:_DIFF]
-
-
-def _patch(result: Mapping[str, Any]) -> str:
-    agent = result.get("agent")
-    answer = agent.get("answer") if isinstance(agent, Mapping) else None
-    patch = answer.get("patch") if isinstance(answer, Mapping) else None
-    return patch if isinstance(patch, str) else ""
 
 
 def _text(home: str, names: Sequence[str]) -> str | None:

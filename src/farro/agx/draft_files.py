@@ -11,12 +11,13 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from farro.errors import Damaged, InputError, Refused
-from farro.host import fs, leases
+from farro.host import fs, leases, trees
 from farro.lazy_dataclass import dataclass, field
 
 LIMIT = 4 << 20  # bytes of a draft's file
@@ -68,8 +69,7 @@ class Drafts:
 
     def change(self, edit: Callable[[Draft], Mapping[str, Any]]) -> Draft:
         """Replace the plan by what `edit` makes of it, under the lock. Where `edit` raises, nothing is changed."""
-        make_folder(self._folder)
-        with leases.exclusively(f"{self._folder}/.lock", listening=True):
+        with self._locked():
             before = self.read()
             return self._write(before, edit(before))
 
@@ -88,8 +88,7 @@ class Drafts:
 
     def undo(self) -> Draft:
         """Bring back the draft before the last change."""
-        make_folder(self._folder)
-        with leases.exclusively(f"{self._folder}/.lock", listening=True):
+        with self._locked():
             now = self.read()
             if not now.before:
                 raise InputError("there is nothing to undo")
@@ -99,8 +98,7 @@ class Drafts:
 
     def redo(self) -> Draft:
         """Take back the last `undo`, unless something else was changed since."""
-        make_folder(self._folder)
-        with leases.exclusively(f"{self._folder}/.lock", listening=True):
+        with self._locked():
             now = self.read()
             if not now.undone:
                 raise InputError("there is nothing to redo: what was undone is kept until the next change")
@@ -110,13 +108,16 @@ class Drafts:
 
     def restart(self, plan: Mapping[str, Any]) -> Draft:
         """Begin a new draft, also where the file is damaged."""
-        make_folder(self._folder)
-        with leases.exclusively(f"{self._folder}/.lock", listening=True):
+        with self._locked():
             try:
                 before = self.read()
             except Damaged:
                 before = Draft(version=1)
             return self._write(before, plan)
+
+    def _locked(self) -> AbstractContextManager[None]:
+        make_folder(self._folder)
+        return leases.exclusively(f"{self._folder}/.lock", listening=True)
 
     def _write(self, before: Draft, plan: Mapping[str, Any]) -> Draft:
         # An empty draft is kept too: undoing the first step of a new draft gives the empty one, not the one before.
@@ -138,40 +139,17 @@ class Drafts:
 
 
 def make_folder(path: str) -> None:
-    """Make the folder and its parents; its files are private to their owner."""
-    if os.path.isdir(path):
-        return
-    parent = os.path.dirname(path)
-    if parent != path:
-        _make(parent)
-    _make(path)
-    fs.set_mode(path, 0o700)
-
-
-def _make(path: str) -> None:
-    if os.path.isdir(path):
-        return
-    parent = os.path.dirname(path)
-    if parent != path:
-        _make(parent)
-    try:
-        fs.mkdir(path)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
+    """Make the folder and its parents; only this user can enter it."""
+    trees.make_folders(os.path.dirname(path))
+    with contextlib.suppress(FileExistsError):
+        fs.mkdir_private(path)
 
 
 def write_private(path: str, data: bytes) -> None:
     """Write a file whole or not at all, readable by its owner alone from the start."""
     name = fs.temporary(os.path.dirname(path))
     try:
-        fs.create(name, b"")
-        fs.set_mode(name, 0o600)
-        fd = fs.open_append(name)
-        try:
-            fs.write(fd, data)
-        finally:
-            os.close(fd)
+        fs.create_private(name, data)
         fs.replace(name, path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -5,17 +5,18 @@ It sends the commands of docs/agq.md. A request that the protocol cannot express
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from farro.agx import drafting
 from farro.agx.client import PlanJob, PlanQueue, PlanSubmission, PlanWorker
 from farro.errors import FarroError, InputError, Refused, TryAgain, UnknownJob
 from farro.jobs.ids import is_job_id
 from farro.jobs.states import Status
 from farro.plans import actions as rules
-from farro.plans import editing
 from farro.queue import options as submit_options
 from farro.queue.library import ActionLine, PlanLine
 from farro.queue.options import SubmitOptions
@@ -86,7 +87,7 @@ class RemotePlanClient:
         job_id = submission.job_id or self._mint()
         role = submission.role or plan.get("role") or DEFAULT_ROLE
         prompt = submit_options.apply_options(plan, submission.options)
-        steps = [{"tool": "unix", **step} for step in editing.as_numbered(editing.steps_of(prompt))]
+        steps = [{"tool": "unix", **step} for step in drafting.as_numbered(drafting.steps_of(prompt))]
         job = {**prompt, "id": job_id, "plan_id": prompt.get("plan_id") or job_id, "role": role, "steps": steps}
         self._ask("LPUSH", "queue:ready" if role == DEFAULT_ROLE else f"queue:{role}", as_json(job))
         return job_id
@@ -247,8 +248,15 @@ class RemotePlanClient:
                 if left:
                     wait()
 
-    def _listening(self) -> _Listening:
-        return _Listening(self)
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[Callable[[], None]]:
+        """Subscribe to job updates; yield a function that waits for the next one, or for a moment."""
+        pubsub = self._client.pubsub(ignore_subscribe_messages=True)
+        explained(self._name, lambda: pubsub.subscribe("job:updates"))
+        try:
+            yield lambda: explained(self._name, lambda: pubsub.get_message(timeout=_LOOK_S))
+        finally:
+            pubsub.close()
 
     def _whole(self, job: str) -> Mapping[str, Any]:
         found = self._ask("JOB.GET", job) if is_job_id(job) else None
@@ -260,25 +268,6 @@ class RemotePlanClient:
         # Arguments need not be UTF-8; the queue refuses what it cannot read.
         said = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in words]
         return explained(self._name, lambda: self._client.execute_command(*said))
-
-
-class _Listening:
-    """Subscribe to job updates; yield a function that waits for the next one, or for a moment."""
-
-    def __init__(self, plans: RemotePlanClient) -> None:
-        self._plans = plans
-        self._pubsub: Any = None
-
-    def __enter__(self) -> Callable[[], None]:
-        self._pubsub = self._plans._client.pubsub(ignore_subscribe_messages=True)
-        explained(self._plans.name, lambda: self._pubsub.subscribe("job:updates"))
-        return self._wait
-
-    def _wait(self) -> None:
-        explained(self._plans.name, lambda: self._pubsub.get_message(timeout=_LOOK_S))
-
-    def __exit__(self, *_: object) -> None:
-        self._pubsub.close()
 
 
 _ENDED = frozenset({Status.SUCCEEDED, Status.KILLED})

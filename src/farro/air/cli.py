@@ -17,7 +17,7 @@ from farro.cli.groups import Hinting
 from farro.cli.options import application, common, gate, open_root, operator_name
 from farro.cli.plan_files import read_plan
 from farro.cli.tables import bar, show_table, span
-from farro.cli.terminal import answer, flush, note, say
+from farro.cli.terminal import answer, flush, note, reply, say
 from farro.config.reader import ConfigError
 from farro.errors import BadDocument
 from farro.host.clock import SystemClock
@@ -49,10 +49,7 @@ def create(new_name: str, tasks_file: str, role: str | None, force: bool, root: 
     job_id = named_jobs.create_named_job(
         store, store.root, new_name, read_plan(tasks_file), role=role, gate=gate(settings, force)
     )
-    if as_json:
-        answer({"name": new_name, "job_id": job_id})
-    else:
-        say(f"{new_name} is waiting ({job_id})")
+    reply(as_json, {"name": new_name, "job_id": job_id}, f"{new_name} is waiting ({job_id})")
 
 
 @job.command("list")

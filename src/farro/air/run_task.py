@@ -13,7 +13,7 @@ from farro.execution.tools import Tools
 from farro.host import foreground, fs
 from farro.plans.loading import load_data
 from farro.plans.model import Step
-from farro.queue.history import attempt_numbers
+from farro.queue.history import known_attempts
 from farro.store.port import Store
 
 _OURS = "FARRO_RUN_TASK"  # job/task of each run-task that this one runs in
@@ -106,11 +106,7 @@ def _input(folder: str, job_id: str, step: Step) -> str | None:
     source = step.input_from_step
     if source is None:
         return None
-    try:
-        numbers = attempt_numbers(folder)
-    except OSError:
-        numbers = []
-    for number in reversed(numbers):
+    for number in reversed(known_attempts(folder)):
         path = f"{folder}/attempts/{number:04d}/steps/{source}/stdout"
         if fs.exists(path):
             return path

@@ -18,7 +18,7 @@ from farro.jobs.states import Status
 from farro.jobs.times import seconds_between, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.queue import jobs
-from farro.queue.history import attempt_numbers
+from farro.queue.history import known_attempts
 from farro.store.port import AgentView, JobView, Store
 
 
@@ -192,10 +192,7 @@ def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans:
 
 def _tasks(folder: str, working: bool) -> Iterator[TaskStatus]:
     """Yield the plan's steps and the added ones, each as the last attempt left it."""
-    try:
-        numbers = attempt_numbers(folder)
-    except OSError:
-        numbers = []
+    numbers = known_attempts(folder)
     attempt = numbers[-1] if numbers else 0
     lines = progress.lines(folder, attempt)
     ended = {str(item.get("id") or item.get("step_number")): item for item in _ended(folder, attempt, lines)}

@@ -16,6 +16,18 @@ T = TypeVar("T")
 _O_PATH = getattr(os, "O_PATH", 0)
 
 
+def make_folders(path: str) -> None:
+    """Make a folder and its missing parents."""
+    if os.path.isdir(path):
+        return
+    make_folders(os.path.dirname(path))
+    try:
+        fs.mkdir(path)
+    except FileExistsError:  # another process made it just now
+        if not os.path.isdir(path):
+            raise
+
+
 def remove_tree(path: str) -> None:
     """Remove a folder and everything in it, never through a link. What is already gone is no error.
 

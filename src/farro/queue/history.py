@@ -178,6 +178,13 @@ def attempt_numbers(folder: str) -> list[int]:
     return sorted(int(name) for name in fs.listdir(f"{folder}/attempts") if name.isdecimal())
 
 
+def known_attempts(folder: str) -> list[int]:
+    """Return the job's attempt numbers in ascending order; none if it is not there."""
+    with contextlib.suppress(OSError):
+        return attempt_numbers(folder)
+    return []
+
+
 def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: JobEvents, timed: bool) -> AttemptRecord:
     result = read_result(folder, number)
     end = next((hop for hop in life.hops if hop.attempt == number and hop.reason is not Reason.REQUEUED), None)

@@ -26,7 +26,7 @@ from farro.plans.model import Plan
 from farro.queue import agent_rules as contracts
 from farro.queue import options
 from farro.queue.agent_rules import Contract
-from farro.queue.history import attempt_numbers
+from farro.queue.history import known_attempts
 from farro.store.port import JobView, Store
 
 
@@ -131,10 +131,7 @@ def of_job(store: Store, view: JobView) -> JobPlan:
     """Return the plan of a job, with added steps, and the state of each step in the latest attempt."""
     folder = store.folder(view)
     plan = load_data(progress.read_prompt(folder), f"{folder}/prompt.json")
-    try:
-        numbers = attempt_numbers(folder)
-    except FileNotFoundError:
-        numbers = []
+    numbers = known_attempts(folder)
     attempt = numbers[-1] if numbers else 0
     lines = progress.lines(folder, attempt)
     plan, own = with_added(plan, lines), len(plan.steps)

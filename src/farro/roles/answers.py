@@ -40,17 +40,6 @@ class PromptDraft:
     routing: PromptRouting = field(default_factory=lambda: PromptRouting(mode="manager"))
     inputs: dict[str, Any] = field(default_factory=dict)
 
-    def to_prompt(self) -> dict[str, Any]:
-        """Return the draft in the form of prompt.json."""
-        prompt: dict[str, Any] = {
-            "role": self.role,
-            "rubric": self.rubric,
-            "allowed_paths": list(self.allowed_paths),
-            "success": self.success,
-            "routing": self.routing.to_json(),
-        }
-        return {**prompt, "inputs": dict(self.inputs)} if self.inputs else prompt
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Analysis:
@@ -125,14 +114,6 @@ _SHAPES: Mapping[str, type[Analysis | CodeChange | Review | Documents]] = {
 def shape_of(role: str) -> type[Analysis | CodeChange | Review | Documents] | None:
     """Return the dataclass of a role's answer; None means free text."""
     return _SHAPES.get(role)
-
-
-def schema_of(role: str) -> dict[str, Any] | None:
-    """Return the JSON Schema of a role's answer; None means free text."""
-    from farro.documents.json_schema import schema
-
-    shape = shape_of(role)
-    return None if shape is None else schema(shape)
 
 
 # The texts of problems are part of a repair request. `farro replay` compares requests, so a new wording makes recorded

@@ -40,9 +40,6 @@ class PromptRouting:
     mode: Literal["manager", "role"]
     next: Role | None = None
 
-    def to_json(self) -> dict[str, str]:
-        return {"mode": self.mode} if self.next is None else {"mode": self.mode, "next": self.next}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentPrompt:

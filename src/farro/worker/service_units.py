@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from farro.errors import InputError
-from farro.host import fs, systemd
+from farro.host import fs, systemd, trees
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass, field
 
@@ -114,7 +114,7 @@ def install(folder: str, wanted: Units) -> ServiceChanges:
         if not _is_ours(f"{folder}/{name}"):
             raise InputError(f"{folder}/{name} is there, and farro did not make it; move it away. Nothing was written")
     before = _started(folder, wanted.files)
-    _make_folder(folder)
+    trees.make_folders(folder)
     for name, text in wanted.files.items():
         if _read(f"{folder}/{name}") != text:
             fs.write_atomic(f"{folder}/{name}", text.encode(), sync=True)
@@ -202,10 +202,3 @@ def _read(path: str) -> str | None:
     with contextlib.suppress(OSError, ValueError):
         return fs.read_bytes(path, 1 << 16).decode()
     return None
-
-
-def _make_folder(path: str) -> None:
-    if not os.path.isdir(path):
-        _make_folder(os.path.dirname(path))
-        with contextlib.suppress(FileExistsError):
-            fs.mkdir(path)

@@ -11,7 +11,7 @@ from farro.agents import inbox as inbox_service
 from farro.agents.inbox import InboxItem
 from farro.cli.options import common, open_root, operator_name
 from farro.cli.plan_files import contents
-from farro.cli.terminal import answer, at_terminal, say
+from farro.cli.terminal import answer, at_terminal, reply, say
 from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.times import in_words
@@ -122,10 +122,7 @@ def route(job: str, role: str, note: str | None, root: str | None, as_json: bool
 
 
 def _report(life: Lifecycle, words: str, as_json: bool) -> None:
-    if as_json:
-        answer(life.to_data())
-    else:
-        say(f"{life.job_id}: {words}")
+    reply(as_json, life.to_data(), f"{life.job_id}: {words}")
 
 
 def _data(one: InboxItem) -> dict[str, Any]:

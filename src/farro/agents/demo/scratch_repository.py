@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from farro.config.settings import Settings
 from farro.doctor import root as roots
 from farro.errors import InputError
-from farro.host import fs
+from farro.host import fs, trees
 from farro.lazy_dataclass import dataclass
 
 JOB = "discount"
@@ -33,7 +33,7 @@ class TestRun:
 def make(root: str, *, python: str, environ: Mapping[str, str]) -> None:
     """Create a repository with one commit, which is a farro root, too."""
     for path in _files(_HERE):
-        _make_folders(root, os.path.dirname(path))
+        trees.make_folders(os.path.dirname(f"{root}/{path}"))
         fs.write_atomic(f"{root}/{path}", fs.read_bytes(f"{_HERE}/{path}"), sync=False)
     git(root, environ, "init", "--quiet")
     roots.init(root, Settings())
@@ -112,11 +112,3 @@ def _files(folder: str) -> Sequence[str]:
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         found += [os.path.relpath(f"{place}/{name}", folder) for name in sorted(names)]
     return found
-
-
-def _make_folders(root: str, relative: str) -> None:
-    path = root
-    for part in relative.split("/") if relative else ():
-        path = f"{path}/{part}"
-        if not fs.exists(path):
-            fs.mkdir(path)

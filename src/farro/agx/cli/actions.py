@@ -14,7 +14,7 @@ from farro.cli.groups import Hinting
 from farro.cli.plan_files import contents, name_of
 from farro.cli.submit_options import JobOptions
 from farro.cli.tables import table
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import answer, reply, say
 from farro.errors import InputError
 
 
@@ -38,10 +38,11 @@ def new(plan: str, inputs_file: str, name: str | None, session: AgxSession) -> N
     """Save an action: a PLAN and its inputs. Every input is checked against the plan first."""
     inputs = read_inputs(inputs_file)
     action_id = session.client.save_action(plan, inputs, name=name)
-    if session.as_json:
-        answer({"action_id": action_id, "plan_id": plan, "inputs": len(inputs)})
-    else:
-        say(f"{action_id}: {plan} × {len(inputs)}; run it with: agx action submit {action_id}")
+    reply(
+        session.as_json,
+        {"action_id": action_id, "plan_id": plan, "inputs": len(inputs)},
+        f"{action_id}: {plan} × {len(inputs)}; run it with: agx action submit {action_id}",
+    )
 
 
 @action.command()
@@ -81,10 +82,7 @@ def submit(
         from farro.agx.cli.wait import wait_for_all
 
         return wait_for_all(session, made, told)
-    if session.as_json:
-        answer(told)
-    else:
-        say("\n".join(made))
+    reply(session.as_json, told, "\n".join(made))
     return 0
 
 
@@ -143,10 +141,7 @@ def get(action: str, session: AgxSession) -> None:
 def delete(action: str, session: AgxSession) -> None:
     """Delete a saved action. Its jobs stay as they are."""
     session.client.delete_action(action)
-    if session.as_json:
-        answer({"action_id": action, "deleted": True})
-    else:
-        say(f"{action} is not kept any more")
+    reply(session.as_json, {"action_id": action, "deleted": True}, f"{action} is not kept any more")
 
 
 def read_inputs(path: str) -> list[Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -137,19 +136,6 @@ class AgxSession:
         client = self.__dict__.pop("client", None)
         if client is not None:
             client.close()
-
-    @contextlib.contextmanager
-    def scratch(self) -> Iterator[str]:
-        """Make an empty folder for the files of a provider's call."""
-        from farro.host import fs, trees
-
-        folder = fs.temporary(f"{self.root}/jobs/.staging")
-        fs.mkdir(folder)
-        try:
-            fs.mkdir(f"{folder}/calls")
-            yield f"{folder}/calls"
-        finally:
-            trees.remove_tree(folder)
 
 
 def state_folder() -> str:

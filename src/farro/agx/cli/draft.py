@@ -126,7 +126,7 @@ def add(
 
 
 def _add_words(session: AgxSession, wish: str, *, review: bool) -> None:
-    from farro.agents.service import CallTry
+    from farro.agents.service import CallTry, scratch_folder
     from farro.agx.propose import asked
 
     try:
@@ -146,7 +146,7 @@ def _add_words(session: AgxSession, wish: str, *, review: bool) -> None:
     if at_terminal() and not session.as_json:
         note("asking …")
     moment = SystemClock().now().strftime("%Y%m%d-%H%M%S")
-    with session.scratch() as folder:
+    with scratch_folder(session.root) as folder:
         name = f"agx-{moment}-{random.SystemRandom().getrandbits(64):016x}"
         planner = application().planner(session.root, session.settings, folder=folder, name=name, on_try=on_try)
         proposal = planner.propose(wish, draft.plan, review=review)

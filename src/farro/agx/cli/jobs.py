@@ -12,7 +12,7 @@ from farro.agx.cli.submit import submit as submit_command
 from farro.agx.cli.wait import code_of, show_bytes
 from farro.cli.groups import Hinting
 from farro.cli.tables import table
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import answer, reply, say
 from farro.errors import InputError
 from farro.jobs.states import Status
 
@@ -93,10 +93,7 @@ def result(job: str, session: AgxSession) -> int:
 def cancel(job: str, session: AgxSession) -> None:
     """End a job for good. At least eight characters of its id."""
     told = session.client.cancel(job)
-    if session.as_json:
-        answer(told.to_json())
-    else:
-        say(f"{told.job_id}: {show.state(told)}")
+    reply(session.as_json, told.to_json(), f"{told.job_id}: {show.state(told)}")
 
 
 @click.command()

@@ -19,7 +19,7 @@ from farro.agx.draft_files import LIMIT, make_folder, write_private
 from farro.cli.options import application
 from farro.cli.plan_files import contents, name_of
 from farro.cli.tables import table
-from farro.cli.terminal import answer, at_terminal, complain, say
+from farro.cli.terminal import answer, at_terminal, complain, reply, say
 from farro.documents import DEFAULT
 from farro.errors import FarroError, InputError
 from farro.queue.plan_check import PlanReport
@@ -218,7 +218,4 @@ def get(plan: str, into_draft: bool, session: AgxSession) -> None:
 def delete(plan: str, session: AgxSession) -> None:
     """Delete a saved plan. Its jobs, and the draft, stay as they are."""
     session.client.delete_plan(plan)
-    if session.as_json:
-        answer({"plan_id": plan, "deleted": True})
-    else:
-        say(f"{plan} is not kept any more")
+    reply(session.as_json, {"plan_id": plan, "deleted": True}, f"{plan} is not kept any more")

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from farro.agx import command_text
 from farro.agx.cli.context import AgxSession, state_folder
 from farro.agx.cli.group import ALIAS, OF_A_PLAN, PLACES, agx
 from farro.agx.draft_files import make_folder, write_private
@@ -20,7 +21,6 @@ from farro.cli.options import application
 from farro.errors import FarroError, InputError
 from farro.host import fs, leases
 from farro.log.structured import printable
-from farro.plans import command_text
 
 HISTORY_LINES = 2000
 _HISTORY_BYTES = 1 << 20

@@ -11,22 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from farro.agx import drafting
 from farro.agx.client import PlanJob
 from farro.agx.rehearsal import Rehearsal
 from farro.cli.tables import size, span, table
 from farro.cli.terminal import say
 from farro.errors import Problem
 from farro.log.structured import printable
-from farro.plans import editing
 from farro.queue.plan_check import PlanReport
 
 
 def steps(plan: Mapping[str, Any], *, first: int = 1) -> None:
     """Print each step, from the `first` on, with exactly the words that would run."""
     rows = []
-    for place, step in enumerate(editing.steps_of(plan), start=1):
+    for place, step in enumerate(drafting.steps_of(plan), start=1):
         if place >= first:
-            rows.append((f"  {editing.label(step, place)}", command_line(step), ", ".join(_rest(step))))
+            rows.append((f"  {drafting.label(step, place)}", command_line(step), ", ".join(_rest(step))))
     if rows:
         say(table([tuple(printable(cell) for cell in row) for row in rows]))
 
@@ -63,7 +63,7 @@ def _rest(step: Mapping[str, Any]) -> list[str]:
 
 def heading(plan: Mapping[str, Any], checked: PlanReport | None, *, what: str) -> str:
     """`backup: 3 steps, at most 1h30m`"""
-    count = len(editing.steps_of(plan))
+    count = len(drafting.steps_of(plan))
     parts = [f"{count} step{'s' if count != 1 else ''}"]
     if checked is not None and checked.measure is not None:
         parts.append(f"at most {span(checked.measure.timeout_s)}")
