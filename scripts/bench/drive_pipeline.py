@@ -75,7 +75,7 @@ async def enabled(address: str) -> dict[str, subprocess.Popen[bytes]]:
         queue = names.work_queue(SWARM, suffix)
         await bus.declare(names.dead_letters(queue))
         await bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
-    await bus.declare("bench-status", [Binding(names.CONTROL, "ev.status-full.#")], exclusive=True)
+    await bus.declare("bench-status", [Binding(names.CONTROL, "ev.status-full.#")])
     told = aiter(await bus.consume("bench-status", prefetch=100))
     running = {}
     for role, (inputs, outputs) in reversed(ROLES.items()):

@@ -136,7 +136,7 @@ async def swarm() -> AsyncIterator[Swarm]:
     ]
     keys.append(names.controller_up_key(CONTROLLER))
     queue = f"bench-{uuid.uuid4().hex}"
-    await bus.declare(queue, [Binding(names.CONTROL, key) for key in keys], exclusive=True)
+    await bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
     made = Swarm(bus, started("controller", {}))
     listening = asyncio.create_task(made.listen(queue))
     try:

@@ -39,7 +39,7 @@ def folder(shm: Path) -> str:
     return str(shm / "bus")
 
 
-QUEUES = ("one", "two", "three", "q", "dead", "plain", "mine")
+QUEUES = ("one", "two", "three", "q", "dead", "plain")
 
 
 @pytest.fixture(params=["files", "amqp", "amqp[quorum]"])
@@ -239,20 +239,6 @@ def test_a_queue_may_be_redeclared_rebound_and_deleted(open_bus: Open) -> None:
     run(play)
 
 
-def test_an_exclusive_queue_ends_with_its_owner(open_bus: Open) -> None:
-    async def play() -> None:
-        async with open_bus() as other:
-            async with open_bus() as bus:
-                await bus.declare("mine", [Binding("x", "#")], exclusive=True)
-                await bus.declare("mine", [Binding("x", "a")], exclusive=True)
-                with pytest.raises(InputError, match="mine"):
-                    await other.declare("mine", exclusive=True)
-            while await other.depth("mine") is not None:
-                await asyncio.sleep(0.02)
-
-    run(play)
-
-
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a..b", ".x", "Ü", "a\n"])
 def test_no_path_is_built_from_an_invalid_name(folder: str, name: str) -> None:
     async def play() -> None:
@@ -274,7 +260,6 @@ VICTIM = """
 
     async def main():
         bus = FilesBus(sys.argv[1], durable=False)
-        await bus.declare("mine", [Binding("x", "#")], exclusive=True)
         consumer = await bus.consume("q", prefetch=3)
         held = [await anext(consumer) for _ in range(3)]
         await held[0].ack()
@@ -312,7 +297,6 @@ def test_messages_of_a_dead_consumer_return_to_the_queue(folder: str) -> None:
             again = [await take(consumer) for _ in range(2)]
             assert [(one.message.message_id, one.redelivered) for one in again] == [("m1", True), ("m2", True)]
             assert sweep(folder) == []  # the waiting consumer has swept
-            assert await bus.depth("mine") is None
 
     run(play)
 
@@ -530,7 +514,7 @@ def test_a_death_during_a_binding_change_makes_publishers_reread_bindings(folder
             await bus.declare("one", [Binding("x", "a")])
             await bus.publish("x", message(1, "a"))
             with contextlib.suppress(ZeroDivisionError), other._layout.changing():
-                other._build("two", {"bindings": [["x", "a"]], "dead_letters": None, "exclusive": False}, False)
+                other._build("two", {"bindings": [["x", "a"]], "dead_letters": None, "exclusive": False})
                 raise ZeroDivisionError  # it dies before it can announce the change
             await bus.publish("x", message(2, "a"))
             await until(bus, "two", 1)

@@ -51,7 +51,7 @@ class Capture:
     async def of(cls, address: str, swarms: Iterable[str] | None = None) -> AsyncIterator[Capture]:
         bus = await open_bus(address, durable=False)
         queue = names.control_queue("capture", uuid.uuid4().hex[:12])
-        await bus.declare(queue, [Binding(names.CONTROL, "#")], exclusive=True)
+        await bus.declare(queue, [Binding(names.CONTROL, "#")])
         capture = cls(bus, await bus.consume(queue, prefetch=500), swarms)
         listening = asyncio.create_task(capture._listen())
         try:
@@ -59,6 +59,7 @@ class Capture:
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
+            await bus.delete(queue)
             await bus.close()
 
     async def _listen(self) -> None:

@@ -51,9 +51,7 @@ class MemoryBus:
         self.said: list[BusMessage] = []
         self.away = False
 
-    async def declare(
-        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
-    ) -> None:
+    async def declare(self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None) -> None:
         self._there()
         known = self.queues.setdefault(queue, Queue()).bindings
         known += [one for one in bindings if one not in known]

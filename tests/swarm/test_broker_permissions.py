@@ -81,9 +81,9 @@ def test_a_viewer_receives_events_and_can_change_nothing(broker: Callable[[str],
     async def act() -> None:
         queen, viewer = await open_bus(broker("orchestrator")), await open_bus(broker("viewer"))
         controller_name = await open_bus(broker("controller-demo"))
+        own = f"viewer-{uuid.uuid4().hex[:8]}"
         try:
-            own = f"viewer-{uuid.uuid4().hex[:8]}"
-            await viewer.declare(own, [Binding(names.CONTROL, "ev.#")], exclusive=True)
+            await viewer.declare(own, [Binding(names.CONTROL, "ev.#")])
             heard = await viewer.consume(own)
             await say(queen, "sig.swarm-start.demo")
             await say(queen, "ev.ready.swarm-create.demo")
@@ -101,12 +101,13 @@ def test_a_viewer_receives_events_and_can_change_nothing(broker: Callable[[str],
             await refused(say(viewer, "items", "ph.demo.hive"))
             await refused(viewer.declare("ph.control.viewer.x"))
             await refused(viewer.declare("ph.demo.items"))
-            await refused(viewer.declare(own, [Binding(names.CONTROL, "sig.#")], exclusive=True))
-            await refused(viewer.declare(own, [Binding("ph.demo.hive", "#")], exclusive=True))
+            await refused(viewer.declare(own, [Binding(names.CONTROL, "sig.#")]))
+            await refused(viewer.declare(own, [Binding("ph.demo.hive", "#")]))
             await refused(viewer.consume("ph.control.swarm-controller.demo-marshal"))
             await refused(viewer.delete("ph.demo.items"))
             assert await controller_name.depth("ph.demo.items") is not None
         finally:
+            await viewer.delete(own)
             for queue in ("ph.demo.items", "ph.control.swarm-controller.demo-marshal"):
                 await controller_name.delete(queue)
             for bus in (queen, viewer, controller_name):

@@ -26,7 +26,7 @@ from farro.agq.roster import ANONYMOUS, WORKER_ID, AgentKind, ClaimingAgent, Hel
 from farro.errors import FarroError, Lost
 from farro.log.structured import Log
 from farro.plans.memo import PostedResult
-from farro.store.port import Agent, Store
+from farro.store.port import Agent, Claim, Store
 
 MOMENT_S = 0.2  # claims that last longer become visible in the store
 STATUS_GRACE_S = 1.0  # how long a status waits for the result that usually follows
@@ -350,22 +350,19 @@ class RemoteWorkers:
                 await self._call(self._calls.leave, claimer.agent)
 
     def _send_heartbeats(self, holding: list[HeldJob], idle: list[Agent]) -> tuple[list[HeldJob], list[Agent]]:
-        lost, dead = [], []
-        for held in holding:
-            try:
-                self._store.heartbeat(held.claim.agent, held.claim)
-            except Lost:
-                lost.append(held)
-            except (FarroError, OSError) as error:  # the other heartbeats go on
-                self._log("error", "a heartbeat failed", {"job_id": held.job_id, "error": str(error)})
-        for agent in idle:
-            try:
-                self._store.heartbeat(agent)
-            except Lost:
-                dead.append(agent)
-            except (FarroError, OSError) as error:
-                self._log("error", "a heartbeat failed", {"agent": agent.id, "error": str(error)})
-        return lost, dead
+        lost = [held for held in holding if not self._beat(held.claim.agent, held.claim)]
+        return lost, [agent for agent in idle if not self._beat(agent)]
+
+    def _beat(self, agent: Agent, claim: Claim | None = None) -> bool:
+        """Renew one lease; False: it is lost."""
+        try:
+            self._store.heartbeat(agent, claim)
+        except Lost:
+            return False
+        except (FarroError, OSError) as error:  # the other heartbeats go on
+            job_id = None if claim is None else claim.job_id
+            self._log("error", "a heartbeat failed", {"agent": agent.id, "job_id": job_id, "error": str(error)})
+        return True
 
     async def close(self, why: str) -> None:
         """Hand everything back."""

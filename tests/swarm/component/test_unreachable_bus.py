@@ -35,12 +35,10 @@ class UnreachableBus(FilesBus):
             self.failed_calls.append(what)
             raise BusTrouble(f"no {what} now")
 
-    async def declare(
-        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
-    ) -> None:
+    async def declare(self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None) -> None:
         if queue.startswith("ph.control."):  # of the component itself
             self._check("declare")
-        await super().declare(queue, bindings, dead_letters=dead_letters, exclusive=exclusive)
+        await super().declare(queue, bindings, dead_letters=dead_letters)
 
     async def publish(self, exchange: str, message: BusMessage) -> None:
         if message.key.startswith("ev."):

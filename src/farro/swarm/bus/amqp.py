@@ -75,13 +75,11 @@ class AmqpBus:
             raise BusTrouble(f"no RabbitMQ answers at {address}: {str(error) or 'no answer in time'}") from error
         return cls(connection, address, quorum=quorum, patience_s=patience_s)
 
-    async def declare(
-        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
-    ) -> None:
+    async def declare(self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None) -> None:
         arguments: dict[str, Any] = {}
         if dead_letters is not None:
             arguments |= {"x-dead-letter-exchange": dead_letters, "x-dead-letter-routing-key": dead_letters}
-        if self._quorum and not exclusive:
+        if self._quorum:
             arguments["x-queue-type"] = "quorum"
 
         async def declare() -> None:
@@ -91,7 +89,7 @@ class AmqpBus:
                 # default exchange a user would need the right to write there, and could then write into every queue.
                 given_up = await channel.declare_exchange(dead_letters, "fanout", durable=True, auto_delete=True)
                 await (await channel.get_queue(dead_letters)).bind(given_up)
-            made = await channel.declare_queue(queue, durable=not exclusive, exclusive=exclusive, arguments=arguments)
+            made = await channel.declare_queue(queue, durable=True, arguments=arguments)
             for binding in bindings:
                 await self._declare_exchange(channel, binding.exchange)
                 await made.bind(binding.exchange, binding.key)

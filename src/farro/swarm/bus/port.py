@@ -13,7 +13,6 @@ Every adapter passes tests/contracts/test_bus.py. Guarantees:
 - A rejected message goes back to its queue, or to the queue's dead letters, or is dropped if there are none.
 - A waiting consumer wakes at once; there is no polling.
 - Declaring a queue again adds missing bindings and keeps everything else; `unbind` removes one.
-- An `exclusive` queue is deleted when the process that declared it ends.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Consumer(Protocol):
 
 class Bus(Protocol):
     async def declare(
-        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
+        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None
     ) -> None: ...
 
     async def unbind(self, queue: str, binding: Binding) -> None: ...

@@ -13,12 +13,15 @@ import contextlib
 import json
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from farro.jobs.times import timestamp
 from farro.swarm.bus.files import FilesBus
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer
 from farro.swarm.component.declare import Component, ComponentEnvironment
 from farro.swarm.component.run import ComponentRunner
+from farro.swarm.publish import ControlPublisher
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
 
@@ -72,23 +75,13 @@ class Trial:
 
     async def _signal(self, kind: Signal, args: Mapping[str, Any] | None) -> messages.StatusReport:
         scope = Scope(swarm=SWARM, role=self._about.role, instance=self._about.instance)
-        signal = messages.ControlSignal(
-            correlation_id=str(uuid.uuid4()),
-            idempotency_key=str(uuid.uuid4()),
-            signal=kind.value,
-            swarm_id=SWARM,
-            role=scope.role,
-            instance=scope.instance,
-            args=None if args is None else dict(args),
-        )
-        key = names.signal_key(kind, scope)
-        body = messages.encode(signal)
-        await self._bus.publish(names.CONTROL, BusMessage(key=key, body=body, message_id=str(uuid.uuid4())))
+        publisher, correlation_id = ControlPublisher(self._bus, lambda: timestamp(datetime.now(UTC))), str(uuid.uuid4())
+        await publisher.signal(kind, scope, args, origin=SWARM, correlation_id=correlation_id)
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 status = await self.status()
                 update = status.data.get("update") or {}
-                if signal.correlation_id in (update.get("correlationId"), status.data.get("correlationId")):
+                if correlation_id in (update.get("correlationId"), status.data.get("correlationId")):
                     return status
 
     async def status(self) -> messages.StatusReport:

@@ -40,7 +40,6 @@ class FilesBus:
         self._durable = durable
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus")
         self._cached: dict[str, tuple[int, tuple[Binding, ...]]] = {}  # queue → inode of its file, and its bindings
-        self._exclusive: dict[str, leases.Lease] = {}
         self._consumers: list[FilesConsumer] = []
         self._swept = False
         self._generation: str | None = None
@@ -51,12 +50,10 @@ class FilesBus:
         self._publishing: asyncio.Task[None] | None = None
         self._layout.make()
 
-    async def declare(
-        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
-    ) -> None:
-        await self._do(lambda: self._declare(queues.check(queue), tuple(bindings), dead_letters, exclusive))
+    async def declare(self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None) -> None:
+        await self._do(lambda: self._declare(queues.check(queue), tuple(bindings), dead_letters))
 
-    def _declare(self, queue: str, bindings: tuple[Binding, ...], dead_letters: str | None, exclusive: bool) -> None:
+    def _declare(self, queue: str, bindings: tuple[Binding, ...], dead_letters: str | None) -> None:
         for binding in bindings:
             queues.check(binding.exchange)
         if dead_letters is not None:
@@ -64,41 +61,31 @@ class FilesBus:
         data = {
             "bindings": [[binding.exchange, binding.key] for binding in bindings],
             "dead_letters": dead_letters,
-            "exclusive": exclusive,
+            "exclusive": False,
         }
         with leases.exclusively(self._layout.lock):
             if not fs.exists(self._layout.queue(queue)):
                 with self._layout.changing():
-                    self._build(queue, data, exclusive)
+                    self._build(queue, data)
             else:
-                self._declare_again(queue, data, exclusive)
+                self._declare_again(queue, data)
 
-    def _build(self, queue: str, data: Mapping[str, Any], exclusive: bool) -> None:
+    def _build(self, queue: str, data: Mapping[str, Any]) -> None:
         """Build a queue in staging and rename it: it appears with its bindings."""
         staged = fs.temporary(self._layout.staging)
         fs.mkdir(staged)
         for name in (queues.READY, queues.TAKEN):
             fs.mkdir(f"{staged}/{name}")
         fs.create(f"{staged}/{queues.ABOUT}", json.dumps(data).encode() + b"\n")
-        lease = leases.create(f"{staged}/{queues.LEASE}", b"") if exclusive else None
-        try:
-            if self._durable:
-                fs.sync_all([f"{staged}/{queues.ABOUT}", staged])
-            fs.move(staged, self._layout.queue(queue))
-            if self._durable:
-                fs.sync_all([self._layout.queues])
-        except BaseException:
-            if lease is not None:
-                lease.drop()
-            raise
-        if lease is not None:
-            self._exclusive[queue] = lease
+        if self._durable:
+            fs.sync_all([f"{staged}/{queues.ABOUT}", staged])
+        fs.move(staged, self._layout.queue(queue))
+        if self._durable:
+            fs.sync_all([self._layout.queues])
 
-    def _declare_again(self, queue: str, data: Mapping[str, Any], exclusive: bool) -> None:
+    def _declare_again(self, queue: str, data: Mapping[str, Any]) -> None:
         path = self._layout.about(queue)
         before = json.loads(fs.read_bytes(path, queues.ABOUT_LIMIT))
-        if bool(before["exclusive"]) != exclusive or (exclusive and queue not in self._exclusive):
-            raise InputError(f"the queue {queue} exists already and belongs to another process")
         if before["dead_letters"] != data["dead_letters"]:
             raise InputError(f"the queue {queue} exists already with other dead letters")
         more = [pair for pair in data["bindings"] if pair not in before["bindings"]]
@@ -127,9 +114,6 @@ class FilesBus:
         await self._do(lambda: self._delete(queues.check(queue)))
 
     def _delete(self, queue: str) -> None:
-        lease = self._exclusive.pop(queue, None)
-        if lease is not None:
-            lease.drop()
         with leases.exclusively(self._layout.lock), self._layout.changing():
             self._layout.remove(queue)
 
@@ -258,8 +242,6 @@ class FilesBus:
     async def close(self) -> None:
         for consumer in self._consumers:
             await consumer.close()
-        for queue in list(self._exclusive):
-            await self.delete(queue)
         if self._publishing is not None:
             await asyncio.gather(self._publishing, return_exceptions=True)
         self._thread.shutdown(wait=True)
@@ -269,16 +251,10 @@ class FilesBus:
 
 
 def sweep(folder: str) -> list[str]:
-    """Remove what dead processes left: staged messages and exclusive queues. Consumers take back what they had taken.
+    """Remove the messages and queues that dead processes left staged. Consumers take back what they had taken.
     [test_the_next_consumer_sweeps_leftovers_of_killed_publishers]"""
     paths = Layout(folder)
     gone = []
-    for queue in paths.names():
-        lease_path = f"{paths.queue(queue)}/{queues.LEASE}"
-        if fs.exists(lease_path) and not leases.is_held(lease_path):
-            with leases.exclusively(paths.lock), paths.changing():
-                paths.remove(queue)
-            gone.append(queue)
     for name in fs.listdir(paths.staging):
         path = f"{paths.staging}/{name}"
         with contextlib.suppress(FileNotFoundError):

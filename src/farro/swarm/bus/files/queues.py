@@ -4,7 +4,6 @@
     bus/.bindings                           changes with each declaration; empty while one is in progress
     bus/.staging/                           messages and queues that are being made
     bus/queues/<queue>/queue.json           its bindings, its dead letters
-    bus/queues/<queue>/.lease               of an exclusive queue: flock'd by the process that declared it
     bus/queues/<queue>/ready/<message>      waiting, in the order of the names
     bus/queues/<queue>/taken/<consumer>/    a consumer's folder with its .lease, and what it has taken
 
