@@ -110,7 +110,9 @@ def life(store: RedisStore) -> list[Any]:
     answers.append([(done.job_id, done.what) for done in store.recover(boss) if done.job_id])
     settled = store.resolve_stale(boss, third.job_id)
     answers.append(settled and settled.status)
-    answers.append(store.remove(boss, ["mine"]))
+    ended = store.find("mine")
+    assert ended is not None
+    answers.append(store.remove([ended], by="boss").jobs)
     store.note("tested", actor=boss.id, turns=1)
     store.leave(boss)
     return answers

@@ -18,16 +18,19 @@ from farro.doctor.root import make_root
 from farro.errors import ClaimLost
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import is_decided
-from farro.jobs.outcomes import Child, ErrorInfo, Failed, Report, Succeeded
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason, Status
 from farro.store.feed import ChangeFeed
 from farro.store.files import FilesStore
 from farro.store.files.context import FilesContext
 from farro.store.files.journal import Journal
-from farro.store.port import Agent, Claim, StorePolicy, Submission
+from farro.store.port import Agent, StorePolicy
+from farro.testing.store_kit import ROLES as ROLES
+from farro.testing.store_kit import plan as plan
+from farro.testing.store_kit import report as report
+from farro.testing.store_kit import submission as submission
 
-ROLES = ("Manager", "Runner", "CodeReviewer")
 EPOCH = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 
 
@@ -118,22 +121,6 @@ def die(store: FilesStore) -> None:
     for feed in store._feeds.values():
         feed.close()
     store._feeds.clear()
-
-
-def plan(number: int = 0, **more: Any) -> dict[str, Any]:
-    return {"plan_id": f"p{number}", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}], **more}
-
-
-def submission(number: int = 0, *, role: str = "Runner", job_id: str | None = None, **more: Any) -> Submission:
-    return Submission(role=role, prompt=plan(number, **more), job_id=job_id)
-
-
-def report(claim: Claim, text: str = "done") -> Report:
-    """A result that names its attempt, so that a check can tell whose result was accepted."""
-    return Report(
-        result={"job_id": claim.job_id, "attempt": claim.attempt, "agent": claim.agent.id, "success": True},
-        markdown=f"{text} by {claim.agent.id} in attempt {claim.attempt}\n",
-    )
 
 
 @dataclass

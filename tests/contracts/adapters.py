@@ -10,12 +10,9 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from farro.host.clock import ManualClock
-from farro.jobs.retry import RetryPolicy
-from farro.log.audit import Audit, Value
 from farro.store.files import FilesStore
 from farro.store.files.context import FilesContext
 from farro.store.memory import MemoryStore
@@ -24,44 +21,13 @@ from farro.store.redis import RedisStore
 from farro.store.redis.client import RedisAddress
 from farro.store.redis.context import RedisContext
 from farro.store.redis.workspace import LocalWorkspace
+from farro.testing.store_kit import RETRY as RETRY
+from farro.testing.store_kit import ROLES, START
+from farro.testing.store_kit import StoreKit as Adapter
+from farro.testing.store_kit import kept_in as kept_in
+from farro.testing.store_kit import lowest as low
 from servers import RedisServer
-from stage import ROLES, make, read, small_journal
-
-START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
-RETRY = RetryPolicy()
-
-
-def low(a: float, b: float) -> float:
-    return a
-
-
-def kept_in(events: list[dict[str, Any]]) -> Audit:
-    def audit(event: str, *, actor: str | None = None, **codes: Value) -> None:
-        told = {"event": event, "actor": actor, **codes}
-        events.append({name: value for name, value in told.items() if value is not None})
-
-    return audit
-
-
-class Adapter(Protocol):
-    """A store under test, its clock, and the events that a test can cause."""
-
-    name: str
-    clock: ManualClock
-    store: Store
-    logged: list[tuple[str, str, Mapping[str, Any]]]
-    audited: list[dict[str, Any]]  # every event that the store audited
-
-    def process(self) -> Store:
-        """Open another process on the same jobs."""
-
-    def die(self, agent: Agent, store: Store | None = None) -> None:
-        """Kill the agent: drop its lease, clean up nothing."""
-
-    def snapshot(self) -> object:
-        """Capture everything that a refused call must leave unchanged."""
-
-    def close(self) -> None: ...
+from stage import make, read, small_journal
 
 
 @dataclass

@@ -8,50 +8,19 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import psutil
 
 from fake_providers import FakeProvider, Reply, answers, hangs, is_cut, raw, says
-from farro.agents.providers.port import ChatMessage, Provider, Reach, Request, Usage
+from farro.agents.providers.port import Provider, Reach, Request, Usage
 from farro.agents.providers.registry import make_provider
 from farro.config.settings import ProviderSettings, Secret
 from farro.host.processes import MARKER
+from farro.testing.provider import BEHAVIOURS, KEY, WORDS, ProviderStage, Trouble, request
 from support import eventually
-
-KEY = "sk-canary-5f3c9a7d21"
-WORDS = "the number is forty-two, and this is why"
-BEHAVIOURS = ("answers", "is_cut_short", "is_rate_limited", "fails", "refuses", "talks_rubbish", "breaks_off", "hangs")
-
-
-Trouble = tuple[str, bool]  # its kind, and whether a retry may help
-
-
-class Stage(Protocol):
-    tries: int
-    keeps_locals: bool  # whether the variables of its frames hide the key, too
-    usage: Usage | None  # of an answer
-    troubles: Mapping[str, Trouble]  # the error of each supported behaviour
-
-    def provider(self, *behaviours: str) -> Provider:
-        """Return a provider with one behaviour for each call; the last one repeats."""
-
-    def request(self, number: int, *, timeout_s: float = 60.0, **more: Any) -> Request:
-        """A call of one attempt, by its number."""
-
-    def began(self) -> None:
-        """Return when a call is running."""
-
-    def made(self) -> int | None:
-        """Count the requests on the wire, or the processes started. None: they cannot be counted."""
-
-    def ended(self) -> None:
-        """Return when no part of an ended call is running."""
-
-    def close(self) -> None: ...
-
 
 USAGE = Usage(input_tokens=120, output_tokens=7, cache_read_tokens=64)
 OVER_HTTP: dict[str, Trouble] = {
@@ -68,6 +37,7 @@ class Http:
     tries = 4
     keeps_locals = True
     usage = USAGE
+    behaviours = BEHAVIOURS
     troubles = OVER_HTTP
 
     def __init__(self, kind: str, *, stream: bool) -> None:
@@ -148,6 +118,7 @@ class Scripted:
     tries = 4
     keeps_locals = True
     usage = USAGE
+    behaviours = BEHAVIOURS
     troubles = OVER_HTTP
 
     def __init__(self, folder: Path) -> None:
@@ -188,12 +159,24 @@ _ENTRIES: dict[str, dict[str, Any]] = {
 }
 
 
+_SAID = json.dumps({"said": WORDS})
+_PROGRAMS = {
+    "answers": f"echo '{_SAID}'",
+    "fails": "exit 3",
+    "refuses": "exit 9",
+    "talks_rubbish": "echo hello",
+    "breaks_off": "kill -9 $$",
+    "hangs": "sleep 3600",
+}
+
+
 class Cli:
     """Providers that are programs. A program learns the number of its call from its working folder."""
 
     tries = 2
     keeps_locals = False  # the environment of its program is among them
     usage = None
+    behaviours: ClassVar[tuple[str, ...]] = tuple(_PROGRAMS)
     troubles: ClassVar[dict[str, Trouble]] = {
         "fails": ("failed", True),
         "refuses": ("failed", False),
@@ -261,37 +244,9 @@ def _environment(process: psutil.Process) -> list[str]:
         return []
 
 
-_SAID = json.dumps({"said": WORDS})
-_PROGRAMS = {
-    "answers": f"echo '{_SAID}'",
-    "fails": "exit 3",
-    "refuses": "exit 9",
-    "talks_rubbish": "echo hello",
-    "breaks_off": "kill -9 $$",
-    "hangs": "sleep 3600",
-}
-
-STAGES: dict[str, Callable[[Path], Stage]] = {
+STAGES: dict[str, Callable[[Path], ProviderStage]] = {
     **{kind: lambda _, kind=kind: Http(kind, stream=True) for kind in MODELS},
     **{f"{kind} at once": lambda _, kind=kind: Http(kind, stream=False) for kind in MODELS},
     "scripted": Scripted,
     "cli": Cli,
 }
-# The behaviours that each supports.
-ABLE = {
-    **dict.fromkeys(STAGES, BEHAVIOURS),
-    "cli": tuple(_PROGRAMS),
-}
-
-
-def request(number: int, *, timeout_s: float = 60.0, **more: Any) -> Request:
-    """A call of one attempt, by its number."""
-    return Request(
-        key=f"job-1/1/step/{number}",
-        system="You count.",
-        messages=(ChatMessage(author="user", text="What is the number?"),),
-        model=None,
-        max_output_tokens=500,
-        timeout_s=timeout_s,
-        **more,
-    )

@@ -25,7 +25,7 @@ from farro.execution.functions import FunctionRun
 from farro.execution.tools import Call
 from farro.host import leases
 from farro.host.clock import ManualClock
-from farro.queue.prune import PruneFilter, candidates, prune
+from farro.queue.prune import PruneFilter, candidates
 from farro.store.files.ledger import FilesLedger
 from farro.store.ledger import Budgets, CallRecord, Charge
 from support import ROOT
@@ -283,7 +283,7 @@ def test_pruning_a_job_keeps_the_costs_of_its_days(shm: Path) -> None:
     ledger = FilesLedger(root, ManualClock(NOON), durable=False)
     ledger.reserve(charge("0.7", job=job_id), Budgets())
     clock = stage.QuickClock()
-    prune(store, candidates(store, PruneFilter(keep=0), now=clock.now()), by="pruner", clock=clock)
+    store.remove(candidates(store, PruneFilter(keep=0), now=clock.now()), by="pruner")
     store.close()
     assert not Path(root, f"jobs/.ledger/jobs/{job_id}").exists()
     assert ledger.of_job(job_id) == []

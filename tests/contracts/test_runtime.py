@@ -14,41 +14,26 @@ from typing import Any
 
 import pytest
 
-from farro.errors import AlreadyRunning, BadName, InputError
+from farro.errors import AlreadyRunning, InputError
 from farro.host import cgroup_limits, fs, process_table
 from farro.host.clock import SystemClock
+from farro.testing.runtime import *  # noqa: F403 - the suite
+from farro.testing.runtime import RuntimeBench, alive
 from farro.worker import process_runtime
 from farro.worker.process_runtime import MARK, ProcessRuntime
-from farro.worker.runtime import ComponentLimits, ProcessSpec, Runtime
+from farro.worker.runtime import ComponentLimits, Runtime
 from support import eventually
 
 
-class Bench:
+class Bench(RuntimeBench):
+    """Components as processes of this machine."""
+
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.records = folder / "components"
-        self.runtime = self.another()
+        super().__init__(folder)
 
     def another(self) -> Runtime:
-        """Return the runtime as another process sees it, without the memory of this one."""
         return ProcessRuntime(str(self.records), SystemClock())
-
-    def component(self, script: str = "exec sleep 100000", name: str = "one", **more: Any) -> ProcessSpec:
-        options: dict[str, Any] = {
-            "argv": ("sh", "-c", script),
-            "env": {"PATH": os.environ["PATH"], "COLOUR": "blue"},
-            "cwd": str(self.folder),
-            "log": str(self.folder / f"{name}.log"),
-            **more,
-        }
-        return ProcessSpec(name=name, **options)
-
-    def said(self, name: str = "one") -> str:
-        path = self.folder / f"{name}.log"
-        return path.read_text() if path.exists() else ""
-
-    def saying(self, word: str, name: str = "one") -> None:
-        eventually(lambda: word in self.said(name), f"{name} does not say {word}: {self.said(name)}")
 
     def record(self, name: str = "one") -> Path:
         return self.records / f"{name}.json"
@@ -85,32 +70,6 @@ def test_a_component_is_launched_with_its_environment_folder_and_log(bench: Benc
     assert seen.alive
     assert seen == bench.runtime.look("one")
     assert os.getpgid(seen.pid or 0) == os.getsid(seen.pid or 0) == seen.pid
-
-
-def test_a_log_is_appended_to(bench: Bench) -> None:
-    for turn in ("first", "second"):
-        bench.runtime.launch(bench.component(f"echo {turn}"))
-        bench.saying(turn)
-        eventually(lambda: not _alive(bench), "it does not end")
-    assert bench.said() == "first\nsecond\n"
-
-
-def _alive(bench: Bench, name: str = "one") -> bool:
-    seen = bench.another().look(name)
-    return seen is not None and seen.alive
-
-
-def test_a_component_that_ended_is_seen_as_dead(bench: Bench) -> None:
-    bench.runtime.launch(bench.component("exit 3"))
-
-    def dead() -> bool:
-        seen = bench.runtime.look("one")
-        return seen is not None and not seen.alive
-
-    eventually(dead, "it is still taken for alive")
-    assert bench.runtime.look("two") is None
-    bench.runtime.launch(bench.component())
-    assert _alive(bench)
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9)])
@@ -152,7 +111,7 @@ def test_an_exit_that_the_launcher_did_not_see_is_unknown(bench: Bench) -> None:
     bench.saying("up")
     (seen,) = bench.another().list()
     os.kill(seen.pid or 0, signal.SIGKILL)
-    eventually(lambda: not _alive(bench), "it lives")
+    eventually(lambda: not alive(bench), "it lives")
     (seen,) = bench.another().list()
     assert seen.exit_code is None
 
@@ -160,7 +119,7 @@ def test_an_exit_that_the_launcher_did_not_see_is_unknown(bench: Bench) -> None:
 def test_leftover_processes_end_before_the_next_launch(bench: Bench) -> None:
     bench.runtime.launch(bench.component("setsid sleep 100000 & echo up"))
     bench.saying("up")
-    eventually(lambda: not _alive(bench), "it does not end")
+    eventually(lambda: not alive(bench), "it does not end")
     eventually(lambda: len(bench.living()) == 1, "it left nothing")
     seen = bench.runtime.launch(bench.component())
     eventually(lambda: bench.living() == [seen.pid], f"{bench.living()} are there, beside {seen.pid}")
@@ -177,7 +136,7 @@ def test_memory_is_limited(bench: Bench, group: bool, monkeypatch: pytest.Monkey
         monkeypatch.setattr(cgroup_limits, "make", lambda **limits: None)
     limits = ComponentLimits(memory_bytes=200 << 20)
     bench.runtime.launch(bench.component(argv=(sys.executable, "-c", HOG), limits=limits))
-    eventually(lambda: not _alive(bench), "it does not end")
+    eventually(lambda: not alive(bench), "it does not end")
     bench.runtime.look("one")
     assert "has 300" not in bench.said()
     seen = bench.runtime.look("one")
@@ -190,7 +149,7 @@ def test_memory_is_limited(bench: Bench, group: bool, monkeypatch: pytest.Monkey
 def test_processor_time_is_limited(bench: Bench) -> None:
     bench.runtime.launch(bench.component(argv=(sys.executable, "-c", BUSY), limits=ComponentLimits(cpu_s=1)))
     bench.saying("up")
-    eventually(lambda: not _alive(bench), "it does not end")
+    eventually(lambda: not alive(bench), "it does not end")
     seen = bench.runtime.look("one")
     assert seen is not None
     assert seen.exit_code == -signal.SIGXCPU
@@ -213,14 +172,6 @@ def test_an_image_alone_is_not_for_this_runtime(bench: Bench) -> None:
     with pytest.raises(InputError, match="has an image, and this runtime starts commands only"):
         bench.runtime.launch(bench.component(argv=(), image="example/one:1"))
     assert bench.runtime.list() == []
-
-
-def test_one_name_is_one_component(bench: Bench) -> None:
-    first = bench.runtime.launch(bench.component())
-    with pytest.raises(AlreadyRunning, match=str(first.pid)):
-        bench.another().launch(bench.component("echo second"))
-    assert bench.said() == ""
-    assert [seen.name for seen in bench.runtime.list()] == ["one"]
 
 
 LAUNCH = """
@@ -323,7 +274,7 @@ def test_a_reused_process_id_is_not_the_component(bench: Bench) -> None:
     innocent = subprocess.Popen(["sleep", "1000"])
     try:
         bench.record().write_text(json.dumps({**record, "pid": innocent.pid, "start": record["start"] - 1}))
-        assert not _alive(bench)
+        assert not alive(bench)
         assert [done.how for done in bench.runtime.stop(["one"])] == ["was gone"]
         assert innocent.poll() is None
     finally:
@@ -336,39 +287,7 @@ def test_a_record_of_an_earlier_boot_is_not_the_component(bench: Bench) -> None:
     bench.runtime.launch(bench.component())
     record = json.loads(bench.record().read_text())
     bench.record().write_text(json.dumps({**record, "boot_id": "another"}))
-    assert not _alive(bench)
-
-
-def test_a_component_has_time_to_end_by_itself(bench: Bench) -> None:
-    bench.runtime.launch(bench.component("trap 'echo bye; exit' TERM; echo up; while :; do sleep 0.02; done"))
-    bench.saying("up")
-    assert [done.how for done in bench.runtime.stop(["one"])] == ["stopped"]
-    assert bench.said().endswith("bye\n")
-    assert bench.runtime.look("one") is None
-
-
-def test_a_component_that_ignores_signals_is_killed_with_its_process_tree(bench: Bench) -> None:
-    script = "trap '' TERM; setsid sleep 100000 & echo up; while :; do sleep 0.02; done"
-    bench.runtime.launch(bench.component(script))
-    bench.saying("up")
-    assert [done.how for done in bench.runtime.stop(["one"], 0.2)] == ["killed"]
-    assert bench.living() == []
-
-
-def test_leftover_processes_end_with_their_component(bench: Bench) -> None:
-    bench.runtime.launch(bench.component("setsid sleep 100000 & echo up; exec sleep 100000"))
-    bench.saying("up")
-    assert [done.how for done in bench.runtime.stop(["one"])] == ["stopped"]
-    assert bench.living() == []
-
-
-def test_several_are_stopped_together_and_unknown_names_are_left_out(bench: Bench) -> None:
-    bench.runtime.launch(bench.component("exit 0"))
-    bench.runtime.launch(bench.component(name="two"))
-    eventually(lambda: not _alive(bench), "it does not end")
-    done = bench.runtime.stop(["one", "two", "three", "../etc"])
-    assert [(item.name, item.how) for item in done] == [("one", "was gone"), ("two", "stopped")]
-    assert bench.runtime.list() == []
+    assert not alive(bench)
 
 
 def test_launches_by_any_launcher_are_counted_until_the_component_is_stopped(bench: Bench) -> None:
@@ -390,12 +309,6 @@ def test_a_program_that_cannot_be_executed_is_reported_and_leaves_nothing(bench:
     with pytest.raises(InputError, match="one could not be started: no-such-program: No such file"):
         bench.runtime.launch(bench.component(argv=("no-such-program",)))
     assert bench.runtime.list() == []
-
-
-@pytest.mark.parametrize("name", ["", "Upper", "a/b", "../x", "-x", "x" * 64])
-def test_an_invalid_component_name_is_refused(bench: Bench, name: str) -> None:
-    with pytest.raises(BadName):
-        bench.runtime.launch(bench.component(name=name, log=str(bench.folder / "x.log")))
 
 
 def test_a_torn_record_is_no_component(bench: Bench) -> None:

@@ -28,7 +28,7 @@ from farro.host import fs, leases, trees
 from farro.jobs import moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Reason, Status
-from farro.queue.prune import PruneFilter, candidates, prune
+from farro.queue.prune import PruneFilter, candidates
 from farro.store.files import FilesStore, journal_file, journal_records
 from farro.store.files.journal import AGAIN_AFTER, Journal, JournalEntry
 from farro.store.files.journal_records import FOLDER, START, Record
@@ -579,7 +579,7 @@ def test_a_job_in_a_journal_is_not_pruned(root: str) -> None:
     def pruned() -> int:
         now = stage.QuickClock().now()
         chosen = candidates(pruner, everything, now=now)
-        return prune(pruner, chosen, by="pruner", clock=stage.QuickClock()).jobs
+        return pruner.remove(chosen, by="pruner").jobs
 
     worker = store.join("w", role="Runner")
     for number in range(3):

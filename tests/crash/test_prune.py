@@ -13,9 +13,10 @@ import stage
 from crash.seams import Counting, KillAt, placed
 from farro.errors import Refused
 from farro.jobs.states import Status
-from farro.queue.prune import Pruned, PruneFilter, candidates, prune
+from farro.queue.prune import PruneFilter, candidates
 from farro.store.files import FilesStore
 from farro.store.files.prune import TRASH
+from farro.store.port import Removed
 from stage import Crash, QuickClock
 
 EVERYTHING = PruneFilter(keep=0)
@@ -39,9 +40,8 @@ def opened(root: str, seed: int, durable: bool) -> FilesStore:
     return stage.open_files(root, seed=seed, store_policy=stage.policy(durable=durable))
 
 
-def pruned(store: FilesStore) -> Pruned:
-    clock = QuickClock()
-    return prune(store, candidates(store, EVERYTHING, now=clock.now()), by="pruner", clock=clock)
+def pruned(store: FilesStore) -> Removed:
+    return store.remove(candidates(store, EVERYTHING, now=QuickClock().now()), by="pruner")
 
 
 @BOTH

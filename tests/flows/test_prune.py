@@ -15,8 +15,8 @@ from farro.app import App
 from farro.config.settings import Settings
 from farro.host.clock import SystemClock
 from farro.jobs.times import timestamp
-from farro.queue import prune as pruning
-from farro.queue.prune import PruneFilter, candidates, prune
+from farro.queue.prune import PruneFilter, candidates
+from farro.store.files import prune as pruning
 from flows.program import Program, listing, steps
 
 
@@ -119,17 +119,17 @@ class Counted(SystemClock):
 
 
 def test_prune_slows_down_while_jobs_are_queued(worked: Program) -> None:
-    store = App().open_store(str(worked.path), Settings())
     clock = Counted()
+    store = App().open_store(str(worked.path), Settings(), clock=clock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pruning, "BATCH", 2)
         patch.setattr(pruning, "BUSY_BATCH", 1)
         chosen = candidates(store, PruneFilter(keep=3), now=clock.now())
-        prune(store, chosen, by="test", clock=clock)
+        store.remove(chosen, by="test")
         assert clock.pauses == [pruning.BUSY_PAUSE_S]
         worked.call("kill", "queued", code=0)
         clock.pauses.clear()
-        prune(store, candidates(store, PruneFilter(keep=0), now=clock.now()), by="test", clock=clock)
+        store.remove(candidates(store, PruneFilter(keep=0), now=clock.now()), by="test")
         assert clock.pauses == [pruning.PAUSE_S]
     store.close()
 

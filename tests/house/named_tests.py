@@ -15,6 +15,7 @@ from pathlib import Path
 from support import ROOT
 
 NAME = re.compile(r"`(test_[a-z0-9_]+)`")
+SUITES = Path(ROOT, "src/farro/testing")
 _NEVER_RUN = re.compile(r"mark\.(?:skip|skipif|xfail|torture)\b")
 
 
@@ -29,14 +30,17 @@ class Found:
 
 @functools.cache
 def functions() -> tuple[Found, ...]:
-    """Return every test function under tests/."""
+    """Return every test function under tests/ and in the contract suites."""
     return tuple(
         Found(
             name=node.name,
             docstring=ast.get_docstring(node) or "",
             runs=not any(_NEVER_RUN.search(ast.unparse(decorator)) for decorator in node.decorator_list),
         )
-        for path in sorted(Path(ROOT, "tests").rglob("test_*.py"))
+        for path in (
+            *sorted(Path(ROOT, "tests").rglob("test_*.py")),
+            *sorted(Path(ROOT, "src/farro/testing").glob("*.py")),
+        )
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     )

@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from contracts.providers import request
 from farro.agents.providers.registry import Place
 from farro.app import App
 from farro.config.settings import ProviderSettings
+from farro.testing.provider import request
 from flows.program import Program
 from house.test_documents import FENCE, SPAN
 from support import ROOT

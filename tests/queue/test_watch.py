@@ -10,7 +10,6 @@ import stage
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
-from farro.queue import tree
 from farro.queue.watch import Viewer
 from farro.store.port import Submission
 
@@ -24,13 +23,13 @@ def test_watching_counts_queued_jobs_without_listing_them(shm: Path, monkeypatch
     claim = store.claim(worker)
     assert claim is not None
     looked_for: list[object] = []
-    entries = tree.entries
+    entries = store.entries
 
-    def listed(store_: object, statuses: object = None, **more: object) -> object:
+    def listed(*, statuses: object = None, **more: object) -> object:
         looked_for.append(statuses)
-        return entries(store_, statuses, **more)  # type: ignore[arg-type]
+        return entries(statuses=statuses, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tree, "entries", listed)
+    monkeypatch.setattr(store, "entries", listed)
     viewer = Viewer(store, root, SystemClock())
     overview = viewer.overview(SystemClock().now())
     assert overview.counts == {"Runner": {Status.QUEUED: 3, Status.IN_PROGRESS: 1}, "-": {Status.QUEUED: 1}}

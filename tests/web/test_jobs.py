@@ -18,7 +18,6 @@ import pytest
 from farro.jobs.moves import Move
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
-from farro.queue import tree
 from farro.queue.logs import LogFollower
 from farro.roles.workflow import RouteCode
 from farro.store.port import Submission
@@ -503,7 +502,7 @@ def test_prune_removes_finished_jobs_and_a_dry_run_none(any_front: WebStage) -> 
 def test_unknown_job_is_reported_from_memory(front: WebStage, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = front.store.enqueue(submission())
     eventually(lambda: front.listed())
-    monkeypatch.setattr(tree, "entries", lambda *args, **options: pytest.fail("all jobs were looked at"))
+    monkeypatch.setattr(front.store, "entries", lambda *args, **options: pytest.fail("all jobs were looked at"))
     for unknown in ("nope", "job-2025", f"{job_id[:-4]}zzzz"):
         answer = front.get(f"/api/jobs/{unknown}")
         assert (answer.status, answer.code) == (404, "unknown_job")

@@ -103,7 +103,7 @@ def _options(settings: Settings, bind: str | None) -> ServerOptions:
         max_connections=settings.agq.max_connections,
         worker_ttl_s=settings.agq.worker_ttl_s,
         beat_s=_beat_s(settings),
-        remote_store=settings.store != "files",
+        remote_store="://" in settings.store,
         version=metadata.version("farro"),
     )
 

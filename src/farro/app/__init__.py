@@ -64,12 +64,13 @@ class App:
         brief: bool = False,
         patient: bool = False,
     ) -> Store:
-        """Open the store of a root: its own folders, or the server that `store` in the config names.
+        """Open the store of a root: its own folders, or what `store` in the config names.
 
         `actor` stands in the audit log as the one who enqueues. `brief` is for a command that ends at once: it starts
         no thread for the audit log, and asks a server that does not answer only for a few seconds. `patient` lifts the
         second limit: a command that must report a result keeps trying.
         """
+        from farro.config.settings import is_factory
         from farro.log.audit import AuditLog
         from farro.store.files.context import no_log
 
@@ -88,15 +89,11 @@ class App:
             return self._open_files(root, settings, clock, log or no_log, audit)
         from farro.app import servers
 
-        return servers.open_redis(
-            root,
-            settings,
-            policy=self._store_policy(root, settings),
-            clock=clock,
-            log=log or no_log,
-            audit=audit,
-            brief=brief and not patient,
-        )
+        policy, log = self._store_policy(root, settings), log or no_log
+        if is_factory(settings.store):
+            return servers.open_from_package(root, settings, policy=policy, clock=clock, log=log, audit=audit)
+        brief = brief and not patient
+        return servers.open_redis(root, settings, policy=policy, clock=clock, log=log, audit=audit, brief=brief)
 
     def _open_files(self, root: str, settings: Settings, clock: Clock, log: Log, audit: Any) -> Store:
         from farro.host import process_identity, worker_processes
@@ -153,8 +150,10 @@ class App:
         return servers.open_agq(root, settings, clock=SystemClock(), tools=tools)
 
     def library(self, root: str, settings: Settings) -> Library:
-        """Open the library of plans and actions: in the root, or on the server that has its jobs."""
-        if settings.store != "files":
+        """Open the library of plans and actions: in the root, or on the Redis server that has its jobs."""
+        from farro.config.settings import is_factory
+
+        if settings.store != "files" and not is_factory(settings.store):
             from farro.app import servers
 
             return servers.library(settings, SystemClock())
@@ -223,6 +222,7 @@ class App:
 
     def performer(self, root: str, settings: Settings, runner: Runner[Any], clock: Clock) -> Performer:
         """Make what runs the claimed jobs of a root."""
+        from farro.config.settings import is_factory
         from farro.execution.runner import Guarding
         from farro.sandbox import environment
         from farro.worker.perform import Performer
@@ -234,8 +234,8 @@ class App:
             runner=runner,
             clock=clock,
             step_timeout_s=settings.runners.task_timeout,
-            # Where no folder outlives its attempt, nothing in it is worth a sync.
-            durable=settings.durability == "power" and settings.store == "files",
+            # On Redis no folder outlives its attempt, and nothing in it is worth a sync.
+            durable=settings.durability == "power" and (settings.store == "files" or is_factory(settings.store)),
             ahead_bytes=settings.runners.ahead_bytes,
             agents_runner=functools.cache(lambda: self._agents_runner(root, settings, clock)),
             snapshots=self.snapshots(root, settings),
@@ -308,25 +308,6 @@ class App:
         from farro.execution.runners import runner_slots
 
         return runner_slots.sweep(root)
-
-    def check_one_filesystem(self, store: Store, service: str) -> None:
-        """Refuse to start a daemon whose queue folders lie on several filesystems: a rename between them fails
-        (SPEC-1 §5: fail fast)."""
-        from farro.store.files import FilesStore
-
-        if not isinstance(store, FilesStore):
-            return
-        from farro.errors import Refused
-        from farro.store.files.devices import apart
-
-        away = apart(store.root)
-        if away:
-            store.note("cross_volume_forbidden", place=away[0], count=len(away))
-            raise Refused(
-                f"{service} does not start: {away[0]} is on another device or mount than {store.root}, and a job is "
-                "handed on by a rename. A root must be on one filesystem; "
-                f"`farro doctor --root {store.root}` says what to do"
-            )
 
     # --- agents and providers ---
 

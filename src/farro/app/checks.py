@@ -12,7 +12,7 @@ from farro.agents.providers import checks as provider_checks
 from farro.agents.providers import cli, http
 from farro.app import servers
 from farro.config import reader
-from farro.config.settings import Settings
+from farro.config.settings import Settings, is_factory
 from farro.doctor import audit_checks, disk_checks, policy_lock, report
 from farro.doctor.checks import Check, Finding, edit, failed, ok, warning
 from farro.errors import FarroError
@@ -66,7 +66,7 @@ def checks(
     ]
     if in_folders:
         found += store_checks.checks(read_only_context(root), settings.all_roles(), finished=finished)
-    else:
+    elif not is_factory(settings.store):
         found += _redis_checks(settings, path, clock)
         found = _where_it_answers(found, settings, path, clock)
     if conformance:

@@ -16,7 +16,7 @@ from farro.log.audit import AuditLog
 from farro.log.structured import Log
 from farro.store.fleet import Fleet
 from farro.store.library import Library
-from farro.store.port import Store, StorePolicy
+from farro.store.port import Store, StoreContext, StoreFactory, StorePolicy
 from farro.worker.leader import Leadership
 
 if TYPE_CHECKING:
@@ -69,6 +69,32 @@ def open_redis(
             audit=audit,
         ),
         on_close=close,
+    )
+
+
+def open_from_package(
+    root: str, settings: Settings, *, policy: StorePolicy, clock: Clock, log: Log, audit: AuditLog
+) -> Store:
+    """Open a store of another package. Its module may also be in the root's folder, as the modules of tools are."""
+    from farro.execution.tools import ToolTrouble, import_from, load
+
+    import_from(root)
+    try:
+        factory: StoreFactory = load(settings.store)  # type: ignore[assignment]  # what it returns shows at its first call
+    except ToolTrouble as error:
+        raise InputError(f"store: {error}; it must be a function that returns a store (docs/adapters.md)") from error
+    return factory(
+        StoreContext(
+            root=root,
+            roles=settings.all_roles(),
+            policy=policy,
+            clock=clock,
+            audit=audit,
+            log=log,
+            identity=worker_processes.identity,
+            reap=worker_processes.reap,
+            on_close=audit.close,
+        )
     )
 
 

@@ -65,7 +65,7 @@ def state(
         policy_lock=lambda: app.policy_lock(root, settings),
         test_provider=functools.partial(_ask_provider, app, root, settings),
         queue_history=QueueHistory(store),
-        store_name="files" if settings.store == "files" else settings.store.partition(":")[0],
+        store_name=settings.store.partition(":")[0],
         started_at=timestamp(clock.now()),
         read_only=settings.web.read_only,
     )

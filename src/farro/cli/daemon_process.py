@@ -10,7 +10,7 @@ from types import FrameType
 from farro.cli.options import App, asked_store
 from farro.cli.terminal import forget_stdout
 from farro.config.settings import RunnersSettings
-from farro.errors import FarroError
+from farro.errors import FarroError, Refused
 from farro.host.clock import SystemClock
 from farro.log.structured import Log, lines
 from farro.store.port import Store
@@ -21,7 +21,10 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 def admit(app: App, store: Store, service: str, *, strict: bool) -> None:
     """Close the store and raise where the service may not start here. `strict`: also where doctor finds something."""
     try:
-        app.check_one_filesystem(store, service)
+        try:
+            store.check_ready()
+        except Refused as error:
+            raise Refused(f"{service} does not start: {error}") from error
         if strict:
             app.check_strictly(store.root, service, store=asked_store())
     except FarroError:

@@ -115,7 +115,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
         }
         answer({**_view(details.view), **extras})
         return
-    where = "" if settings.store == "files" else f" of {settings.redis.name} in {settings.store}"
+    where = f" of {settings.redis.name} in {settings.store}" if "://" in settings.store else ""
     _print_details(details, where)
 
 

@@ -11,11 +11,11 @@ from farro.cli.tables import Bar, seconds, show_table, size, span
 from farro.cli.terminal import answer, note, reply, say
 from farro.config.settings import Settings
 from farro.host.clock import SystemClock
-from farro.jobs.states import Status
+from farro.jobs.states import FINISHED, Status
 from farro.jobs.times import moment_or_none
 from farro.queue import prune as pruning
-from farro.queue.prune import PruneCandidate, Pruned, PruneFilter
-from farro.queue.tree import FINISHED
+from farro.queue.prune import PruneCandidate, PruneFilter
+from farro.store.port import Removed
 
 
 @click.command()
@@ -59,13 +59,11 @@ def prune(
     choice = PruneFilter(ages_s=ages_s, keep=keep, roles=roles)
     chosen = pruning.candidates(store, choice, now=clock.now())
     if dry_run:
-        _list(chosen, pruning.measured(store, chosen), as_json, clock)
+        _list(chosen, store.size_bytes(chosen), as_json, clock)
         return
     bar = Bar("removed", len(chosen))
     try:
-        done = pruning.prune(
-            store, chosen, by=operator_name(), clock=clock, progress=lambda count, total: bar.draw(count)
-        )
+        done = store.remove(chosen, by=operator_name(), progress=lambda count, total: bar.draw(count))
     except KeyboardInterrupt:
         bar.clear()
         note("what has left its folder already is removed by the next `farro prune`")
@@ -73,10 +71,10 @@ def prune(
     finally:
         bar.clear()
     reply(as_json, asdict(done), _summary(done))
-    done.check()
+    pruning.check(done)
 
 
-def _summary(done: Pruned) -> str:
+def _summary(done: Removed) -> str:
     said = []
     if done.jobs or not done.debris:
         jobs = "1 job" if done.jobs == 1 else f"{done.jobs} jobs"

@@ -105,7 +105,7 @@ def _planned(
 def _patient(store: Store, settings: Settings) -> Store:
     """Open a store on a server anew, to ask it for as long as a worker does: from its claim on this command is a
     worker. Before that, a server that does not answer is reported after a few seconds."""
-    if settings.store == "files":
+    if "://" not in settings.store:
         return store
     store.close()
     patient = application().open_store(

@@ -80,19 +80,30 @@ class Secret:
 AGQ = "agq://"  # HOST:PORT of a `farro agq`: for workers and agx, never in a config
 
 
+_FACTORY = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
+
+
 @dataclass(frozen=True, eq=False)
 class StoreAddress:
-    """`files`, or the address of a Redis server."""
+    """`files`, the address of a Redis server, or the factory of another package: package.module:factory."""
 
     def fault(self, value: str, /) -> str | None:
-        if value == "files" or re.fullmatch(r"rediss?://[^\s@]+|unix://[^\s@]+", value):
+        if value == "files" or re.fullmatch(rf"rediss?://[^\s@]+|unix://[^\s@]+|{_FACTORY}", value):
             return None
         if "@" in value:
             return "must hold no user and no password: they belong under `redis` (user, password: ${NAME})"
-        return 'must be "files", or the address of a Redis server: redis://HOST:PORT/DB, rediss://…, unix:///PATH'
+        return (
+            'must be "files", the address of a Redis server (redis://HOST:PORT/DB, rediss://…, unix:///PATH), or a '
+            "store of another package: package.module:factory"
+        )
 
     def schema(self) -> dict[str, Any]:
-        return {"pattern": r"^(files|rediss?://[^\s@]+|unix://[^\s@]+)$"}
+        return {"pattern": rf"^(files|rediss?://[^\s@]+|unix://[^\s@]+|{_FACTORY})$"}
+
+
+def is_factory(store: str) -> bool:
+    """Return whether `store` names a factory of another package."""
+    return re.fullmatch(_FACTORY, store) is not None
 
 
 Address = Annotated[str, StoreAddress()]
@@ -388,7 +399,7 @@ class Settings:
 
     version: Version = "1.0.0"
     strict: bool = True  # unknown keys are errors; else warnings
-    store: Address = "files"  # or redis://HOST:PORT/DB
+    store: Address = "files"  # or redis://HOST:PORT/DB, or package.module:factory
     bus: BusAddress = "files"  # or amqp://HOST:PORT/VHOST: the bus of swarms
     durability: Literal["power", "process"] = "power"  # of the file store
     strict_start: bool = False  # daemons start only when the quick checks of doctor pass without warnings

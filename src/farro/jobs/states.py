@@ -46,6 +46,7 @@ class Reason(StrEnum):
 
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.KILLED})
+FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)  # work on them has ended; a failure may not be final yet
 
 
 def is_terminal(status: Status, *, finalized: bool) -> bool:

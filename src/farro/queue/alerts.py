@@ -18,7 +18,7 @@ from farro.log import alert_rules as triggers
 from farro.log.alert_rules import Alert, QueueDepth
 from farro.log.audit import files
 from farro.log.audit_reader import RecentEvents
-from farro.queue import find_job, fleet, tree
+from farro.queue import find_job, fleet
 from farro.store.port import Store
 
 LIMIT = 64 << 20  # bytes of the log that are read
@@ -43,7 +43,7 @@ def alerts(
 ) -> AlertReport:
     """Evaluate every trigger; those of a role once for each role with a cap."""
     wanted = find_job.roles(store, roles)
-    aside = [entry.job_id for entry in tree.waiting(store)]
+    aside = [entry.job_id for entry in store.waiting()]
     loads = {role: store.load(role) for role in wanted if settings.cap_of(role)}
     if "Manager" in loads:
         loads["Manager"] = max(0, loads["Manager"] - len(aside))  # they count towards its cap, but are in no queue

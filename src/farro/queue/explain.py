@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -20,7 +19,7 @@ from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
 from farro.plans.metadata import metadata_of, required_tags
-from farro.queue import fleet, pause, tree
+from farro.queue import fleet, pause
 from farro.store.port import AgentView, JobView, Store
 
 _JOB_LIMIT = 4 << 20
@@ -72,7 +71,7 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
         after_any=_dependencies(store, prompt, "after_any") if view.status is Status.QUEUED else (),
         tags=required_tags(prompt),
         workers=tuple(_worker(agent) for agent in agents if agent.role == life.role),
-        before=_before(store, view) if view.status is Status.QUEUED else 0,
+        before=store.ahead(view) if view.status is Status.QUEUED else 0,
         manager_silent_s=fleet.manager_silent_s(store, now=now, agents=agents),
         paused=None if paused is None else pause.words(life.role, paused),
         lock=lock,
@@ -117,28 +116,3 @@ def _worker(agent: AgentView) -> SlotFact:
     tags = agent.identity.get("tags")
     offered = frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else frozenset()
     return SlotFact(agent=agent.id, alive=agent.alive, busy=bool(agent.jobs), tags=offered)
-
-
-def _before(store: Store, view: JobView) -> int:
-    """Count the jobs that entered this queue earlier; in the file store, by the modification time of job.json."""
-    job_id = view.job_id
-    if not tree.in_folders(store):
-        own = (view.lifecycle.enqueued_at, job_id)
-        others = store.list(roles=[view.lifecycle.role], statuses=[Status.QUEUED])
-        return sum(other.place == view.place and (other.lifecycle.enqueued_at, other.job_id) < own for other in others)
-    queue = f"{store.root}/{view.place}"
-    entered = _entered_ns(queue, job_id)
-    if entered is None:
-        return 0
-    return sum(
-        1
-        for name in fs.subdirectories(queue)
-        if name != job_id and (other := _entered_ns(queue, name)) is not None and (other, name) < (entered, job_id)
-    )
-
-
-def _entered_ns(queue: str, name: str) -> int | None:
-    try:
-        return os.lstat(f"{queue}/{name}/job.json").st_mtime_ns
-    except OSError:
-        return None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable
 
 from farro.errors import UnknownJob, UnknownRole
 from farro.jobs import ids
-from farro.queue import tree
 from farro.store.port import Store
 
 SHORTEST_TO_END = 8  # shortest prefix for commands that end a job: `farro kill j` must not match the only job
@@ -29,14 +28,7 @@ def resolve(
         return named
     if ids.is_minted(text):  # it is not a prefix of another id: a script that asks for a pruned job needs no search
         return match(text, (), root, shortest, store.names)
-    return match(text, _candidates(store, text) if known is None else known(), root, shortest, store.names)
-
-
-def _candidates(store: Store, text: str) -> Iterable[str]:
-    """Return the ids that may match. Ids that farro did not mint are in a register, however long the history is."""
-    if tree.in_folders(store) and not ids.may_begin_minted(text):
-        return tree.chosen(store)
-    return (entry.job_id for entry in tree.entries(store, quarantined=True))
+    return match(text, store.ids(text) if known is None else known(), root, shortest, store.names)
 
 
 def by_name(store: Store, root: str, text: str) -> str:

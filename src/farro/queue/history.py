@@ -22,7 +22,7 @@ from farro.jobs.states import Reason, Status
 from farro.jobs.times import moment_or_none, seconds_between, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.log.audit_reader import JobEvents
-from farro.queue import fleet, tree
+from farro.queue import fleet
 from farro.store.port import JobView, Store
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def history(store: Store, root: str, job_id: str) -> History:
             since_s = 0.0 if created is None else created.timestamp() - 60
             said = _in_order(fleet.trail(store, job_id, since_s=since_s))
             numbers = attempt_numbers(folder)
-            timed = tree.in_folders(store)  # folders of a copy have the time of the copy
+            timed = store.live_folders  # folders of a copy have the time of the copy
             attempts = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said, timed) for number in numbers)
             return History(view=view, attempts=attempts, audit=said)
     raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from farro.execution.progress import read_prompt
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans.metadata import required_tags
-from farro.queue import find_job, tree
-from farro.store.fleet import Fleet
+from farro.queue import find_job
 from farro.store.port import JobView, Store
 
 
@@ -32,7 +30,8 @@ def ls(store: Store, root: str, query: JobQuery) -> list[JobView]:
     limit = None if query.tags else query.limit
     found = store.list(roles=query.roles or None, statuses=query.statuses or None, limit=limit)
     if query.tags:
-        found = [view for view in found if _tagged(store.folder(view), query.tags)]
+        prompts = store.prompts(found)
+        found = [view for view in found if required_tags(prompts.get(view.job_id, {})) >= set(query.tags)]
     return found if query.limit is None else found[: query.limit]
 
 
@@ -40,17 +39,15 @@ def titles(store: Store, views: Sequence[JobView]) -> dict[str, str]:
     """Return a one-line title for each job: its name, or its first command and how many follow."""
     from farro.queue.catalog.rows import summarize  # here: most listings need no titles
 
-    if isinstance(store, Fleet):  # all at once: one by one, each job's files would be copied
-        prompts = store.prompts([view.job_id for view in views])
-        return {job_id: summarize(prompt).title for job_id, prompt in prompts.items()}
-    return {view.job_id: summarize(read_prompt(store.folder(view))).title for view in views}
+    return {job_id: summarize(prompt).title for job_id, prompt in store.prompts(views).items()}
 
 
 def _newest(store: Store, query: JobQuery, count: int) -> list[JobView]:
     """Return the jobs that changed last. Opens only the job.json files of the jobs that are returned."""
-    entries = tree.entries(store, _places_of(query.statuses), roles=query.roles or None, quarantined=True)
+    entries = list(store.entries(roles=query.roles or None, statuses=_places_of(query.statuses)))
     if query.tags:
-        entries = (entry for entry in entries if required_tags(entry.prompt(store)) >= set(query.tags))
+        prompts = store.prompts(entries)
+        entries = [entry for entry in entries if required_tags(prompts.get(entry.job_id, {})) >= set(query.tags)]
     found: list[JobView] = []
     for entry in sorted(entries, key=lambda entry: (entry.changed_at_s(), entry.job_id), reverse=True):
         if len(found) >= count:
@@ -68,7 +65,3 @@ def _newest(store: Store, query: JobQuery, count: int) -> list[JobView]:
 def _places_of(statuses: Collection[Status]) -> Collection[Status] | None:
     """Return the statuses of the folders to search: a stale job stays in its agent's folder until it is collected."""
     return {*statuses, Status.IN_PROGRESS} if statuses else None
-
-
-def _tagged(folder: str, tags: Collection[str]) -> bool:
-    return required_tags(read_prompt(folder)) >= set(tags)

@@ -20,7 +20,6 @@ from farro.host import fs
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
-from farro.queue import tree
 from farro.queue.history import attempt_numbers
 from farro.store.port import JobView, Store
 
@@ -141,7 +140,7 @@ class TruncatedStream:
 
 def truncated_streams(store: Store, output: JobOutput) -> list[TruncatedStream]:
     """Return the shown streams that a store for small files cut (redis.inline_bytes)."""
-    if output.attempt is None or tree.in_folders(store):
+    if output.attempt is None or store.live_folders:
         return []
     shown = {(source.step, source.stream) for source in output.sources}
     results = read_result(store.folder(output.view), output.attempt).get("step_results")
@@ -157,7 +156,7 @@ def truncated_streams(store: Store, output: JobOutput) -> list[TruncatedStream]:
 def away(store: Store, view: JobView) -> str | None:
     """Return the agent that runs the job if its output cannot be read here yet, else None."""
     life = view.lifecycle
-    if tree.in_folders(store) or life.status is not Status.IN_PROGRESS:
+    if store.live_folders or life.status is not Status.IN_PROGRESS:
         return None
     return None if life.attempt in attempt_numbers(store.folder(view)) else life.agent
 
@@ -285,7 +284,7 @@ class LogFollower:
         self._root = root
         self._job_id = job_id
         self._chosen = query
-        self._copied = not tree.in_folders(store)
+        self._copied = not store.live_folders
         self._read: dict[Hashable, int] = {}  # file → bytes already returned
         self._attempt = query.attempt
 

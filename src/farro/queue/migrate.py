@@ -30,7 +30,6 @@ from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass, field
 from farro.plans import after
 from farro.queue.jobs import operator
-from farro.queue.prune import remove_one
 from farro.store.fleet import Fleet
 from farro.store.port import Agent, JobView, Store, Submission
 
@@ -153,8 +152,9 @@ def _queue(target: Store, submission: Submission, name: str | None) -> None:
 
 def _removed(source: Store, agent: Agent, view: JobView, clock: Clock) -> bool:
     """Remove the job from the source. False: that was not possible within `_PATIENCE_S`."""
+    by = agent.id.split(".", 1)[0]
     until_s = clock.monotonic_s() + _PATIENCE_S
-    while not remove_one(source, agent, view.job_id, view.place):
+    while not source.remove([view], by=by, leftovers=False).jobs:
         if source.find(view.job_id) is None:
             return True
         if clock.monotonic_s() >= until_s:

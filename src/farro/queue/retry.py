@@ -21,7 +21,7 @@ from farro.plans import frontier
 from farro.plans.after import Dependencies, alone, dependencies
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
-from farro.queue import jobs, tree
+from farro.queue import jobs
 from farro.queue.admission import Gate, enqueue_admitted
 from farro.store.port import CARRIED_BYTES, CarriedFiles, JobView, Store, Submission
 
@@ -116,11 +116,13 @@ def _killed_for_others(store: Store) -> dict[str, Dependencies]:
     Unreadable jobs are skipped: an unrelated damaged job must not prevent this retry.
     """
     found = []
-    for entry in tree.entries(store, {Status.KILLED}):
+    for entry in store.entries(statuses={Status.KILLED}):
         life = entry.lifecycle()
         if life is not None and not life.attempt and (life.error or {}).get("category") == _KILLED_FOR_IT:
-            found.append((life.created_at, life.job_id, dependencies(entry.prompt(store))))
-    return {job_id: named for _, job_id, named in sorted(found, key=lambda one: one[:2])}
+            found.append((life.created_at, life.job_id, entry))
+    prompts = store.prompts([entry for _, _, entry in found])
+    ordered = sorted(found, key=lambda one: one[:2])
+    return {job_id: dependencies(prompts[job_id]) for _, job_id, _ in ordered if job_id in prompts}
 
 
 def _in_order(first: str, named: Mapping[str, Dependencies]) -> list[str]:
@@ -163,7 +165,7 @@ def _prepare(
         raise Refused(f"{job_id} {(_ORPHANED if orphaned else _NOT_YET[life.status]).format(id=job_id)}")
     folder = store.folder(view)
     prompt = _prompt(folder, job_id)
-    by_link = tree.in_folders(store)
+    by_link = store.live_folders
     past = resume.PastAttempts(added_by={}) if from_start else _past(folder, prompt, life, from_step)
     carried = None
     if past.lines:

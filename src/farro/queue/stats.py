@@ -12,11 +12,11 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 
 from farro.jobs import places
-from farro.jobs.states import Status
+from farro.jobs.states import FINISHED, Status
 from farro.jobs.times import moment_or_none, seconds_between
 from farro.lazy_dataclass import dataclass
-from farro.queue import find_job, tree
-from farro.store.port import Store
+from farro.queue import find_job
+from farro.store.port import JobEntry, Store
 
 MOST_FINISHED = 20_000
 MOST_QUEUED = 10_000
@@ -63,7 +63,7 @@ def _finished(
     slack_s = 60.0  # the folder's time is the disk's clock; the end is the time in job.json
     recent = [
         (changed_s, entry)
-        for entry in tree.entries(store, tree.FINISHED, roles=roles)
+        for entry in store.entries(roles=roles, statuses=FINISHED)
         if (changed_s := entry.changed_at_s()) >= begin.timestamp() - slack_s
     ]
     cut = len(recent) > most
@@ -91,7 +91,7 @@ def _waiting(store: Store, wanted: Collection[str], now: datetime, most: int) ->
     found: list[UnfinishedJob] = []
     looked: dict[str, int] = {}
     many: set[str] = set()
-    for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
+    for entry in store.entries(statuses={Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
         if entry.role is not None and entry.role not in wanted:
             continue
         if entry.status is Status.QUEUED and entry.role is not None:
@@ -108,7 +108,7 @@ def _waiting(store: Store, wanted: Collection[str], now: datetime, most: int) ->
     return found, many
 
 
-def _queued(entry: tree.JobEntry, role: str, now: datetime) -> UnfinishedJob:
+def _queued(entry: JobEntry, role: str, now: datetime) -> UnfinishedJob:
     life = entry.lifecycle()
     due = None if life is None else moment_or_none(life.not_before)
     entered = None if life is None else moment_or_none(life.enqueued_at)
@@ -119,7 +119,7 @@ def _queued(entry: tree.JobEntry, role: str, now: datetime) -> UnfinishedJob:
     )
 
 
-def _outside_roles(entry: tree.JobEntry) -> Iterator[UnfinishedJob]:
+def _outside_roles(entry: JobEntry) -> Iterator[UnfinishedJob]:
     """Yield the job of an entry outside every role's folder: job.json says its role."""
     life = entry.lifecycle()
     if life is not None:

@@ -14,7 +14,6 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.explain import STANDS, diagnose
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
-from farro.queue import tree
 from farro.queue.explain import facts
 from farro.store.port import Store
 
@@ -147,5 +146,5 @@ def _suspects(store: Store, root: str, job_ids: list[str]) -> list[str]:
     """Return the jobs that may have ended."""
     if len(job_ids) <= _FEW:
         return job_ids
-    alive = {entry.job_id for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE})}
+    alive = {entry.job_id for entry in store.entries(statuses={Status.QUEUED, Status.IN_PROGRESS, Status.STALE})}
     return [job_id for job_id in job_ids if job_id not in alive]

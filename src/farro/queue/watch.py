@@ -8,22 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from farro.execution import progress
-from farro.host import fs
 from farro.host.clock import Clock
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import waits_for_person
-from farro.jobs.states import Status
+from farro.jobs.states import FINISHED, Status
 from farro.jobs.times import moment_or_none, seconds_between
 from farro.lazy_dataclass import dataclass, field
-from farro.queue import tree
-from farro.queue.counts import QueueCounter
 from farro.queue.listing import titles
 from farro.store.port import AgentView, Change, JobView, QueuePause, Store
 
 SHOWN_RUNNING = 20
 SHOWN_ENDED = 8
-_TICK_S = 1.0  # longer than the time resolution of any filesystem
 
 
 class ChangeWatcher:
@@ -59,8 +55,7 @@ class ChangeWatcher:
         return counts_of_role
 
     def _listed(self) -> dict[str, tuple[str | None, Status]]:
-        found = tree.entries(self._store, quarantined=True)
-        return {entry.job_id: (entry.role, entry.status) for entry in found}
+        return {entry.job_id: (entry.role, entry.status) for entry in self._store.entries()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,51 +98,30 @@ class JobsOverview:
 
 
 class Viewer:
-    """Build the overview repeatedly.
-
-    A folder of finished jobs that has not changed is not listed again: with a hundred thousand of them, watching would
-    otherwise keep the machine busy.
-    """
+    """Build the overview repeatedly. Jobs are counted, not listed: listing all of them each turn is expensive."""
 
     def __init__(self, store: Store, root: str, clock: Clock) -> None:
         self._store = store
-        self._root = root
-        self._counter = QueueCounter(store, clock)
-        self._finished_folders: dict[str, _FinishedFolder] = {}
-        self._ends = None if tree.in_folders(store) else _LastEnded(store)
+        self._last_ended = _LastEnded(store)
 
     def overview(self, now: datetime) -> JobsOverview:
         """Return the current state of everything."""
         store = self._store
-        counts: dict[str, Counter[Status]] = {}
         agents = store.agents()
-        if self._ends is None:  # counted, not listed: listing all queued jobs each turn is expensive
-            found = self._counter.unfinished(agents)
-            apart = {Status.QUEUED: found.waiting, Status.IN_PROGRESS: found.passing, Status.STALE: found.stale}
-            for role, of in {**found.roles, "-": apart}.items():
-                if any(of.values()):
-                    counts[role] = Counter({status: count for status, count in of.items() if count})
-        newest: list[tuple[float, str]] = [] if self._ends is None else self._ends.newest()
-        for role in store.roles():
-            counts_of_role = store.count(roles=[role]) if self._ends is not None else {}
-            for status in tree.FINISHED if self._ends is None else Status:
-                if self._ends is None:
-                    folder = self._finished_folder(role, status, now)
-                    newest += folder.newest
-                    count = folder.count
-                else:
-                    count = counts_of_role.get(status, 0)
-                if count:
-                    counts.setdefault(role, Counter())[status] += count
+        found = store.queue_counts()
+        apart = {Status.QUEUED: found.waiting, Status.IN_PROGRESS: found.passing, Status.STALE: found.stale}
         working = held_jobs(agents)
         running = [running_job(store, agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
-        last = heapq.nlargest(SHOWN_ENDED, newest, key=lambda pair: pair[0])
         return JobsOverview(
             at=now,
-            counts=counts,
+            counts={
+                role: Counter({status: count for status, count in of.items() if count})
+                for role, of in {**found.roles, "-": apart}.items()
+                if any(of.values())
+            },
             running=tuple(job for job in running if job is not None),
             running_total=len(working),
-            ended=tuple(_ended(store, [job_id for _, job_id in last])),
+            ended=tuple(_ended(store, self._last_ended.views())),
             alive=Counter(agent.role for agent in agents if agent.alive and agent.role is not None),
             dead=tuple(agent.id for agent in agents if not agent.alive),
             asked=self._asked(),
@@ -155,27 +129,8 @@ class Viewer:
         )
 
     def _asked(self) -> tuple[str, ...]:
-        if self._ends is None and not fs.subdirectories(f"{self._root}/{places.WAITING}"):
-            return ()
-        waiting = self._store.list(roles=["Manager"], statuses=[Status.QUEUED])
-        return tuple(view.job_id for view in waiting if waits_for_person(view.lifecycle))
-
-    def _finished_folder(self, role: str, status: Status, now: datetime) -> _FinishedFolder:
-        place = places.completed(role, status)
-        try:
-            changed_ns = fs.lstat(f"{self._root}/{place}").st_mtime_ns
-        except FileNotFoundError:
-            return _FinishedFolder(changed_ns=0, count=0, newest=())
-        known = self._finished_folders.get(place)
-        if known is not None and known.changed_ns == changed_ns:
-            return known
-        found = list(tree.entries(self._store, {status}, roles=[role]))
-        timed = [(entry.changed_at_s(), entry.job_id) for entry in found]
-        newest = tuple(heapq.nlargest(SHOWN_ENDED, timed, key=lambda pair: pair[0]))
-        folder = _FinishedFolder(changed_ns=changed_ns, count=len(found), newest=newest)
-        if now.timestamp() - changed_ns / 1e9 > _TICK_S:  # else another job may arrive in the same tick
-            self._finished_folders[place] = folder
-        return folder
+        lives = [life for entry in self._store.waiting() if (life := entry.lifecycle()) is not None]
+        return tuple(life.job_id for life in lives if waits_for_person(life))
 
 
 def held_jobs(agents: Iterable[AgentView]) -> list[tuple[AgentView, str]]:
@@ -201,38 +156,41 @@ def running_job(store: Store, agent: AgentView, job_id: str, now: datetime) -> R
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _FinishedFolder:
-    """One folder of finished jobs as it was last listed."""
-
-    changed_ns: int
-    count: int
-    newest: tuple[tuple[float, str], ...]
-
-
 class _LastEnded:
-    """The jobs that ended last in a store without folders: listed once, then updated from the change feed."""
+    """The jobs that ended last: listed once, then updated from the change feed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cursor: int | None = None
         self._newest: list[tuple[float, str]] = []
 
-    def newest(self) -> list[tuple[float, str]]:
+    def views(self) -> list[JobView]:
+        """Return them, the newest first."""
+        self._refresh()
+        found = [self._store.find(job_id) for _, job_id in self._newest]
+        if None in found:  # some were pruned: others are the newest now
+            self._list()
+            found = [self._store.find(job_id) for _, job_id in self._newest]
+        return [view for view in found if view is not None]
+
+    def _refresh(self) -> None:
         cursor = self._cursor
         changes = self._store.changes(cursor)
         self._cursor = changes.cursor
         if cursor is None or changes.gap:
-            found = ((entry.changed_at_s(), entry.job_id) for entry in tree.entries(self._store, tree.FINISHED))
-            self._newest = heapq.nlargest(SHOWN_ENDED, found)
-            return self._newest
+            self._list()
+            return
         moved = {change.job_id for change in changes.items}
-        ended = [change.job_id for change in changes.items if change.status in tree.FINISHED][-SHOWN_ENDED:]
+        ended = [change.job_id for change in changes.items if change.status in FINISHED][-SHOWN_ENDED:]
         views = [self._store.find(job_id) for job_id in dict.fromkeys(ended)]
         new = [(_changed_s(view), view.job_id) for view in views if view is not None]
         kept = [pair for pair in self._newest if pair[1] not in moved]
         self._newest = heapq.nlargest(SHOWN_ENDED, [*kept, *new])
-        return self._newest
+
+    def _list(self) -> None:
+        found = self._store.entries(statuses=FINISHED)
+        ended = ((entry.changed_at_s(), entry.job_id) for entry in found if entry.place != places.QUARANTINE)
+        self._newest = heapq.nlargest(SHOWN_ENDED, ended)
 
 
 def _changed_s(view: JobView) -> float:
@@ -240,8 +198,7 @@ def _changed_s(view: JobView) -> float:
     return 0.0 if changed is None else changed.timestamp()
 
 
-def _ended(store: Store, job_ids: list[str]) -> Iterator[RecentJob]:
-    views = [view for job_id in job_ids if (view := store.find(job_id)) is not None]
+def _ended(store: Store, views: list[JobView]) -> Iterator[RecentJob]:
     named = titles(store, views)
     for view in views:
         life = view.lifecycle

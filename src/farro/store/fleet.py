@@ -3,18 +3,16 @@
 The file store does not implement it: there all processes share the root's own folders (logs/, agents/Manager).
 
 - `audit_lines` covers every machine: the audit log of each also goes to the store.
-- `remove` deletes final jobs for good, each with its id and its names. A crash leaves each job complete or gone.
 - A leadership has one holder at a time, by the server's clock: it ends when its lease expires, even before another
   process takes it. [test_one_manager_acts_across_machines]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from farro.lazy_dataclass import dataclass
-from farro.store.port import Agent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +27,6 @@ class LeaderStatus:
 class Fleet(Protocol):
     def audit_lines(self, since_ms: int = 0, job_id: str | None = None) -> Iterator[Mapping[str, Any]]:
         """Return the audit events since that Unix time, the oldest first, as log.audit writes them."""
-
-    def prompts(self, job_ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the prompts of those of these jobs that exist, in one call and without copying their files."""
-
-    def remove(self, agent: Agent, job_ids: Sequence[str]) -> list[str]:
-        """Remove these jobs if they exist and are final. Returns the removed ids."""
 
     def take_leadership(self, name: str, holder: str, *, lease_s: float) -> bool:
         """Take the leadership or extend it. False: another process has it."""

@@ -34,21 +34,24 @@ from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Succeeded,
 from farro.jobs.retry import Uniform
 from farro.jobs.states import Reason, Status
 from farro.lazy_dataclass import dataclass, field
-from farro.log.audit import Audit, no_audit
+from farro.log.audit import Audit, Value, no_audit
 from farro.plans import after
 from farro.plans.after import DependencyState
 from farro.plans.metadata import priority, required_tags
 from farro.store.feed import ChangeFeed
+from farro.store.listed_queries import ListedQueries
 from farro.store.port import (
     Agent,
     AgentView,
     Change,
     Changes,
     Claim,
+    JobAt,
     JobView,
     PersonAnswer,
     QueuePause,
     RecoveryAction,
+    Removed,
     StorePolicy,
     Submission,
     Submitted,
@@ -69,7 +72,7 @@ class MemoryJob:
     results: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class MemoryStore:
+class MemoryStore(ListedQueries):
     """The Store port over dictionaries; `_lock` guards all of them."""
 
     def __init__(
@@ -82,7 +85,7 @@ class MemoryStore:
         uniform: Uniform,
         audit: Audit = no_audit,
     ) -> None:
-        self.note = audit
+        self._audit = audit
         self._roles = sorted(map(ids.check_role, roles))
         self._policy = policy
         self._clock = clock
@@ -98,7 +101,12 @@ class MemoryStore:
         self._feeds: dict[str | None, ChangeFeed] = {None: ChangeFeed(), **{role: ChangeFeed() for role in self._roles}}
         self._lock = threading.RLock()
 
-    root = ""  # there is no folder
+    @property
+    def root(self) -> str:
+        return ""  # there is no folder
+
+    def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
+        self._audit(event, actor=actor, **codes)
 
     def roles(self) -> list[str]:
         return list(self._roles)
@@ -477,6 +485,23 @@ class MemoryStore:
             stale = [job for job in self._jobs.values() if job.lifecycle.status is Status.STALE and job.owner is None]
         return sorted(job.lifecycle.job_id for job in stale)
 
+    def remove(
+        self,
+        jobs: Sequence[JobAt],
+        *,
+        by: str,
+        leftovers: bool = True,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Removed:
+        with self._lock:
+            final = {job.job_id for job in jobs if job.job_id in self._jobs}
+            final = {job_id for job_id in final if self._jobs[job_id].lifecycle.terminal}
+            for job_id in final:
+                del self._jobs[job_id]
+            self._names = {name: job_id for name, job_id in self._names.items() if job_id not in final}
+        progress(len(jobs), len(jobs))
+        return Removed(jobs=len(final))
+
     # --- queries ---
 
     def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
@@ -506,13 +531,17 @@ class MemoryStore:
         with self._lock:
             return dict(self._paused)
 
-    def find(self, job_id: str) -> JobView | None:
+    def find(self, job_id: str, *, place: str | None = None) -> JobView | None:
         with self._lock:
             job = self._jobs.get(ids.check_job_id(job_id))
             return None if job is None else self._view(job)
 
     def folder(self, view: JobView) -> str:
         return f"{view.place}/{view.job_id}"  # does not exist: this store keeps no files
+
+    def prompts(self, jobs: Sequence[JobAt]) -> Mapping[str, Mapping[str, Any]]:
+        with self._lock:
+            return {job.job_id: self._jobs[job.job_id].prompt for job in jobs if job.job_id in self._jobs}
 
     def named(self, name: str) -> str | None:
         with self._lock:

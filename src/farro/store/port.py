@@ -25,17 +25,21 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from farro.errors import Lost
+from farro.host.clock import Clock
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.moves import Move
 from farro.jobs.outcomes import Outcome
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason, Status
+from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass, field
+from farro.log.audit import Audit
+from farro.log.structured import Log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +162,7 @@ class JobView:
     """A snapshot of a job. It may be outdated by the time it is read."""
 
     lifecycle: Lifecycle
-    place: str  # the folder that contains the job, relative to the root
+    place: str  # where it is, in the words of jobs.places; in the file store its folder, relative to the root
     damaged: str | None = None  # why job.json could not be read, when it was rebuilt for this view
     waits_for: tuple[str, ...] = ()  # the jobs that it runs after, while it waits outside its queue
 
@@ -169,6 +173,63 @@ class JobView:
     @property
     def status(self) -> Status:
         return self.lifecycle.status
+
+
+class JobAt(Protocol):
+    """A job and where it was last seen: a JobView, a JobEntry, or a caller's own type."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def place(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobEntry:
+    """A job and its place, for queries about thousands of jobs. It may have moved by the time it is read. A store that
+    has to open a file to read a job returns entries without a view, and overrides the two methods."""
+
+    job_id: str
+    place: str
+    role: str | None  # None in places that all roles share: only the lifecycle has it
+    status: Status  # as the place implies
+    view: JobView | None = None
+
+    def changed_at_s(self) -> float:
+        """Return when it last changed, in Unix time; for a finished job, when it finished. 0: it has moved."""
+        assert self.view is not None
+        changed = moment_or_none(self.view.lifecycle.updated_at)
+        return 0.0 if changed is None else changed.timestamp()
+
+    def lifecycle(self) -> Lifecycle | None:
+        """Read the job. None: it has moved, or it cannot be read."""
+        assert self.view is not None
+        return self.view.lifecycle
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueCounts:
+    """Jobs of each role by status, and jobs that are in no role's queue."""
+
+    roles: Mapping[str, Mapping[Status, int]]
+    waiting: int = 0  # waiting for other jobs, or for a person, unless the store counts them with their role
+    stale: int = 0
+    passing: int = 0  # held by a watchdog, a manager or an operator, or leaving a worker
+    quarantined: int = 0
+
+    def total(self, status: Status) -> int:
+        return sum(counts.get(status, 0) for counts in self.roles.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Removed:
+    """The result of `Store.remove`."""
+
+    jobs: int
+    bytes: int = 0  # that are free again; 0 where the store cannot say
+    debris: int = 0  # jobs that an earlier call left half removed
+    left: tuple[str, ...] = ()  # what could not be removed, and why: one line for each job
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -327,6 +388,15 @@ class Store(WorkerStore, Protocol):
     @property
     def root(self) -> str: ...
 
+    @property
+    def live_folders(self) -> bool:
+        """Return whether `folder` is the job's own folder, which grows while the job runs. False: it is a copy that is
+        made when it is asked for, with the files of ended attempts. [test_the_folder_of_a_running_job]"""
+
+    def check_ready(self) -> None:
+        """Raise Refused, with what to do, where no daemon can work with this store. A daemon asks once, when it
+        starts. [test_a_healthy_store_is_ready]"""
+
     def agents(self) -> list[AgentView]: ...
 
     # --- submitting ---
@@ -401,6 +471,28 @@ class Store(WorkerStore, Protocol):
     def stale(self) -> list[str]:
         """Return the ids of jobs that wait for `resolve_stale`."""
 
+    # --- pruning ---
+
+    def remove(
+        self,
+        jobs: Sequence[JobAt],
+        *,
+        by: str,
+        leftovers: bool = True,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Removed:
+        """Remove those of these jobs that are final, for good: each with its files, its id and its names, which may
+        then be used again. A job that is not final, or that the store still needs, is left alone and not counted. `by`
+        is the user, `progress` gets how many of how many are done, and `leftovers` says whether to finish what an
+        earlier call left behind. A crash leaves each job complete, or gone, or half removed: then no query finds it,
+        and the next call finishes. Refused: another process removes jobs now.
+        [test_removed_jobs_are_gone_with_their_ids_and_names, test_a_job_that_is_not_final_is_not_removed,
+        tests/crash/test_prune.py]"""
+
+    def size_bytes(self, jobs: Sequence[JobAt]) -> int | None:
+        """Return how many bytes these jobs occupy. None: the store cannot say without reading them all.
+        [test_the_size_of_jobs_is_known_or_none]"""
+
     # --- pausing queues ---
 
     def pause(self, role: str, paused: QueuePause) -> bool:
@@ -414,13 +506,15 @@ class Store(WorkerStore, Protocol):
     def paused(self) -> Mapping[str, QueuePause]:
         """Return the paused queues, by role."""
 
-    # --- queries ---
+    # --- queries. They change nothing, and their answers may be outdated when they arrive ---
 
-    def find(self, job_id: str) -> JobView | None: ...
+    def find(self, job_id: str, *, place: str | None = None) -> JobView | None:
+        """Return the job, or None. `place`: where the caller saw it last, which may save a search; a wrong place
+        changes nothing. [test_a_job_is_found_wherever_it_was_last_seen]"""
 
     def folder(self, view: JobView) -> str:
-        """Return where the files of a found job can be read now: its folder, or in a store without folders a copy on
-        this machine of the files that were posted. For reading only; it may be gone or outdated by then."""
+        """Return where the files of a found job can be read now (`live_folders`). For reading only; it may be gone or
+        outdated by then."""
 
     def list(
         self,
@@ -428,9 +522,39 @@ class Store(WorkerStore, Protocol):
         roles: Collection[str] | None = None,
         statuses: Collection[Status] | None = None,
         limit: int | None = None,
-    ) -> list[JobView]: ...
+    ) -> list[JobView]:
+        """Return the jobs of these roles and statuses; None means all. [test_lists_and_counts_can_be_of_some_roles]"""
 
-    def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]: ...
+    def entries(
+        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None
+    ) -> Iterator[JobEntry]:
+        """Yield every job of these roles and statuses, with as little work for each as the store can. The statuses are
+        those that places imply: a job that was marked stale in place may come as in progress. Jobs in places that all
+        roles share come whatever `roles` says. A job that moves meanwhile may come twice or, only if it is removed,
+        not at all. [test_entries_are_the_jobs_that_list_returns]"""
+
+    def ids(self, prefix: str) -> Iterable[str]:
+        """Yield the ids that begin with `prefix`, and any others that cost nothing: they serve as suggestions. An id
+        may come though its job is gone. [test_ids_are_found_by_their_beginning]"""
+
+    def waiting(self) -> Sequence[JobEntry]:
+        """Return the jobs that wait outside every queue: for other jobs, or for a person.
+        [test_waiting_jobs_are_listed_apart]"""
+
+    def prompts(self, jobs: Sequence[JobAt]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the prompts by job id, in few round trips and without copying files. A job that has moved from its
+        place may be missing; one whose prompt cannot be read has an empty prompt. [test_prompts_are_read_together]"""
+
+    def ahead(self, view: JobView) -> int:
+        """Count the jobs of the same queue that entered it before this one, whatever their priority.
+        [test_jobs_ahead_are_those_that_entered_before]"""
+
+    def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
+        """Count jobs by the status that their places imply."""
+
+    def queue_counts(self) -> QueueCounts:
+        """Count the jobs of each role, for callers that ask again and again: finished jobs are counted, never listed.
+        [test_queue_counts_agree_with_the_list]"""
 
     def pending(self, role: str) -> int:
         """Return how many jobs may still come out of that queue: queued, delayed, running, held for an edit, or waiting
@@ -445,6 +569,28 @@ class Store(WorkerStore, Protocol):
         itself writes transitions, after they are acknowledged. [test_every_transition_is_audited]"""
 
     def roles(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreContext:
+    """What a store of another package is made with: `store: "package.module:factory"` in the config."""
+
+    root: str  # the folder with the config, in which the store may keep its own files
+    roles: tuple[str, ...]
+    policy: StorePolicy
+    clock: Clock
+    audit: Audit  # writes to the audit log of the root
+    log: Log
+    # Describes this process: host, boot_id, pid, start, and the tags and tools of its workers. For AgentView.
+    identity: Callable[[], Mapping[str, Any]]
+    # Ends the processes that carry one of these markers (Claim.marker) and were started by that agent's process.
+    reap: Callable[[list[str], Mapping[str, Any]], None]
+    on_close: Callable[[], None]  # the last thing that the store's `close` calls: it writes out the audit log
+
+
+class StoreFactory(Protocol):
+    def __call__(self, context: StoreContext, /) -> Store:
+        """Open the store. InputError says what is missing or wrong; TryAgain that a server does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from farro.agents import service as agents
 from farro.config.settings import Settings
 from farro.host.clock import Clock
-from farro.jobs.states import Status
+from farro.jobs.states import FINISHED, Status
 from farro.lazy_dataclass import dataclass
 from farro.queue import jobs, retry
 from farro.queue.admission import Gate
-from farro.queue.tree import FINISHED
 from farro.store.port import Store
 from farro.swarm import service as swarms
 

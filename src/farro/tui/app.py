@@ -19,8 +19,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Footer, Input, Static
 
 from farro.errors import FarroError
-from farro.jobs.states import Status
-from farro.queue import find_job, tree
+from farro.jobs.states import FINISHED, Status
+from farro.queue import find_job
 from farro.queue.explain import explain
 from farro.store.port import Changes
 from farro.tui import actions, texts
@@ -152,7 +152,7 @@ class TopApp(App[None]):
         for change in told.items:
             self._changed.pop(change.job_id, None)
             self._changed[change.job_id] = None
-            ended += change.status in tree.FINISHED
+            ended += change.status in FINISHED
             if isinstance(self.screen, JobScreen) and self.screen.job_id == change.job_id:
                 self.screen.nudge()
         if ended:

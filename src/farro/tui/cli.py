@@ -63,10 +63,10 @@ def _rouse(root: str) -> str | None:
 
 
 def _standing(store: Store, settings: Settings) -> dict[str, Any]:
-    from farro.queue import counts, workers
+    from farro.queue import workers
 
     agents = store.agents()
-    counted = counts.QueueCounter(store, SystemClock()).count(agents)
+    counted = store.queue_counts()
     return {
         "queues": {role: {str(name): count for name, count in of.items()} for role, of in counted.roles.items()},
         "waiting": counted.waiting,

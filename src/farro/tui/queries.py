@@ -14,18 +14,15 @@ from collections.abc import Callable, Collection, Mapping
 from farro.agents.service import InboxItem, list_inbox
 from farro.config.settings import Settings
 from farro.errors import FarroError
-from farro.execution import progress
 from farro.host.clock import Clock
-from farro.jobs.states import Status
+from farro.jobs.states import FINISHED, Status
 from farro.lazy_dataclass import dataclass, field
-from farro.queue import alerts, listing, tree, watch, workers
-from farro.queue import counts as lanes
+from farro.queue import alerts, listing, watch, workers
 from farro.queue.alerts import AlertReport
-from farro.queue.counts import QueueCounts
 from farro.queue.listing import JobQuery
 from farro.queue.watch import RunningJob
 from farro.queue.workers import WorkerLine
-from farro.store.port import AgentView, Changes, JobView, QueuePause, Store
+from farro.store.port import AgentView, Changes, JobView, QueueCounts, QueuePause, Store
 from farro.swarm import service as swarms
 from farro.swarm.service import SwarmView
 from farro.tui import texts
@@ -134,9 +131,8 @@ class Queries:
         self.store = store
         self.settings = settings
         self.clock = clock
-        self._counter = lanes.QueueCounter(store, clock)
         self._about: OrderedDict[str, str] = OrderedDict()
-        self.ended = LiveJobs(store, wanted=Filter(statuses=tree.FINISHED), limit=20)
+        self.ended = LiveJobs(store, wanted=Filter(statuses=FINISHED), limit=20)
 
     def overview(self) -> Overview:
         agents, now = self.store.agents(), self.clock.now()
@@ -147,7 +143,7 @@ class Queries:
             if agent.alive and agent.role is not None:
                 alive[agent.role] = alive.get(agent.role, 0) + 1
         return Overview(
-            lanes=self._counter.count(agents),
+            lanes=self.store.queue_counts(),
             workers=alive,
             running=tuple(job for job in running if job is not None),
             running_total=len(working),
@@ -166,14 +162,11 @@ class Queries:
         return found
 
     def about(self, view: JobView) -> str:
-        """Return the title of a job. A prompt never changes, so it is read once. A store without folders would copy all
-        files of the job for it, so there the list has no titles."""
+        """Return the title of a job. A prompt never changes, so it is read once."""
         known = self._about.get(view.job_id)
         if known is not None:
             return known
-        if not tree.in_folders(self.store):
-            return ""
-        prompt = progress.read_prompt(self.store.folder(view))
+        prompt = self.store.prompts([view]).get(view.job_id)
         if not prompt:
             return ""  # the job moved: the next query finds it
         self._about[view.job_id] = told = texts.about(prompt)

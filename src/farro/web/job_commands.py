@@ -421,7 +421,7 @@ def prune_jobs(state: WebState, request: ApiRequest) -> Any:
     found = prune.candidates(state.store, filter_, now=state.clock.now())
     chosen = found[: body.limit]
     if not body.dry_run:
-        prune.prune(state.store, chosen, by=state.person, clock=state.clock).check()
+        prune.check(state.store.remove(chosen, by=state.person))
     return {
         "jobs": [job.job_id for job in chosen],
         "left": len(found) - len(chosen),

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from contracts.providers import KEY, MODELS, make_ready
+from contracts.providers import MODELS, make_ready
 from fake_providers import FakeProvider, Reply
 from farro.agents.providers.port import Provider
 from farro.agents.providers.registry import make_provider
 from farro.config.settings import ProviderSettings, Secret
+from farro.testing.provider import KEY
 
 Open = Callable[..., tuple[Provider, FakeProvider]]
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agents.providers.conftest import Open
-from contracts.providers import request
 from fake_providers import says
 from farro.agents.providers import event_loop
 from farro.agents.providers.port import SLICE_S
+from farro.testing.provider import request
 
 
 class Ended(BaseException):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agents.providers.conftest import Open
-from contracts.providers import KEY, MODELS, request
+from contracts.providers import MODELS
 from fake_providers import (
     FakeProvider,
     ReceivedRequest,
@@ -33,6 +33,7 @@ from farro.agents.providers.http_call import retry_after_s
 from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble
 from farro.agents.providers.registry import make_provider
 from farro.config.settings import ProviderSettings, Secret
+from farro.testing.provider import KEY, request
 
 KINDS = list(MODELS)
 WAYS = [pytest.param(kind, stream, id=f"{kind}-{stream}") for kind in KINDS for stream in (True, False)]

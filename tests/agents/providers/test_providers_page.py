@@ -9,13 +9,13 @@ from typing import get_args
 
 import pytest
 
-from contracts.providers import request
 from farro import documents
 from farro.agents.provider_calls import providers_of_role
 from farro.agents.providers.port import ChatMessage, ProviderTrouble, TroubleKind
 from farro.agents.providers.registry import BUILT_IN, Place, make_provider
 from farro.config.reader import settings_of
 from farro.config.settings import ProviderSettings
+from farro.testing.provider import request
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "providers.md").read_text(encoding="utf-8")

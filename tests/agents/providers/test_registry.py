@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.providers import request
 from farro.agents.providers.registry import BUILT_IN, UnknownProvider, kinds, make_provider
 from farro.config.settings import ProviderSettings
+from farro.testing.provider import request
 
 MODULE = """
 from farro.ports.provider import Answer

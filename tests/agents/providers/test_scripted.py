@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from contracts.providers import request
 from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble, Request
 from farro.agents.providers.registry import make_provider
 from farro.agents.providers.scripted import ScriptedProvider
 from farro.config.settings import ProviderSettings
+from farro.testing.provider import request
 
 Script = Callable[..., Provider]
 

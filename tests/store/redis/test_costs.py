@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -11,7 +12,7 @@ from farro.errors import IdConflict, NameTaken
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
 from farro.queue.watch import Viewer
-from farro.store.port import Submission
+from farro.store.port import JobView, Store, Submission
 from farro.store.redis import RedisStore
 from redis_rig import Rig
 from servers import RedisServer
@@ -101,19 +102,34 @@ def test_many_jobs_are_sent_in_parts_and_compared_first(rig: Rig) -> None:
     assert store._context.client.requests - before == 4, "a part is bounded by its size too"
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A job that is gone meanwhile."""
+
+    job_id: str
+    place: str = "agents/Runner/completed/succeeded"
+
+
+def view_of(store: Store, job_id: str) -> JobView:
+    view = store.find(job_id)
+    assert view is not None
+    return view
+
+
 def test_finished_jobs_are_removed_with_all_their_keys(rig: Rig) -> None:
     store = rig.store()
-    boss, agent = store.join("b", role=None), store.join("w", role="Runner")
+    agent = store.join("w", role="Runner")
     job = Submission(role="Runner", prompt=plan(), job_id="done", payload={"a": b"1"})
     store.enqueue_named("nightly", job)
     claim = store.claim(agent)
     assert claim is not None
-    assert store.remove(boss, ["done", "nobody"]) == [], "it is not final"
+    running, gone = view_of(store, "done"), Seen("nobody")
+    assert store.remove([running, gone], by="b").jobs == 0, "it is not final"
     store.commit(claim, Succeeded(report=report(claim)))
     with pytest.raises(NameTaken):
         store.enqueue_named("nightly", submission())
     store.enqueue(submission(job_id="open"))
-    assert store.remove(boss, ["done", "open", "nobody"]) == ["done"]
+    assert store.remove([running, view_of(store, "open"), gone], by="b").jobs == 1
     assert (store.find("done"), store.named("nightly"), dict(store.names())) == (None, None, {})
     assert [view.job_id for view in store.list()] == ["open"]
     keys = store._context.keys

@@ -92,7 +92,7 @@ def submit(
         data = contents(input_file, session.settings.security.max_job_bytes)
     elif not no_input and plan != "-":
         data = piped_input(session.settings.security.max_job_bytes)
-    if plan is None and job.cwd is None and not session.remote and session.settings.store == "files":
+    if plan is None and job.cwd is None and not session.remote and "://" not in session.settings.store:
         found = drafting.placed(found, os.getcwd(), root=session.root)
     found = drafting.finished(found)
     payload: dict[str, bytes] = {}

@@ -13,27 +13,21 @@ Invariant: what was read from a job is kept only if the job has not changed sinc
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from farro.errors import FarroError
-from farro.execution.progress import read_prompt
-from farro.host import fs
 from farro.host.clock import Clock
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.states import Status
-from farro.queue import tree
+from farro.jobs.states import FINISHED, Status
 from farro.queue.catalog import rows as making
 from farro.queue.catalog.charts import KEPT_S, Curve, EndedTotals, JobCharts
 from farro.queue.catalog.index import JobIndex, JobPage, PageQuery, RoleCounts
 from farro.queue.catalog.rows import JobRow, Standing
-from farro.store.fleet import Fleet
-from farro.store.port import Change, JobView, Store
+from farro.store.port import Change, JobEntry, Store
 
 T = TypeVar("T")
 
@@ -51,7 +45,7 @@ class CatalogChange(NamedTuple):
 class ComparedJob(NamedTuple):
     """A job as `compare` finds it in the folders."""
 
-    entry: tree.JobEntry
+    entry: JobEntry
     role: str | None
     created_ms: int
     changed_ms: int
@@ -97,8 +91,6 @@ def in_batches(items: Iterable[T], size: int) -> Iterable[list[T]]:
 MOST_KNOWN = 200_000  # rows whose details are kept; others are read when they are listed
 FEW = 100  # changes that are applied one by one
 NAMES_S = 2.0  # how long job names are cached
-_ENDED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
-_JOB_LIMIT = 4 << 20
 
 
 class Catalog:
@@ -106,7 +98,6 @@ class Catalog:
 
     def __init__(self, store: Store, clock: Clock, *, most_known: int = MOST_KNOWN) -> None:
         self._store = store
-        self._fleet = store if isinstance(store, Fleet) else None  # checked once: isinstance of a protocol is slow
         self._clock = clock
         self._most_known = most_known
         self._lock = threading.RLock()
@@ -274,7 +265,7 @@ class Catalog:
         """Count in the charts a job that ended, once; one that is queued again may end again."""
         if row.status is Status.IN_PROGRESS and row.claimed_ms is None:
             row.claimed_ms = now_ms
-        if row.status not in _ENDED:
+        if row.status not in FINISHED:
             row.counted = False
         elif not row.counted:
             self._ended(row, now_ms, row.claimed_ms)
@@ -287,7 +278,7 @@ class Catalog:
 
     def _apply_unknown(self, change: Change, now_ms: int) -> list[CatalogChange]:
         """Apply a change of a job that is not indexed, and that says too little by itself."""
-        view = self._find(change.job_id)
+        view = self._store.find(change.job_id)
         if view is None:
             return []
         created = making.milliseconds(view.lifecycle.created_at)
@@ -316,12 +307,14 @@ class Catalog:
             return False
         before = {row.job_id: row.number for row in chosen}
         moved = False
-        prompts = self._prompts([row for row in chosen if row.summary is None])
+        views = {row.job_id: self._store.find(row.job_id, place=row.place) for row in chosen}
+        unread = [view for row in chosen if row.summary is None and (view := views[row.job_id]) is not None]
+        prompts = self._store.prompts(unread) if unread else {}
         for row in chosen:
-            view = self._look(row)
+            view = views[row.job_id]
             summary = None
             if row.summary is None and view is not None:
-                summary = making.summarize(prompts.get(row.job_id) or self._prompt(view))
+                summary = making.summarize(prompts.get(row.job_id, {}))
             with self._lock:
                 if summary is not None:
                     row.summary = summary
@@ -345,7 +338,7 @@ class Catalog:
     def _keep(self, row: JobRow, standing: Standing) -> None:
         self._index.set_standing(row, standing)
         self._unread.pop(row.job_id, None) if row.summary is not None else None
-        if row.status in _ENDED and not row.counted:
+        if row.status in FINISHED and not row.counted:
             at_ms = standing.finalized_ms or standing.updated_ms
             if at_ms is not None and self.now_ms() - at_ms < KEPT_S * 1000:
                 self._ended(row, at_ms, standing.first_claimed_ms)
@@ -358,28 +351,6 @@ class Catalog:
             if forgotten is not None and forgotten is not row:
                 forgotten.standing, forgotten.summary, forgotten.fresh = None, None, False
                 forgotten.describe()
-
-    def _look(self, row: JobRow) -> JobView | None:
-        """Read the job from its indexed place, which is one read; else search for it."""
-        if row.place.endswith(("/incoming", "/succeeded", "/failed", "/killed")) and tree.in_folders(self._store):
-            with contextlib.suppress(OSError, FarroError):
-                path = f"{self._store.root}/{row.place}/{row.job_id}/job.json"
-                life = Lifecycle.from_json(fs.read_bytes(path, _JOB_LIMIT))
-                if life.status is row.status and life.job_id == row.job_id:
-                    return JobView(lifecycle=life, place=row.place)
-        return self._find(row.job_id)
-
-    def _find(self, job_id: str) -> JobView | None:
-        return self._store.find(job_id)
-
-    def _prompts(self, chosen: Sequence[JobRow]) -> Mapping[str, Mapping[str, Any]]:
-        """Read the prompts from a store without folders, all at once: one by one, each job's files would be copied."""
-        if not chosen or self._fleet is None:
-            return {}
-        return self._fleet.prompts([row.job_id for row in chosen])
-
-    def _prompt(self, view: JobView) -> Mapping[str, Any]:
-        return {} if self._fleet is not None else read_prompt(self._store.folder(view))
 
     # --- comparing ---
 
@@ -395,29 +366,27 @@ class Catalog:
         with self._lock:
             missing = [row for row in self._index.rows() if row.job_id not in seen and row.number <= begun]
         for row in missing:
-            if self._find(row.job_id) is None:
+            if self._store.find(row.job_id) is None:
                 with self._lock:
                     self._index.remove(row.job_id)
                     self._known.pop(row.job_id, None)
                 if changed is not None:
                     changed.append(CatalogChange(row.job_id, row.role, None, row.status, row.role))
 
-    def _news(self, seen: set[str]) -> Iterable[tuple[tree.JobEntry, int]]:
+    def _news(self, seen: set[str]) -> Iterable[tuple[JobEntry, int]]:
         """Return entries that differ from the index at first sight, with their time; on load sorted by it, as the
         initial order of "last changed"."""
         found = (
-            (entry, int(entry.changed_at_s() * 1000))
-            for entry in tree.entries(self._store, quarantined=True)
-            if self._is_news(entry, seen)
+            (entry, int(entry.changed_at_s() * 1000)) for entry in self._store.entries() if self._is_news(entry, seen)
         )
         return found if self.ready else sorted(found, key=lambda pair: pair[1])
 
-    def _is_news(self, entry: tree.JobEntry, seen: set[str]) -> bool:
+    def _is_news(self, entry: JobEntry, seen: set[str]) -> bool:
         seen.add(entry.job_id)
         row = self._index.get(entry.job_id)
         return row is None or (row.status, entry.role or row.role) != (entry.status, row.role)
 
-    def _seen(self, entry: tree.JobEntry, changed_ms: int) -> ComparedJob:
+    def _seen(self, entry: JobEntry, changed_ms: int) -> ComparedJob:
         created = making.minted_ms(entry.job_id)
         if entry.view is not None:
             life: Lifecycle | None = entry.view.lifecycle

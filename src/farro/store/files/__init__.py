@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from farro.errors import InputError, Lost
+from farro.errors import InputError, Lost, Refused
 from farro.host import fs
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
@@ -45,6 +45,8 @@ from farro.store.files import (
     commit,
     decisions,
     dependencies,
+    devices,
+    folder_counts,
     journal_replay,
     names,
     pause,
@@ -62,10 +64,14 @@ from farro.store.port import (
     AgentView,
     Changes,
     Claim,
+    JobAt,
+    JobEntry,
     JobView,
     PersonAnswer,
+    QueueCounts,
     QueuePause,
     RecoveryAction,
+    Removed,
     Submission,
     Submitted,
 )
@@ -84,10 +90,26 @@ class FilesStore:
         self._view_lock = threading.Lock()
         self._heartbeats = recover.HeartbeatMonitor()
         self._open_failures = decisions.OpenFailures()
+        self._counter = folder_counts.FolderCounter(context)
 
     @property
     def root(self) -> str:
         return self._context.root
+
+    @property
+    def live_folders(self) -> bool:
+        return True
+
+    @explained
+    def check_ready(self) -> None:
+        """Refuse queue folders on several filesystems: a rename between them fails (SPEC-1 §5: fail fast)."""
+        away = devices.apart(self.root)
+        if away:
+            self.note("cross_volume_forbidden", place=away[0], count=len(away))
+            raise Refused(
+                f"{away[0]} is on another device or mount than {self.root}, and a job is handed on by a rename. A root "
+                f"must be on one filesystem; `farro doctor --root {self.root}` says what to do"
+            )
 
     @explained
     def roles(self) -> list[str]:
@@ -286,6 +308,20 @@ class FilesStore:
         with prune.opened(self._context) as trash:
             yield trash
 
+    @explained
+    def remove(
+        self,
+        jobs: Sequence[JobAt],
+        *,
+        by: str,
+        leftovers: bool = True,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Removed:
+        return prune.remove(self._context, jobs, leftovers=leftovers, progress=progress)
+
+    def size_bytes(self, jobs: Sequence[JobAt]) -> int:
+        return sum(prune.size(self._context.path(job.place, job.job_id)) for job in jobs)
+
     # --- pausing queues ---
 
     @explained
@@ -322,8 +358,8 @@ class FilesStore:
         return feed
 
     @explained
-    def find(self, job_id: str) -> JobView | None:
-        return views.find(self._context, job_id)
+    def find(self, job_id: str, *, place: str | None = None) -> JobView | None:
+        return views.find(self._context, job_id, place)
 
     def folder(self, view: JobView) -> str:
         return f"{self._context.root}/{view.place}/{view.job_id}"
@@ -337,6 +373,32 @@ class FilesStore:
         limit: int | None = None,
     ) -> list[JobView]:
         return views.listing(self._context, roles, statuses, limit)
+
+    @explained
+    def entries(
+        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None
+    ) -> Iterator[JobEntry]:
+        return views.entries(self._context, roles, statuses)
+
+    @explained
+    def ids(self, prefix: str) -> Iterable[str]:
+        return views.known_ids(self._context, prefix)
+
+    @explained
+    def waiting(self) -> Sequence[JobEntry]:
+        return views.waiting(self._context)
+
+    @explained
+    def prompts(self, jobs: Sequence[JobAt]) -> Mapping[str, Mapping[str, Any]]:
+        return views.prompts(self._context, jobs)
+
+    @explained
+    def ahead(self, view: JobView) -> int:
+        return views.ahead(self._context, view)
+
+    @explained
+    def queue_counts(self) -> QueueCounts:
+        return self._counter.count()
 
     @explained
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:

@@ -6,9 +6,7 @@ import os
 
 from farro.host import fs, mounts
 from farro.jobs import places
-from farro.jobs.states import Status
-
-_COMPLETED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
+from farro.jobs.states import FINISHED
 
 
 def queue_folders(root: str) -> list[str]:
@@ -20,7 +18,7 @@ def queue_folders(root: str) -> list[str]:
     ]
     for role in sorted(fs.subdirectories(f"{root}/agents")):
         found += [f"agents/{role}", places.incoming(role), places.in_progress(role), f"agents/{role}/completed"]
-        found += [places.completed(role, status) for status in _COMPLETED]
+        found += [places.completed(role, status) for status in FINISHED]
     return [*found, places.WAITING]
 
 

@@ -15,6 +15,9 @@
 - So is the link from the job to the cost of its calls (ledger); the calls themselves stay with their days.
   [test_pruning_a_job_keeps_the_costs_of_its_days]
 - The rename is on the disk before the id is freed: otherwise a power cut could keep the job and lose its id.
+- Deleting is slow on purpose: on a filesystem that deletes many files, every create waits (ext4: ten to forty times as
+  long). So all jobs first leave completed/, and then their files are deleted in small batches with pauses, longer ones
+  while any queue has work.
 - A job with a record in a journal is left alone: after a power cut that record would restore it. Records are freed
   within seconds. [test_a_job_in_a_journal_is_not_pruned]
 """
@@ -22,18 +25,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from farro.errors import Damaged, FarroError, Refused, StorageTrouble
 from farro.host import fs, leases, trees
 from farro.jobs import ids
-from farro.store.files import chosen_ids, journal_file, journal_records, names
+from farro.store.files import chosen_ids, journal_file, journal_records, names, views
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext
 from farro.store.files.errors import explained
 from farro.store.files.move import MoveResult, try_move
+from farro.store.port import JobAt, Removed
 
 TRASH = "jobs/.trash"
+TOGETHER = 200  # renames between two pauses
+BATCH, PAUSE_S = 20, 0.02  # folders that are removed between two pauses
+BUSY_BATCH, BUSY_PAUSE_S = 5, 0.1  # the same while jobs are queued or running
 _LOCK = ".lock"
 
 
@@ -172,3 +179,39 @@ def opened(context: FilesContext) -> Iterator[Trash]:
         yield Trash(context, lease)
     finally:
         lease.drop()
+
+
+def remove(
+    context: FilesContext, jobs: Sequence[JobAt], *, leftovers: bool, progress: Callable[[int, int], None]
+) -> Removed:
+    """Remove the final ones of these jobs, and with `leftovers` what earlier pruners left (Store.remove)."""
+    with opened(context) as trash:
+        before = set(trash.names())
+        taken = 0
+        for count, job in enumerate(jobs, start=1):
+            taken += trash.take(job.job_id, job.place)
+            if count % TOGETHER == 0:
+                context.clock.sleep(PAUSE_S)
+        freed = 0
+        left: dict[str, str] = {}
+        found = [name for name in trash.names() if leftovers or name not in before]
+        for done, name in enumerate(_gently(context, found), start=1):
+            try:
+                freed += trash.remove(name)
+            except StorageTrouble as error:  # another user's files: without this, one such folder blocked all after it
+                left[name] = str(error)
+            progress(done, len(found))
+    debris = before if leftovers else set()
+    again = len(debris & left.keys())
+    return Removed(jobs=taken - (len(left) - again), bytes=freed, debris=len(debris) - again, left=tuple(left.values()))
+
+
+def _gently(context: FilesContext, found: Sequence[str]) -> Iterator[str]:
+    """Yield the names in batches with pauses between them."""
+    rest = list(reversed(found))
+    while rest:
+        batch, pause_s = (BUSY_BATCH, BUSY_PAUSE_S) if views.load(context, None) else (BATCH, PAUSE_S)
+        for _ in range(min(batch, len(rest))):
+            yield rest.pop()
+        if rest:
+            context.clock.sleep(pause_s)

@@ -5,24 +5,28 @@ A result may be outdated by the time it is read; an agent that acts on it moves 
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from farro.errors import Damaged, FarroError
 from farro.host import fs, trees
 from farro.jobs import ids, moves, places
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.states import Status
+from farro.jobs.states import FINISHED, Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import after
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext
-from farro.store.port import JobView
+from farro.store.port import JobAt, JobEntry, JobView
 
 _TRIES = 4  # a job that moves during a search is found by the next one
-_COMPLETED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
+_JOB_LIMIT = 4 << 20
+_PROMPT_LIMIT = 16 << 20
+_CHOSEN = "jobs/.ids"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +63,7 @@ def job_places(
     yield places.STALE, None, Status.STALE, False
     yield places.OUTBOX, None, Status.IN_PROGRESS, True
     for role in known:
-        for status in _COMPLETED:
+        for status in FINISHED:
             yield places.completed(role, status), role, status, False
     yield places.QUARANTINE, None, Status.FAILED, True
 
@@ -73,15 +77,31 @@ def locate(context: FilesContext, job_id: str) -> LocatedJob | None:
     return None
 
 
-def find(context: FilesContext, job_id: str) -> JobView | None:
+def find(context: FilesContext, job_id: str, place: str | None = None) -> JobView | None:
+    ids.check_job_id(job_id)
+    if place is not None and (seen := _seen_in(context, job_id, place)) is not None:
+        return seen
     for _ in range(_TRIES):
-        found = locate(context, ids.check_job_id(job_id))
+        found = locate(context, job_id)
         if found is None:
             return None
         try:
             return view(context, found)
         except FileNotFoundError:
             continue  # it moved on in between
+    return None
+
+
+def _seen_in(context: FilesContext, job_id: str, place: str) -> JobView | None:
+    """Read the job where it was seen last, which is one read instead of a search. None: search for it."""
+    if not place.endswith(("/incoming", "/succeeded", "/failed", "/killed")):
+        return None
+    try:
+        lifecycle = folders.read_lifecycle(context.path(place, job_id))
+        if lifecycle.job_id == job_id and lifecycle.status is places.parse(place).status:
+            return JobView(lifecycle=lifecycle, place=place)
+    except (FarroError, OSError):
+        pass
     return None
 
 
@@ -152,6 +172,93 @@ def listing(
             if (statuses is None or seen.status in statuses) and (roles is None or seen.lifecycle.role in roles):
                 answer.append(seen)
     return answer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderEntry(JobEntry):
+    """A job's folder. job.json is opened only for what the folder's place does not say."""
+
+    path: str
+
+    def changed_at_s(self) -> float:
+        try:
+            return os.lstat(self.path).st_mtime
+        except OSError:
+            return 0.0
+
+    def lifecycle(self) -> Lifecycle | None:
+        try:
+            return Lifecycle.from_json(fs.read_bytes(f"{self.path}/job.json", _JOB_LIMIT))
+        except (OSError, FarroError):
+            return None
+
+
+def entries(
+    context: FilesContext, roles: Collection[str] | None, statuses: Collection[Status] | None
+) -> Iterator[FolderEntry]:
+    """Yield every job in the order of its places."""
+    for place, role, status, _ in job_places(context, roles):
+        if statuses is None or status in statuses:
+            yield from _entries_in(context, place, role, status)
+
+
+def waiting(context: FilesContext) -> list[FolderEntry]:
+    return list(_entries_in(context, places.WAITING, None, Status.QUEUED))
+
+
+def _entries_in(context: FilesContext, place: str, role: str | None, status: Status) -> Iterator[FolderEntry]:
+    home = context.path(place)
+    for name in fs.subdirectories(home):
+        job_id = name.split(".", 1)[0]  # a second quarantined job of the same id has a suffix
+        if ids.is_job_id(job_id):
+            yield FolderEntry(job_id=job_id, place=place, role=role, status=status, path=f"{home}/{name}")
+
+
+def known_ids(context: FilesContext, prefix: str) -> Iterable[str]:
+    """Yield the ids of all jobs; for a prefix that farro does not mint, those that submitters chose. These are in a
+    register, children's among them, however long the history is."""
+    if ids.may_begin_minted(prefix):
+        return (entry.job_id for entry in entries(context, None, None))
+    try:
+        return [name for name in fs.listdir(context.path(_CHOSEN)) if ids.is_job_id(name)]
+    except FileNotFoundError:
+        return []
+
+
+def prompts(context: FilesContext, jobs: Sequence[JobAt]) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for job in jobs:
+        path = context.path(job.place, job.job_id)
+        try:
+            data = json.loads(fs.read_bytes(f"{path}/prompt.json", _PROMPT_LIMIT))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RecursionError):
+            data = {}
+        found[job.job_id] = data if isinstance(data, dict) else {}
+    return found
+
+
+def ahead(context: FilesContext, view: JobView) -> int:
+    """Count the jobs that entered this queue earlier, by the modification time of job.json."""
+    queue = context.path(view.place)
+    entered = _entered_ns(queue, view.job_id)
+    if entered is None:
+        return 0
+    return sum(
+        1
+        for name in fs.subdirectories(queue)
+        if name != view.job_id
+        and (other := _entered_ns(queue, name)) is not None
+        and (other, name) < (entered, view.job_id)
+    )
+
+
+def _entered_ns(queue: str, name: str) -> int | None:
+    try:
+        return os.lstat(f"{queue}/{name}/job.json").st_mtime_ns
+    except OSError:
+        return None
 
 
 def counts(context: FilesContext, roles: Collection[str] | None) -> Mapping[Status, int]:

@@ -27,15 +27,19 @@ from farro.jobs.states import Reason, Status
 from farro.log.audit import Value
 from farro.store.feed import ChangeFeed
 from farro.store.fleet import LeaderStatus
+from farro.store.listed_queries import ListedQueries
 from farro.store.port import (
     Agent,
     AgentView,
     Changes,
     Claim,
+    JobAt,
+    JobEntry,
     JobView,
     PersonAnswer,
     QueuePause,
     RecoveryAction,
+    Removed,
     Submission,
     Submitted,
 )
@@ -46,7 +50,7 @@ from farro.store.redis.feed import ChangeStream, Wakeup
 from farro.store.redis.records import pairs
 
 
-class RedisStore:
+class RedisStore(ListedQueries):
     """Implement the Store port over a Redis server. farro.store.port states what each call guarantees."""
 
     def __init__(self, context: RedisContext, on_close: Callable[[], None] | None = None) -> None:
@@ -244,14 +248,29 @@ class RedisStore:
     def stale(self) -> list[str]:
         return views.stale(self._context)
 
-    def remove(self, agent: Agent, job_ids: Sequence[str]) -> list[str]:
-        """Remove finished jobs with their names, ids and results, one transaction each; return the ids that were
+    def remove(
+        self,
+        jobs: Sequence[JobAt],
+        *,
+        by: str,
+        leftovers: bool = True,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Removed:
+        """Remove finished jobs with their names, ids and results, one transaction each, so nothing is ever left half
         removed."""
-        return decisions.remove(self._context, agent, job_ids)
+        removed = 0
+        agent = self.join(by, role=None)
+        try:
+            for done, job in enumerate(jobs, start=1):
+                removed += decisions.remove(self._context, agent, job.job_id)
+                progress(done, len(jobs))
+        finally:
+            self.leave(agent)
+        return Removed(jobs=removed)
 
     # --- queries ---
 
-    def find(self, job_id: str) -> JobView | None:
+    def find(self, job_id: str, *, place: str | None = None) -> JobView | None:
         return views.find(self._context, job_id)
 
     def folder(self, view: JobView) -> str:
@@ -266,6 +285,9 @@ class RedisStore:
     ) -> list[JobView]:
         return views.listing(self._context, roles, statuses, limit)
 
+    def waiting(self) -> Sequence[JobEntry]:
+        return views.waiting(self._context)
+
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
         return views.count(self._context, roles)
 
@@ -275,8 +297,8 @@ class RedisStore:
     def load(self, role: str | None) -> int:
         return views.load(self._context, role)
 
-    def prompts(self, job_ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        return views.prompts(self._context, job_ids)
+    def prompts(self, jobs: Sequence[JobAt]) -> Mapping[str, Mapping[str, Any]]:
+        return views.prompts(self._context, [job.job_id for job in jobs])
 
     def audit_lines(self, since_ms: int = 0, job_id: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield lines of the common audit log, to which every machine that uses this store writes."""

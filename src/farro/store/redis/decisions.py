@@ -203,15 +203,11 @@ def text_result(report: Report) -> PostedFiles:
     return PostedFiles(files={"result.json": body, "result.md": report.markdown.encode("utf-8", "backslashreplace")})
 
 
-def remove(context: RedisContext, agent: Agent, job_ids: Sequence[str]) -> list[str]:
-    """Remove finished jobs; return the ids that were removed. Jobs that are not final or already gone are skipped. A
-    crash leaves each job whole or gone."""
-    removed = []
-    for job_id in job_ids:
-        answer = context.client.run(context.scripts.remove, context.script_time(), agent.id, ids.check_job_id(job_id))
-        if answer == b"lost":
-            raise agent_lost(agent)
-        if answer == b"ok":
-            removed.append(job_id)
-            context.workspace.forget(job_id)
-    return removed
+def remove(context: RedisContext, agent: Agent, job_id: str) -> bool:
+    """Remove a finished job. False: it is not final, or already gone. A crash leaves it whole or gone."""
+    answer = context.client.run(context.scripts.remove, context.script_time(), agent.id, ids.check_job_id(job_id))
+    if answer == b"lost":
+        raise agent_lost(agent)
+    if answer == b"ok":
+        context.workspace.forget(job_id)
+    return bool(answer == b"ok")

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from farro.errors import InputError
-from farro.jobs import ids, moves
+from farro.jobs import ids, moves, places
 from farro.jobs.states import Status
 from farro.jobs.times import timestamp
 from farro.plans import after
-from farro.store.port import JobView
+from farro.store.port import JobEntry, JobView
 from farro.store.redis.context import CHUNK, RedisContext
 from farro.store.redis.records import JobRecord, from_ms, json_object, material_of, pairs
 
@@ -97,6 +97,19 @@ def _walk(context: RedisContext, key: str) -> Iterator[str]:
         if len(page) < _PAGE:
             return
         start = f"({page[-1]}"
+
+
+def waiting(context: RedisContext) -> list[JobEntry]:
+    """Return the jobs that wait outside their queue, from the sets that have only these."""
+    sets = context.client.calls([("SMEMBERS", context.keys.waits(role)) for role in context.roles])
+    found = sorted(job.decode() for members in sets for job in members)
+    records = context.read_jobs(found, prompts=True) if found else []
+    views = [record.view() for record in records if record is not None]
+    return [
+        JobEntry(job_id=view.job_id, place=view.place, role=None, status=view.status, view=view)
+        for view in views
+        if view.place == places.WAITING
+    ]
 
 
 def stale(context: RedisContext) -> list[str]:

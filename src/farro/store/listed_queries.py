@@ -1,0 +1,57 @@
+"""Answer the queries about many jobs from `list` and `count`, for stores that read a job without opening a file.
+
+A store inherits from `ListedQueries` and overrides what it can do better: redis and memory do, and so can a store of
+your own (docs/adapters.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from farro.jobs import places
+from farro.jobs.states import Status
+from farro.store.port import JobAt, JobEntry, JobView, QueueCounts, Store
+
+
+class ListedQueries(Store, Protocol):
+    """The part of the Store port that follows from the rest of it."""
+
+    @property
+    def live_folders(self) -> bool:
+        return False
+
+    def check_ready(self) -> None:
+        """Accept every daemon."""
+        return
+
+    def entries(
+        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None
+    ) -> Iterator[JobEntry]:
+        for view in self.list(roles=roles, statuses=statuses):
+            shared = view.place == places.WAITING or view.status is Status.STALE
+            yield JobEntry(
+                job_id=view.job_id,
+                place=view.place,
+                role=None if shared else view.lifecycle.role,
+                status=view.status,
+                view=view,
+            )
+
+    def ids(self, prefix: str) -> Iterable[str]:
+        return (view.job_id for view in self.list())
+
+    def waiting(self) -> Sequence[JobEntry]:
+        return [entry for entry in self.entries(statuses={Status.QUEUED}) if entry.place == places.WAITING]
+
+    def ahead(self, view: JobView) -> int:
+        own = (view.lifecycle.enqueued_at, view.job_id)
+        others = self.list(roles=[view.lifecycle.role], statuses=[Status.QUEUED])
+        return sum(other.place == view.place and (other.lifecycle.enqueued_at, other.job_id) < own for other in others)
+
+    def queue_counts(self) -> QueueCounts:
+        counted = {role: dict(self.count(roles=[role])) for role in self.roles()}
+        return QueueCounts(roles=counted, stale=sum(of.pop(Status.STALE, 0) for of in counted.values()))
+
+    def size_bytes(self, jobs: Sequence[JobAt]) -> int | None:
+        return None
