@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import overload
+import time
+from collections.abc import Callable
+from typing import TypeVar, overload
 
 import pytest
 
-from farro.testing.waiting import PATIENCE_S as PATIENCE_S
-from farro.testing.waiting import eventually as eventually
-
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+PATIENCE_S = 90.0  # for what happens at once on a quiet machine; never asserted, only waited for
+T = TypeVar("T")
 _SBIN = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))
 
 
@@ -41,6 +42,15 @@ def need(wanted: str | bool, reason: str = "", /) -> str:
     if os.environ.get("CI") == "true":
         pytest.fail(message + " (CI=true: a missing part is a failure)", pytrace=False)
     pytest.skip(message, allow_module_level=True)
+
+
+def eventually(what: Callable[[], T], because: str = "it does not come to that", patience_s: float = PATIENCE_S) -> T:
+    """Wait until `what` returns a true value, and return it; fail with `because` after a timeout."""
+    until_s = time.monotonic() + patience_s
+    while not (found := what()):
+        assert time.monotonic() < until_s, because
+        time.sleep(0.01)
+    return found
 
 
 def torture() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import textwrap
 import threading
@@ -18,7 +17,7 @@ from farro.errors import ClaimLost
 from farro.execution.runner import Runner, Work
 from farro.execution.runners import hand_off
 from farro.execution.stop import Stop
-from farro.host import process_table
+from farro.host import process_table, process_tree
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Failed, Outcome, Released, Succeeded
 from farro.testing.waiting import eventually
@@ -96,8 +95,7 @@ class RunnerBench:
         sys.modules.pop("crashing_tools", None)
         yield self
         left = self.living()
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+        process_tree.end_marked(f"FARRO_CLAIM={self.marker}")
         self.stop.close()
         assert left == []
 
