@@ -194,6 +194,13 @@ def test_a_requeue_says_where_it_came_from_and_is_counted() -> None:
     assert (retried.retry_count, retried.requeued_from) == (1, None)
 
 
+def test_only_repeated_deaths_delay_a_job() -> None:
+    first = settled(died(claimed(fresh(), 1), 1), 1)
+    assert first.not_before is None
+    second = settled(died(claimed(first, 2), 2), 2)
+    assert second.not_before is not None
+
+
 def test_job_that_always_kills_its_worker_fails_with_the_reason() -> None:
     job = fresh()
     for attempt in (1, 2):

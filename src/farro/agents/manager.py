@@ -8,6 +8,7 @@ is killed before it leaves the job to be decided again; after it, the decision i
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -17,8 +18,8 @@ from typing import Any
 from farro.agents.auto_plan import AutoPlan, child_jobs
 from farro.config.settings import RoleSettings
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
-from farro.host import fs, program_query
-from farro.host.clock import Clock
+from farro.host import fs, program_query, waiting
+from farro.host.clock import Clock, SystemClock
 from farro.jobs.envelope import Hop, Lifecycle
 from farro.jobs.moves import Move, waits_for_person
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
@@ -31,12 +32,14 @@ from farro.queue.schedules import Fired
 from farro.roles import workflow
 from farro.roles.names import RUNNER
 from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
-from farro.store.port import Agent, Claim, Store
+from farro.store.port import Agent, Claim, DeathWatch, Store
 from farro.worker import routing
 from farro.worker.daemon import Daemon
 from farro.worker.leader import Leadership, beating
 from farro.worker.snapshot import Snapshots
+from farro.worker.watchdog import Sweep, recover
 
+_RECOVER_S = 5.0  # the interval of recovery passes without an event
 _LOOK_S = 0.5  # the longest rest between two checks of the stop flag
 _SOON_S, _LATEST_S = 30.0, 600.0  # delays before a job that waits for room is tried again
 _AT_ONCE = 200  # decisions in one turn, before other duties get theirs
@@ -57,6 +60,8 @@ class Manager(Daemon):
         auto_plan: AutoPlan | None = None,
         hooks: Hooks | None = None,
         abandoning: AbandonedJobs | None = None,
+        sweep: Sweep | None = None,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(store=store, name="manager", log=log)
         self._timetable = timetable
@@ -65,6 +70,10 @@ class Manager(Daemon):
         self._auto_plan = auto_plan
         self._hooks = hooks
         self._abandoning = abandoning
+        self._clock = clock or SystemClock()
+        self._sweep = sweep  # None: this manager recovers nothing, it needs a watchdog beside it
+        self._recovered_s = float("-inf")
+        self._urgent = False  # an agent died or a job became stale since the last turn
         self._shows = False  # whether it is registered as an agent even with nothing to decide
         self._router: Agent | None = None
         self._cursor: int | None = None
@@ -74,7 +83,25 @@ class Manager(Daemon):
     def run(self, every_s: float) -> None:
         """Run until stopped. Registers as an agent at once, so that `farro status` and `explain` show it."""
         self._shows = True
-        super().run(every_s)
+        deaths = self._store.watch_deaths(stale=True)
+        if deaths is None:
+            super().run(every_s)
+            return
+        thread = threading.Thread(target=self._notice, args=(deaths,), name="deaths")
+        thread.start()
+        try:
+            super().run(every_s)
+        finally:
+            self.stop()  # ends the thread
+            thread.join()
+            deaths.close()
+
+    def _notice(self, deaths: DeathWatch) -> None:
+        """End a rest as soon as an agent dies or a job becomes stale."""
+        while self._flag.fd not in waiting.readable([self._flag.fd, deaths.fileno()], None):
+            if deaths.read():
+                self._urgent = True
+                self._store.wake(MANAGER)
 
     def patience_s(self, every_s: float) -> float:
         return every_s if self._timetable is None else self._timetable.patience_s(every_s)
@@ -91,7 +118,7 @@ class Manager(Daemon):
             self._cursor = changes.cursor
             if self._seat is not None:
                 self._seat.beat()  # a rest may be longer than a heartbeat interval
-            if new:
+            if new or self._urgent:
                 return
             left_s -= _LOOK_S
 
@@ -101,8 +128,10 @@ class Manager(Daemon):
         A text in the result is a job that auto-plan created. Raises Refused if it runs only once and another manager
         acts.
         """
+        urgent, self._urgent = self._urgent, False  # before the turn: a death during it is for the next
         if not self._seated():
             return []
+        self._recover(urgent)
         done: list[Lifecycle | Fired | str] = [*self._settle(), *self._route(), *self._finalize(), *self._abandon()]
         if self._timetable is not None:
             done += self._timetable.turn()
@@ -231,6 +260,19 @@ class Manager(Daemon):
             self._hooks.run(job_id, role, good=good, decision=str(decision.code), to=decision.to, folder=folder)
 
     # --- failures and stale jobs ---
+
+    def _recover(self, urgent: bool) -> None:
+        """Do what a watchdog does, so that a manager and workers alone recover dead workers. After a death at once,
+        otherwise at intervals: a pass looks at every agent, and a busy manager has many turns a second."""
+        now_s = self._clock.monotonic_s()
+        if self._sweep is None or not (urgent or now_s - self._recovered_s >= _RECOVER_S):
+            return
+        self._recovered_s = now_s
+        try:
+            recover(self._store, self.agent(), self._log, self._sweep)
+        except Lost as lost:  # declared dead by a watchdog: it hung, or was stopped
+            self._log("warning", str(lost), {})
+            super().leave()
 
     def _finalize(self) -> list[Lifecycle]:
         """Make failures final in roles that hand on to the manager."""

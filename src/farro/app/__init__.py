@@ -294,6 +294,7 @@ class App:
                 log=log,
             ),
             abandoning=AbandonedJobs(clock=clock, after_s=settings.watchdog.abandon_after_s),
+            sweep=lambda: self.sweep_runners(root),
         )
 
     def runtime(self, root: str) -> Runtime:

@@ -224,7 +224,10 @@ def resolve_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *
         return replace(again, delay_s=delay_after(attempts, policy, uniform))
     match decide(attempts, policy, uniform):
         case RetryAfter(delay_s=delay_s):
-            return Move(reason=Reason.REQUEUED, status=Status.QUEUED, role=lifecycle.role, delay_s=delay_s)
+            # No delay after the first death: most workers die by no fault of their job. A job that kills its workers
+            # waits longer each time.
+            later = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role=lifecycle.role)
+            return later if attempts <= 1 else replace(later, delay_s=delay_s)
         case GiveUp(attempts=count):
             why = (lifecycle.error or {}).get("message", "its agent died")
             return Move(

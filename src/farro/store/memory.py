@@ -480,6 +480,9 @@ class MemoryStore(ListedQueries):
             return [RecoveryAction(job_id=job_id, agent=owner, what="stale")]
         return []
 
+    def watch_deaths(self, *, stale: bool = False) -> None:
+        return None
+
     def stale(self) -> list[str]:
         with self._lock:
             stale = [job for job in self._jobs.values() if job.lifecycle.status is Status.STALE and job.owner is None]

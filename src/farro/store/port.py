@@ -289,6 +289,19 @@ class QueuePause:
             return cls(by="an unknown user", at="", why=None)
 
 
+class DeathWatch(Protocol):
+    """Report that recovery may have work. A hint: it may come late, twice, or not at all, so recovery also runs at
+    intervals. [tests/crash/test_deaths.py]"""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there is something to `read`."""
+
+    def read(self) -> bool:
+        """Return whether an agent died, or a job became stale, since the last call. Does not wait for an event."""
+
+    def close(self) -> None: ...
+
+
 class WorkerStore(Protocol):
     """The part of a store that a worker uses; it may do nothing else."""
 
@@ -467,6 +480,10 @@ class Store(WorkerStore, Protocol):
 
     def recover(self, agent: Agent) -> list[RecoveryAction]:
         """Run one watchdog pass. Any number may run at once, and every step can be repeated (RELIABILITY 10, 12)."""
+
+    def watch_deaths(self, *, stale: bool = False) -> DeathWatch | None:
+        """Return a watch that reports dead agents at once, `stale`: also jobs that became stale. None: this store has
+        no such events, so recovery only runs at intervals."""
 
     def stale(self) -> list[str]:
         """Return the ids of jobs that wait for `resolve_stale`."""

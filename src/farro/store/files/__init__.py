@@ -43,6 +43,7 @@ from farro.store.files import (
     changes,
     claim,
     commit,
+    deaths,
     decisions,
     dependencies,
     devices,
@@ -297,6 +298,10 @@ class FilesStore:
     @explained
     def recover(self, agent: Agent) -> list[RecoveryAction]:
         return recover.recover(self._context, self._context.local_agent(agent), self._heartbeats)
+
+    @explained
+    def watch_deaths(self, *, stale: bool = False) -> deaths.FilesDeathWatch | None:
+        return deaths.watch(self._context, stale=stale)
 
     @explained
     def stale(self) -> list[str]:
