@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import farro as package
-from flows.program import Done, Program, endless, steps
+from flows.program import Done, Program, endless, once_endless, steps
 from support import eventually
 
 BIN = os.path.dirname(sys.executable)
@@ -50,13 +50,15 @@ def test_agentd_runs_the_jobs_of_a_queue(farro: Program) -> None:
     assert farro.status(job_id) == "succeeded"
 
 
-def test_managerd_has_the_watchdogs_verbs(farro: Program) -> None:
-    """SPEC-1 §12: list-stale, requeue, kill, force-complete."""
+@pytest.mark.parametrize("collected", [True, False], ids=["collected by a watchdog", "not collected"])
+def test_managerd_has_the_watchdogs_verbs(farro: Program, collected: bool) -> None:
+    """SPEC-1 §12: list-stale, requeue, kill, force-complete; also for jobs of dead agents that no process collected."""
     jobs = [farro.enqueue(endless(f"started-{number}")) for number in range(3)]
     worker = farro.start("worker", "--workers", "3")
     eventually(lambda: all((farro.path / f"started-{number}").exists() for number in range(3)), "not started")
     worker.kill()
-    alias(farro, "watchdogd", "--once", code=0)
+    if collected:
+        alias(farro, "watchdogd", "--once", code=0)
     told = json.loads(alias(farro, "managerd", "watchdog", "list-stale", "--json", code=0).out)
     assert sorted(job["job_id"] for job in told["jobs"]) == sorted(jobs)
     told = json.loads(alias(farro, "managerd", "--json", "watchdog", "list-stale", code=0).out)
@@ -66,6 +68,19 @@ def test_managerd_has_the_watchdogs_verbs(farro: Program) -> None:
     alias(farro, "managerd", "watchdog", "force-complete", jobs[2], code=0)
     assert [farro.status(job) for job in jobs] == ["queued", "killed", "succeeded"]
     assert "no job nope" in alias(farro, "managerd", "watchdog", "kill", "nope", code=2).err
+
+
+def test_managerd_and_agentd_alone_recover_a_killed_agentd(farro: Program) -> None:
+    """SPEC-1 §11: no separate watchdog is needed."""
+    farro.enqueue(once_endless(), "--id", "long")
+    manager = farro.start("manager").started()
+    worker = farro.start("worker")
+    eventually((farro.path / "started").exists, "not started")
+    worker.kill()
+    second = farro.start("worker", "--drain")
+    assert second.ended().code == 0
+    assert farro.status("long") == "succeeded"
+    assert "recovered: stale" in manager.end().out
 
 
 def test_managerd_runs_with_auto_plan_and_without(farro: Program) -> None:

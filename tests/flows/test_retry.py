@@ -232,16 +232,13 @@ def test_refused_retry_does_not_stop_the_others(chain: Program) -> None:
     assert len(chain.call("ls", "--json", code=0).json["jobs"]) == before, "a misspelt id changes nothing"
 
 
-def test_requeue_and_retry_of_a_dead_workers_job_name_the_watchdog(farro: Program) -> None:
+def test_a_dead_workers_job_is_requeued_and_a_retry_says_so(farro: Program) -> None:
     farro.enqueue(once_endless(), "--id", "held")
     worker = farro.start("worker").started()
     eventually((farro.path / "started").exists)
     assert "works on it; `farro wait held`" in farro.call("requeue", "held", code=3).err
     worker.kill()
-    for verb in ("requeue", "retry"):
-        told = farro.call(verb, "held", code=3).err
-        assert "is dead: `farro watchdog --once` takes it from there" in told
-    farro.call("watchdog", "--once", code=0)
+    assert "is dead: `farro requeue held` puts it back into its queue" in farro.call("retry", "held", code=3).err
     assert farro.call("requeue", "held", code=0).out == "held is queued\n"
     assert "held is queued already; `farro explain held`" in farro.call("requeue", "held", code=3).err
 

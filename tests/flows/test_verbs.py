@@ -51,7 +51,7 @@ def farro(every_status: Path, empty: Program) -> Program:
 CASES = [
     # verb, status, exit code, status afterwards
     ("requeue", "queued", REFUSED, "queued"),
-    ("requeue", "orphaned", REFUSED, "in_progress"),
+    ("requeue", "orphaned", OK, "queued"),
     ("requeue", "stale", OK, "queued"),
     ("requeue", "succeeded", REFUSED, "succeeded"),
     ("requeue", "failed", REFUSED, "failed"),

@@ -333,12 +333,43 @@ def test_a_drain_logs_once_which_jobs_no_live_agent_works_on(bench: Bench) -> No
     assert bench.store.claim(victim) is not None
     bench.kit.die(victim)
     bench.enqueue("heavy", metadata={"tags": ["gpu"]})
+    bench.store.join("watchdog", role=None)  # lives: the drain leaves recovery to it
     waits_on(bench, until)
     (told,) = bench.log.messages("warning")
     assert told == (
         "still waiting for left in the hands of a dead agent (farro watchdog recovers it) and heavy queued, which this "
         "worker may not take (its tags, an unknown schema version, or it is not a job)"
     )
+
+
+def test_a_drain_recovers_the_jobs_of_dead_agents_where_no_watchdog_or_manager_lives(bench: Bench) -> None:
+    until = drained(bench)
+    bench.enqueue("left")
+    victim = bench.store.join("victim", role="Runner")
+    assert bench.store.claim(victim) is not None
+    bench.kit.die(victim)
+    assert not until.over(Turn.IDLE)
+    assert bench.view("left").status is Status.QUEUED
+    bench.slot().run_once()
+    assert until.over(Turn.IDLE)
+    assert bench.view("left").status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize("name", ["watchdog", "manager"])
+def test_a_drain_waits_for_a_stale_job_while_another_process_recovers(bench: Bench, name: str) -> None:
+    until = drained(bench)
+    bench.enqueue("left")
+    victim = bench.store.join("victim", role="Runner")
+    assert bench.store.claim(victim) is not None
+    bench.kit.die(victim)
+    keeper = bench.store.join(name, role=None)
+    bench.store.recover(keeper)
+    assert bench.view("left").status is Status.STALE
+    assert not until.over(Turn.IDLE)
+    assert bench.view("left").status is Status.STALE
+    bench.store.resolve_stale(keeper, "left")
+    bench.slot().run_once()
+    assert until.over(Turn.IDLE)
 
 
 def test_a_drain_distinguishes_delayed_from_retried_jobs(bench: Bench) -> None:

@@ -128,9 +128,13 @@ def manager_command() -> click.Command:
     @common
     @click.pass_context
     def list_stale(context: click.Context, root: str | None, as_json: bool) -> None:
-        """List the jobs that wait for a decision."""
+        """List the jobs that wait for a decision, and those of dead agents that were not collected yet."""
+        from farro.cli.options import open_root
+        from farro.queue import listing
+
         above_root, above_json = context.meta[_ABOVE]
-        context.invoke(jobs.ls, statuses=("stale",), root=root or above_root, as_json=as_json or above_json)
+        store, _ = open_root(root or above_root)
+        jobs.print_jobs(store, listing.stale(store), "like that", as_json=as_json or above_json)
 
     for command in (jobs.requeue, jobs.kill, jobs.force_complete):
         watchdog.add_command(command)

@@ -55,7 +55,8 @@ def worker(
         store = whole = app.open_store(path, settings, log=log, actor=f"worker/{role}")
         admit(app, whole, f"worker/{role}", strict=starts_strictly(settings))
         hand_off = app.hand_off(path, settings, whole, clock, log, bypass=options.bypass)
-        until = Drained(store=whole, role=role, clock=clock, log=log) if options.drain else None
+        if options.drain:
+            until = Drained(store=whole, role=role, clock=clock, log=log, sweep=lambda: app.sweep_runners(path))
     performer = app.performer(path, settings, app.runner(path, settings, kind=options.runner, clock=clock), clock)
     turns, idle_wait = Turns(), IdleWait()
 

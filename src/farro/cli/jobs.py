@@ -65,11 +65,16 @@ def ls(
     found = listing.ls(store, store.root, asked)
     if last is None:
         found.sort(key=lambda view: (view.lifecycle.created_at, view.job_id))
+    print_jobs(store, found, "like that" if roles or wanted or tags else "", as_json=as_json)
+
+
+def print_jobs(store: Store, found: list[JobView], filtered: str, *, as_json: bool) -> None:
+    """Print a table of jobs, or that there are none. `filtered`: how they were chosen; empty: all of them."""
     if as_json:
         answer({"jobs": [_view(view) for view in found]})
         return
     if not found:
-        say("no jobs" + (" like that" if roles or wanted or tags else "; queue one with: farro enqueue -- COMMAND"))
+        say(f"no jobs {filtered}" if filtered else "no jobs; queue one with: farro enqueue -- COMMAND")
         return
     now = SystemClock().now()
     orphans = jobs.orphans(store) if any(view.status is Status.IN_PROGRESS for view in found) else frozenset()

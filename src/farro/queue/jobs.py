@@ -58,27 +58,29 @@ def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent
 
 
 def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
-    """Put a job back into its queue."""
+    """Put a job back into its queue, also one whose agent is dead."""
     with operator(store, by) as agent:
+        _collect(store, agent, job_id)
         try:
             return store.requeue(agent, job_id, note=note)
         except IllegalTransition as error:
             view = store.find(job_id)
             if view is None or view.status not in (Status.IN_PROGRESS, Status.QUEUED):
                 raise
-            raise IllegalTransition(f"{job_id} {_why_not_requeued(store, view)}. Nothing was changed") from error
+            raise IllegalTransition(f"{job_id} {_why_not_requeued(view)}. Nothing was changed") from error
 
 
-def _why_not_requeued(store: Store, view: JobView) -> str:
+def _collect(store: Store, agent: Agent, job_id: str) -> None:
+    """Take a job from its dead agent, as a watchdog would."""
+    if job_id in orphans(store):
+        store.recover(agent)
+
+
+def _why_not_requeued(view: JobView) -> str:
     """Say what keeps the job from being requeued, and what to do."""
     job_id = view.job_id
     if view.status is Status.QUEUED:
         return f"is queued already; `farro explain {job_id}` says what it waits for"
-    if job_id in orphans(store):
-        return (
-            "is in_progress, and its agent is dead: `farro watchdog --once` takes it from there, and then "
-            f"`farro requeue {job_id}`, or `farro manager --once`, puts it back into its queue"
-        )
     return (
         f"is in_progress, and {view.lifecycle.agent} works on it; `farro wait {job_id}` waits for its end, "
         f"`farro kill {job_id}` ends it"
@@ -88,6 +90,7 @@ def _why_not_requeued(store: Store, view: JobView) -> str:
 def kill(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
     """End a job for good."""
     with operator(store, by) as agent:
+        _collect(store, agent, job_id)
         return store.kill(agent, job_id, note=note)
 
 

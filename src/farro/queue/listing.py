@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans.metadata import required_tags
-from farro.queue import find_job
+from farro.queue import find_job, jobs
 from farro.store.port import JobView, Store
 
 
@@ -33,6 +33,13 @@ def ls(store: Store, root: str, query: JobQuery) -> list[JobView]:
         prompts = store.prompts(found)
         found = [view for view in found if required_tags(prompts.get(view.job_id, {})) >= set(query.tags)]
     return found if query.limit is None else found[: query.limit]
+
+
+def stale(store: Store) -> list[JobView]:
+    """List the jobs that are stale, and those of dead agents that no watchdog has collected yet, oldest first."""
+    left = {view.job_id: view for view in map(store.find, jobs.orphans(store)) if view is not None}
+    found = {**left, **{view.job_id: view for view in store.list(statuses=[Status.STALE])}}
+    return sorted(found.values(), key=lambda view: (view.lifecycle.created_at, view.job_id))
 
 
 def titles(store: Store, views: Sequence[JobView]) -> dict[str, str]:

@@ -35,8 +35,8 @@ _NOT_YET = {
     Status.FAILED: "has failed, but not for good; `farro requeue {id}` puts it back into its queue",
 }
 _ORPHANED = (
-    "is in_progress, but its agent is dead: `farro watchdog --once` takes it from there, and `farro manager --once` "
-    "puts it back into its queue, where it goes on; or `farro kill {id}` ends it"
+    "is in_progress, but its agent is dead: `farro requeue {id}` puts it back into its queue, where it goes on; or "
+    "`farro kill {id}` ends it"
 )
 _KILLED_FOR_IT = "dependency_failed"  # the error category of such a job
 

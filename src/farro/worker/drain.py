@@ -1,6 +1,7 @@
-"""Decide when a draining worker is done: nothing is queued, delayed or running in its queue.
+"""Decide when a draining worker is done: nothing is queued, delayed, running or stale in its queue.
 
-What it waits for is logged once, so that a user sees why the worker does not end.
+Jobs of dead agents belong to it. A live watchdog or manager queues them again; where none lives, this worker does it
+itself. What it waits for is logged once, so that a user sees why the worker does not end.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from farro.jobs.states import Status
 from farro.log.structured import Log
 from farro.store.port import Store
 from farro.worker.slot import Turn
+from farro.worker.watchdog import Sweep, recover
 
+_RECOVERERS = ("watchdog", "manager")  # names of agents that recover the jobs of others
 TELL_AFTER_S = 3.0  # a shorter wait is not worth a line
 
 
@@ -21,11 +24,12 @@ class Drained:
 
     patience_s = 0.5  # another worker's job may end, or come back, without a change in this queue
 
-    def __init__(self, *, store: Store, role: str, clock: Clock, log: Log) -> None:
+    def __init__(self, *, store: Store, role: str, clock: Clock, log: Log, sweep: Sweep = tuple) -> None:
         self._store = store
         self._role = role
         self._clock = clock
         self._log = log
+        self._sweep = sweep
         self._idle_since_s: float | None = None
         self._told = ""
 
@@ -33,8 +37,11 @@ class Drained:
         if turn is not Turn.IDLE:
             self._idle_since_s = None
             return False
-        if self._store.pending(self._role) == 0:
+        stale = self._stale()
+        if self._store.pending(self._role) == 0 and not stale:
             return True
+        if self._recovered(stale):
+            return False
         if self._role in self._store.paused():
             why = f"the queue of {self._role} is paused: what is queued stays (farro resume {self._role})"
             if self._told != why:  # by one of the slots
@@ -46,6 +53,25 @@ class Drained:
         if now_s - self._idle_since_s >= TELL_AFTER_S:
             self._tell(self._waits_for())
         return False
+
+    def _stale(self) -> list[str]:
+        found = map(self._store.find, self._store.stale())
+        return [view.job_id for view in found if view is not None and view.lifecycle.role == self._role]
+
+    def _recovered(self, stale: list[str]) -> bool:
+        """Recover the jobs of dead agents and queue stale ones again, where no other process will. Return whether
+        something changed."""
+        agents = self._store.agents()
+        left = any(agent.jobs for agent in agents if not agent.alive)
+        if not (stale or left) or any(agent.alive and agent.id.split(".")[0] in _RECOVERERS for agent in agents):
+            return False
+        agent = self._store.join("drain", role=None)
+        try:
+            recovered = recover(self._store, agent, self._log, self._sweep)
+            decided = [self._store.resolve_stale(agent, job_id) for job_id in self._stale()]
+            return bool(recovered) or any(decided)
+        finally:
+            self._store.leave(agent)
 
     def _tell(self, what: str) -> None:
         if what and what != self._told:
