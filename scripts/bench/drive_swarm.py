@@ -150,6 +150,7 @@ async def swarm() -> AsyncIterator[Swarm]:
         living = runtime()
         living.stop([seen.name for seen in living.list()], 1.0)
         await bus.delete(names.control_queue(names.CONTROLLER, CONTROLLER))
+        await bus.delete(queue)
         await bus.close()
 
 

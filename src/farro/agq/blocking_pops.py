@@ -188,9 +188,8 @@ class RoleQueue:
     def _claim(self, waiter: Waiter) -> None:
         worker = waiter.worker
         self._claiming = waiter.claiming = True
-        self._workers.claim_then(
-            worker, self.role, waiter.limit, partial(self._claimed, waiter, worker.tags), batch=waiter.batch
-        )
+        claimed = partial(self._claimed, waiter, worker.tags)
+        self._workers.claim(worker, self.role, waiter.limit, batch=waiter.batch).then(claimed)
 
     def _claimed(self, waiter: Waiter, tags: frozenset[str], found: list[HeldJob] | Exception) -> None:
         self._claiming = False

@@ -236,6 +236,14 @@ class DeferredReply:
         else:
             self._then = callback
 
+    def map(
+        self, function: Callable[[Any], Any], error: Callable[[Exception], Exception] = lambda error: error
+    ) -> DeferredReply:
+        """Return a reply that `function` makes of this one's value, or `error` of its exception."""
+        made = DeferredReply()
+        self.then(lambda value: made.answer((error if isinstance(value, Exception) else function)(value)))
+        return made
+
     async def wait(self) -> Any:
         """Wait in a coroutine; return the value or raise the exception."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -16,7 +16,7 @@ from farro.agq.changes import Channels, FeedThread, OwnPushes
 from farro.agq.connection import Connection
 from farro.agq.handlers import TABLE
 from farro.agq.memo_jobs import PushRequest
-from farro.agq.resp import Parser
+from farro.agq.resp import DeferredReply, Parser
 from farro.agq.roster import RemoteWorker
 from farro.agq.workers import RemoteWorkers
 from farro.errors import FarroError
@@ -286,18 +286,20 @@ class AgqServer:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(function, *args)
 
-    def push(self, request: PushRequest, callback: Callable[[list[str] | Exception], None]) -> None:
-        """Queue jobs, batched with those of other clients; `callback` gets the ids or an exception."""
+    def push(self, request: PushRequest) -> DeferredReply:
+        """Queue jobs, batched with those of other clients: their ids or an exception."""
+        later = DeferredReply()
 
         def pushed(answer: list[str] | Exception) -> None:
             if not isinstance(answer, Exception):
                 self.adjust_length(request.role, len(request.texts))
-            callback(answer)
+            later.answer(answer)
             queue = self._queues.get(request.role)
             if queue is not None:
                 queue.notify()  # the store's feed reports it later
 
         self._push_batcher.submit(self._push_all, request, pushed, size=sum(map(len, request.texts)))
+        return later
 
     def _push_all(self, requests: list[PushRequest]) -> list[list[str] | FarroError]:
         watched = any(request.role in self._feeds for request in requests)

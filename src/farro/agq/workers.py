@@ -153,42 +153,23 @@ class RemoteWorkers:
 
     # --- claims ---
 
-    async def claim(self, worker: RemoteWorker, role: str, limit: int = 1, *, batch: bool = False) -> list[HeldJob]:
-        """Claim up to `limit` jobs of a role for this worker. `batch`: it takes several at once, and most of them end
-        soon."""
+    def claim(self, worker: RemoteWorker, role: str, limit: int = 1, *, batch: bool = False) -> DeferredReply:
+        """Claim up to `limit` jobs of a role for this worker: a list of HeldJob. `batch`: it takes several at once, and
+        most of them end soon."""
         later = DeferredReply()
-        self.claim_then(worker, role, limit, later.answer, batch=batch)
-        held: list[HeldJob] = await later.wait()
-        return held
-
-    def claim_then(
-        self,
-        worker: RemoteWorker,
-        role: str,
-        limit: int,
-        callback: Callable[[list[HeldJob] | Exception], None],
-        *,
-        batch: bool,
-    ) -> None:
-        """Claim like `claim`; `callback` gets the jobs or an exception."""
         for other in worker.held.values():
             if other.connection is None and other.unconfirmed_s is None:
                 other.unconfirmed_s = self._now_s()
         kind = worker.agent_name, role, worker.tags
         waiting = self._idle.get(kind)
         claimer = waiting.pop() if waiting else None
-        self._batcher.submit(
-            self._calls.claim_all, ClaimRequest(kind, claimer, limit, batch), partial(self._claimed, worker, callback)
-        )
+        request = ClaimRequest(kind, claimer, limit, batch)
+        self._batcher.submit(self._calls.claim_all, request, partial(self._claimed, worker, later))
+        return later
 
-    def _claimed(
-        self,
-        worker: RemoteWorker,
-        callback: Callable[[list[HeldJob] | Exception], None],
-        answer: ClaimedJobs | Exception,
-    ) -> None:
+    def _claimed(self, worker: RemoteWorker, later: DeferredReply, answer: ClaimedJobs | Exception) -> None:
         if isinstance(answer, Exception):
-            callback(answer)
+            later.answer(answer)
             return
         claimer, jobs = answer
         claimer.held = len(jobs)
@@ -205,7 +186,7 @@ class RemoteWorkers:
             for held in found:
                 self._spawn(self.hand_back(held, "its worker went away"))
             found = []
-        callback(found)
+        later.answer(found)
 
     def _reuse(self, claimer: ClaimingAgent, *, leaves: bool) -> None:
         """Keep the agent for the next claim of its kind, or let it leave."""
@@ -225,19 +206,17 @@ class RemoteWorkers:
             raise CommandError(f"{job_id} is being ended just now; ask again")
         return held
 
-    def commit(
-        self, held: HeldJob, posted: PostedResult, document: Any, digest: bytes, callback: Callable[[Any], None]
-    ) -> None:
-        """Commit what the worker posted. `callback` gets None or an exception: ClaimLost if the job was taken away;
-        after a passing error the job is still held."""
+    def commit(self, held: HeldJob, posted: PostedResult, document: Any, digest: bytes) -> DeferredReply:
+        """Commit what the worker posted: None or an exception. ClaimLost: the job was taken away; after a passing error
+        it is still held."""
         held.cancel_timer()
         held.busy = True
+        later = DeferredReply()
         ending = CommitRequest(held.claim, posted, document, held.worker.id)
-        self._batcher.submit(self._calls.commit_all, ending, partial(self._committed, held, digest, callback))
+        self._batcher.submit(self._calls.commit_all, ending, partial(self._committed, held, digest, later))
+        return later
 
-    def _committed(
-        self, held: HeldJob, digest: bytes, callback: Callable[[Any], None], answer: Exception | None
-    ) -> None:
+    def _committed(self, held: HeldJob, digest: bytes, later: DeferredReply, answer: Exception | None) -> None:
         held.busy = False
         if isinstance(answer, Lost):
             self._drop(held, lost=True)
@@ -252,15 +231,13 @@ class RemoteWorkers:
             while len(remembered) > _REMEMBERED:
                 remembered.popitem(last=False)
             self._drop(held)
-        callback(answer)
+        later.answer(answer)
 
     async def commit_status(self, held: HeldJob) -> None:
         """Commit a job of which only a status came, without a result."""
         assert held.success is not None
         posted = memo_jobs.status_result(held.claim, success=held.success, stdout=held.stdout, stderr=held.stderr)
-        later = DeferredReply()
-        self.commit(held, posted, {}, b"", later.answer)
-        await later.wait()
+        await self.commit(held, posted, {}, b"").wait()
 
     async def return_unbegun(self, unbegun: Collection[HeldJob]) -> None:
         """Put jobs that were not begun back to their old positions."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -90,28 +89,24 @@ def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
 
 
 def _post_result(connection: Connection, job_id: str, value: bytes) -> Any:
-    if len(value) > SMALL_RESULT:
-        return commit_large_result(connection, job_id, value)
-    later = DeferredReply()
-    commit_result(connection, job_id, value, later.answer)
-    return later
+    commit = commit_large_result if len(value) > SMALL_RESULT else commit_result
+    return commit(connection, job_id, value)
 
 
-def commit_result(connection: Connection, job_id: str, value: bytes, callback: Callable[[Any], None]) -> None:
-    """Commit the result of a job; `callback` gets OK, or why it is refused."""
+def commit_result(connection: Connection, job_id: str, value: bytes) -> DeferredReply:
+    """Commit the result of a job: OK, or why it is refused."""
     workers = connection.server.workers
     worker = workers.of(connection)
-    digest = _digest(value)
-    if worker.posted.get(job_id) == digest:
-        callback(OK)  # repeated after a lost reply
-        return
+    digest, known = _digest(value), DeferredReply()
     try:
-        held = workers.holding(worker, job_id)
-        posted, document = _read(value, job_id)
+        if worker.posted.get(job_id) != digest:
+            held = workers.holding(worker, job_id)
+            posted, document = _read(value, job_id)
+            return workers.commit(held, posted, document, digest).map(lambda _: OK)
+        known.answer(OK)  # repeated after a lost reply
     except CommandError as error:
-        callback(error)
-        return
-    workers.commit(held, posted, document, digest, lambda error: callback(OK if error is None else error))
+        known.answer(error)
+    return known
 
 
 async def commit_large_result(connection: Connection, job_id: str, value: bytes) -> Any:
@@ -123,9 +118,7 @@ async def commit_large_result(connection: Connection, job_id: str, value: bytes)
         return OK
     workers.holding(worker, job_id)
     posted, document = await connection.server.call(_read, value, job_id)
-    later = DeferredReply()
-    workers.commit(workers.holding(worker, job_id), posted, document, digest, later.answer)
-    await later.wait()
+    await workers.commit(workers.holding(worker, job_id), posted, document, digest).wait()
     return OK
 
 
@@ -148,7 +141,7 @@ def done(connection: Connection, args: list[bytes]) -> Any:
             later.answer(answers)
 
     for at, (job_id, value) in enumerate(pairs):
-        commit_result(connection, keys.decoded(job_id), value, partial(answered, at))
+        commit_result(connection, keys.decoded(job_id), value).then(partial(answered, at))
     return later
 
 

@@ -42,13 +42,8 @@ def push(connection: Connection, args: list[bytes]) -> Any:
     role = keys.queue_role(args[1], roles)
     if server.known_length(role) is None:
         return _push_slowly(connection, args)
-    later = DeferredReply()
-
-    def pushed(answer: list[str] | Exception) -> None:
-        later.answer(_refused(answer) if isinstance(answer, Exception) else server.estimated_length(role))
-
-    server.push(PushRequest(texts=args[2:], role=role, queue=keys.decoded(args[1])), pushed)
-    return later
+    request = PushRequest(texts=args[2:], role=role, queue=keys.decoded(args[1]))
+    return server.push(request).map(lambda _: server.estimated_length(role), error=_refused)
 
 
 async def _push_slowly(connection: Connection, args: list[bytes]) -> Any:
@@ -128,7 +123,7 @@ def workable_role(key: bytes, roles: list[str]) -> str:
 
 async def _claim(connection: Connection, role: str) -> HeldJob | None:
     workers = connection.server.workers
-    found = deliver(connection, await workers.claim(workers.of(connection), role))
+    found = deliver(connection, await workers.claim(workers.of(connection), role).wait())
     return found[0] if found else None
 
 
@@ -168,7 +163,7 @@ def wait(
             stay()
             return
         news_before[queues[at]] = queues[at].news
-        workers.claim_then(workers.of(connection), queues[at].role, limit, partial(claimed, at), batch=batch)
+        workers.claim(workers.of(connection), queues[at].role, limit, batch=batch).then(partial(claimed, at))
 
     def claimed(at: int, found: list[HeldJob] | Exception) -> None:
         if isinstance(found, Exception):
@@ -225,21 +220,11 @@ async def _take_later(connection: Connection, args: list[bytes]) -> Any:
 
 
 def _take(connection: Connection, role: str, count: int, timeout_s: float | None) -> DeferredReply:
-    later = DeferredReply()
-
-    def answer(found: list[HeldJob] | Exception) -> None:
-        later.answer(found if isinstance(found, Exception) else _reply(found))
-
     if timeout_s is not None:
-        wait(connection, [role], timeout_s, limit=count, batch=True).then(answer)
-        return later
+        return wait(connection, [role], timeout_s, limit=count, batch=True).map(_reply)
     workers = connection.server.workers
-
-    def claimed(found: list[HeldJob] | Exception) -> None:
-        answer(found if isinstance(found, Exception) else deliver(connection, found))
-
-    workers.claim_then(workers.of(connection), role, count, claimed, batch=True)
-    return later
+    claimed = workers.claim(workers.of(connection), role, count, batch=True)
+    return claimed.map(lambda found: _reply(deliver(connection, found)))
 
 
 def _reply(found: list[HeldJob]) -> Any:
