@@ -15,7 +15,7 @@ import psutil
 
 from farro.host.clock import SystemClock
 from farro.swarm import processes
-from farro.swarm.controller import Confirmations, GivenUpCommands, superseded
+from farro.swarm.controller import Confirmations, superseded
 from farro.swarm.controller.observed import ComponentObserver
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.controller.summary import Summary
@@ -38,9 +38,7 @@ def signal(name: str = "swarm-start", **more: Any) -> ControlSignal:
 def answers(folder: Path, bus: MemoryBus) -> tuple[Confirmations, CommandLedger]:
     ledger = CommandLedger(f"{folder}/commands.json", durable=False)
     audit = SwarmAudit(str(folder), "controller", lambda: NOW, lambda *_: None)
-    return Confirmations(
-        ledger, ControlPublisher(bus, lambda: NOW), audit, GivenUpCommands(f"{folder}/given-up.json")
-    ), ledger
+    return Confirmations(ledger, ControlPublisher(bus, lambda: NOW), audit, str(folder)), ledger
 
 
 def keys(bus: MemoryBus) -> list[str]:

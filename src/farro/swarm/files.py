@@ -172,9 +172,7 @@ class SwarmFiles:
         return {}
 
     def given_up(self, swarm: str) -> list[str]:
-        """Read the correlation ids that the swarm's controller must not confirm any more."""
-        data = read_json(f"{self.swarm_folder(swarm)}/given-up.json")
-        return [str(one) for one in data] if isinstance(data, list) else []
+        return read_given_up(self.swarm_folder(swarm))
 
     def write_given_up(self, swarm: str, correlations: list[str]) -> None:
         self._write(f"{self.swarm_folder(swarm)}/given-up.json", correlations)
@@ -202,6 +200,15 @@ def read_json(path: str) -> Any:
         return None
     except ValueError as error:
         raise Damaged(f"{path} is not valid JSON: {error}") from error
+
+
+def read_given_up(folder: str) -> list[str]:
+    """Read the correlation ids that the controller of a swarm must not confirm any more.
+
+    The orchestrator writes them before it confirms the commands of a silent controller itself.
+    """
+    data = read_json(f"{folder}/given-up.json")
+    return [str(one) for one in data] if isinstance(data, list) else []
 
 
 def _read_signal(path: str) -> ControlSignal | None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
-from farro.host import fs
 from farro.jobs.times import parse_timestamp
 from farro.log.structured import Log
 from farro.swarm import lifecycle, reconcile
@@ -30,6 +28,7 @@ from farro.swarm.controller.actions import ORIGIN, ComponentActions, ControllerC
 from farro.swarm.controller.observed import ComponentObserver, HangDetector
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.controller.summary import Summary, queues_of, status_report
+from farro.swarm.files import read_given_up
 from farro.swarm.ledger import CommandEnd, CommandLedger, LedgerEntry
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.publish import ControlPublisher, SwarmAudit
@@ -81,8 +80,7 @@ class Controller:
         self._actions = ComponentActions(
             context, runtime, self._observer, self._publisher, self._audit, self._state.config_of
         )
-        given_up = GivenUpCommands(f"{context.folder}/given-up.json")
-        self._confirmations = Confirmations(self._ledger, self._publisher, self._audit, given_up)
+        self._confirmations = Confirmations(self._ledger, self._publisher, self._audit, context.folder)
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
         self._began_s: dict[tuple[str, str], float] = {}  # signal and key of a command → monotonic time
@@ -405,23 +403,19 @@ class Controller:
 
 # --- confirmations ---
 
-_LIMIT = 16 << 20
-
 
 class Confirmations:
     """Receive signals and confirm them: each is noted first and confirmed once, unless the orchestrator gave it up."""
 
-    def __init__(
-        self, ledger: CommandLedger, publisher: ControlPublisher, audit: SwarmAudit, given_up: GivenUpCommands
-    ) -> None:
+    def __init__(self, ledger: CommandLedger, publisher: ControlPublisher, audit: SwarmAudit, folder: str) -> None:
         self._ledger = ledger
         self._publisher = publisher
         self._audit = audit
-        self._given_up = given_up
+        self._folder = folder  # of the swarm
 
     async def receive(self, signal: ControlSignal) -> bool:
         """Note a signal, and answer a repeated one as before. Return whether there is work to do."""
-        if signal.correlation_id in self._given_up.read():
+        if signal.correlation_id in read_given_up(self._folder):
             self._audit.note("ignored", signal.correlation_id, signal=signal.signal, reason="it was given up")
             return False
         known = self._ledger.find(signal)
@@ -451,14 +445,15 @@ class Confirmations:
 
     async def confirm(self, entry: LedgerEntry) -> None:
         for correlation_id in list(entry.unsent):
-            if correlation_id not in self._given_up.read():
+            if correlation_id not in read_given_up(self._folder):
                 await self._publisher.confirm(entry, correlation_id)
             self._ledger.sent(entry, correlation_id)
 
     def end_given_up(self) -> list[Signal]:
         """End the commands that the orchestrator gave up, without a confirmation, and return their signals."""
-        given_up = self._given_up.read()
-        gone = [entry for entry in self._ledger.open() if entry.correlations[0] in given_up] if given_up else []
+        open_commands = self._ledger.open()
+        given_up = read_given_up(self._folder) if open_commands else []
+        gone = [entry for entry in open_commands if entry.correlations[0] in given_up]
         for entry in gone:
             end = CommandEnd(good=False, code="GIVEN_UP", message="the orchestrator no longer waits for it")
             self._ledger.end(entry, end, self._publisher.now(), confirmed=entry.correlations)
@@ -470,28 +465,6 @@ class Confirmations:
             return 0.0
         began, now = parse_timestamp(entry.started_at), parse_timestamp(self._publisher.now())
         return max(0.0, (now - began).total_seconds())
-
-
-class GivenUpCommands:
-    """The correlation ids of commands that a controller must not confirm.
-
-    The orchestrator writes them here before it confirms the commands of a silent controller itself.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._version: tuple[int, int] | None = None
-        self._known: frozenset[str] = frozenset()
-
-    def read(self) -> frozenset[str]:
-        try:
-            status = fs.lstat(self._path)
-            if (status.st_ino, status.st_mtime_ns) != self._version:
-                self._known = frozenset(map(str, json.loads(fs.read_bytes(self._path, _LIMIT))))
-                self._version = status.st_ino, status.st_mtime_ns
-        except FileNotFoundError:
-            return frozenset()
-        return self._known
 
 
 def superseded(commands: Sequence[LedgerEntry]) -> bool:
