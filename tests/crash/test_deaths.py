@@ -25,7 +25,7 @@ from farro.store.files.agents import LEASE
 from farro.store.files.deaths import FilesDeathWatch
 from farro.store.port import Submission
 from farro.worker.daemon import Daemon
-from farro.worker.watchdog import Watchdog
+from farro.worker.watchdog import Recovery, Watchdog
 
 HOUR_S = 3600.0
 LONG_S = 30.0  # for what must happen; nothing waits so long
@@ -176,7 +176,7 @@ def test_a_watchdog_recovers_at_once(store: FilesStore, victims: Callable[[], Vi
 
 def test_a_manager_alone_recovers_at_once(store: FilesStore, victims: Callable[[], Victim]) -> None:
     store.enqueue(Submission(role="Runner", prompt=stage.plan(), job_id=JOB))
-    with running(Manager(store=store, log=quiet, sweep=tuple)):
+    with running(Manager(store=store, log=quiet, recovery=Recovery())):
         victim = victims()
         assert victim.state == "claimed"
         victim.kill()

@@ -17,6 +17,7 @@ from farro.jobs.states import Status
 from farro.store.port import Claim
 from farro.worker.drain import Drained
 from farro.worker.slot import CHANGED, TROUBLE_S, Turn
+from farro.worker.watchdog import Recovery
 from stage import submission
 from worker.bench import Bench, Running, Scripted, Turns, fail, succeed
 
@@ -283,7 +284,7 @@ def test_an_invalid_worker_is_refused_and_leaves_no_agent(bench: Bench, wrong: d
 
 
 def drained(bench: Bench) -> Drained:
-    return Drained(store=bench.store, role="Runner", clock=bench.clock, log=bench.log)
+    return Drained(store=bench.store, role="Runner", clock=bench.clock, log=bench.log, recovery=Recovery())
 
 
 def waits_on(bench: Bench, until: Drained) -> None:

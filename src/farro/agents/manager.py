@@ -19,7 +19,7 @@ from farro.agents.auto_plan import AutoPlan, child_jobs
 from farro.config.settings import RoleSettings
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
 from farro.host import fs, program_query, waiting
-from farro.host.clock import Clock, SystemClock
+from farro.host.clock import Clock
 from farro.jobs.envelope import Hop, Lifecycle
 from farro.jobs.moves import Move, waits_for_person
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
@@ -37,9 +37,8 @@ from farro.worker import routing
 from farro.worker.daemon import Daemon
 from farro.worker.leader import Leadership, beating
 from farro.worker.snapshot import Snapshots
-from farro.worker.watchdog import Sweep, recover
+from farro.worker.watchdog import Recovery
 
-_RECOVER_S = 5.0  # the interval of recovery passes without an event
 _LOOK_S = 0.5  # the longest rest between two checks of the stop flag
 _SOON_S, _LATEST_S = 30.0, 600.0  # delays before a job that waits for room is tried again
 _AT_ONCE = 200  # decisions in one turn, before other duties get theirs
@@ -60,8 +59,7 @@ class Manager(Daemon):
         auto_plan: AutoPlan | None = None,
         hooks: Hooks | None = None,
         abandoning: AbandonedJobs | None = None,
-        sweep: Sweep | None = None,
-        clock: Clock | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         super().__init__(store=store, name="manager", log=log)
         self._timetable = timetable
@@ -70,9 +68,7 @@ class Manager(Daemon):
         self._auto_plan = auto_plan
         self._hooks = hooks
         self._abandoning = abandoning
-        self._clock = clock or SystemClock()
-        self._sweep = sweep  # None: this manager recovers nothing, it needs a watchdog beside it
-        self._recovered_s = float("-inf")
+        self._recovery = recovery  # None: a watchdog beside this manager recovers
         self._urgent = False  # an agent died or a job became stale since the last turn
         self._shows = False  # whether it is registered as an agent even with nothing to decide
         self._router: Agent | None = None
@@ -262,14 +258,11 @@ class Manager(Daemon):
     # --- failures and stale jobs ---
 
     def _recover(self, urgent: bool) -> None:
-        """Do what a watchdog does, so that a manager and workers alone recover dead workers. After a death at once,
-        otherwise at intervals: a pass looks at every agent, and a busy manager has many turns a second."""
-        now_s = self._clock.monotonic_s()
-        if self._sweep is None or not (urgent or now_s - self._recovered_s >= _RECOVER_S):
+        """Do what a watchdog does, so that a manager and workers alone recover dead workers."""
+        if self._recovery is None or not (urgent or self._recovery.is_due()):
             return
-        self._recovered_s = now_s
         try:
-            recover(self._store, self.agent(), self._log, self._sweep)
+            self._recovery.run_once(self._store, self.agent(), self._log)
         except Lost as lost:  # declared dead by a watchdog: it hung, or was stopped
             self._log("warning", str(lost), {})
             super().leave()

@@ -273,6 +273,7 @@ class App:
         from farro.agents.auto_plan import AutoPlan
         from farro.agents.manager import AbandonedJobs, Hooks, Manager
         from farro.app import servers
+        from farro.worker.watchdog import Recovery
 
         root, clock = store.root, SystemClock()
         plans = None
@@ -294,7 +295,7 @@ class App:
                 log=log,
             ),
             abandoning=AbandonedJobs(clock=clock, after_s=settings.watchdog.abandon_after_s),
-            sweep=lambda: self.sweep_runners(root),
+            recovery=Recovery(sweep=lambda: self.sweep_runners(root), clock=clock),
         )
 
     def runtime(self, root: str) -> Runtime:

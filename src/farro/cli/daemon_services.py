@@ -23,6 +23,7 @@ from farro.worker.drain import Drained, Emptied
 from farro.worker.hand_off import HandOff
 from farro.worker.idle_wait import IdleWait
 from farro.worker.slot import IDLE_S, Slot, Until
+from farro.worker.watchdog import Recovery
 from farro.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def worker(
         admit(app, whole, f"worker/{role}", strict=starts_strictly(settings))
         hand_off = app.hand_off(path, settings, whole, clock, log, bypass=options.bypass)
         if options.drain:
-            until = Drained(store=whole, role=role, clock=clock, log=log, sweep=lambda: app.sweep_runners(path))
+            until = Drained(
+                store=whole, role=role, clock=clock, log=log, recovery=Recovery(sweep=lambda: app.sweep_runners(path))
+            )
     performer = app.performer(path, settings, app.runner(path, settings, kind=options.runner, clock=clock), clock)
     turns, idle_wait = Turns(), IdleWait()
 

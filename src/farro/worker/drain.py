@@ -13,7 +13,7 @@ from farro.jobs.states import Status
 from farro.log.structured import Log
 from farro.store.port import Store
 from farro.worker.slot import Turn
-from farro.worker.watchdog import Sweep, recover
+from farro.worker.watchdog import Recovery
 
 _RECOVERERS = ("watchdog", "manager")  # names of agents that recover the jobs of others
 TELL_AFTER_S = 3.0  # a shorter wait is not worth a line
@@ -24,12 +24,12 @@ class Drained:
 
     patience_s = 0.5  # another worker's job may end, or come back, without a change in this queue
 
-    def __init__(self, *, store: Store, role: str, clock: Clock, log: Log, sweep: Sweep = tuple) -> None:
+    def __init__(self, *, store: Store, role: str, clock: Clock, log: Log, recovery: Recovery) -> None:
         self._store = store
         self._role = role
         self._clock = clock
         self._log = log
-        self._sweep = sweep
+        self._recovery = recovery
         self._idle_since_s: float | None = None
         self._told = ""
 
@@ -67,7 +67,7 @@ class Drained:
             return False
         agent = self._store.join("drain", role=None)
         try:
-            recovered = recover(self._store, agent, self._log, self._sweep)
+            recovered = self._recovery.run_once(self._store, agent, self._log)
             decided = [self._store.resolve_stale(agent, job_id) for job_id in self._stale()]
             return bool(recovered) or any(decided)
         finally:

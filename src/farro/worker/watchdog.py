@@ -7,7 +7,8 @@ from typing import Any
 
 from farro.errors import Lost
 from farro.host import waiting
-from farro.host.clock import SystemClock
+from farro.host.clock import Clock, SystemClock
+from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.store.port import Agent, DeathWatch, RecoveryAction, Store
 from farro.worker.daemon import Daemon
@@ -15,20 +16,34 @@ from farro.worker.daemon import Daemon
 Sweep = Callable[[], Iterable[Mapping[str, Any]]]  # frees what dead runners held, and returns their records
 
 
-def recover(store: Store, agent: Agent, log: Log, sweep: Sweep) -> list[RecoveryAction]:
-    """Do one recovery pass, log what it did, and return it. Lost: another watchdog declared this agent dead."""
-    done = store.recover(agent)
-    for record in sweep():
-        log("info", "runner's record removed", {"job_id": record.get("job_id"), "pid": record.get("pid")})
-    for item in done:
-        log("warning", f"recovered: {item.what}", {"job_id": item.job_id, "agent": item.agent})
-    return done
+@dataclass(kw_only=True)
+class Recovery:
+    """Recovery passes of a process that has other work, too. After a death one is due at once; otherwise at intervals,
+    because a pass looks at every agent, and a busy manager has many turns a second."""
+
+    sweep: Sweep = tuple
+    clock: Clock = field(default_factory=SystemClock)
+    every_s: float = 5.0
+    _last_s: float = float("-inf")
+
+    def is_due(self) -> bool:
+        return self.clock.monotonic_s() - self._last_s >= self.every_s
+
+    def run_once(self, store: Store, agent: Agent, log: Log) -> list[RecoveryAction]:
+        """Do one pass, log what it did, and return it. Lost: another watchdog declared this agent dead."""
+        self._last_s = self.clock.monotonic_s()
+        done = store.recover(agent)
+        for record in self.sweep():
+            log("info", "runner's record removed", {"job_id": record.get("job_id"), "pid": record.get("pid")})
+        for item in done:
+            log("warning", f"recovered: {item.what}", {"job_id": item.job_id, "agent": item.agent})
+        return done
 
 
 class Watchdog(Daemon):
     def __init__(self, *, store: Store, log: Log, sweep: Sweep = tuple) -> None:
         super().__init__(store=store, name="watchdog", log=log)
-        self._sweep = sweep
+        self._recovery = Recovery(sweep=sweep)
         self._deaths: DeathWatch | None = None
 
     def run(self, every_s: float) -> None:
@@ -53,7 +68,7 @@ class Watchdog(Daemon):
     def run_once(self) -> list[RecoveryAction]:
         """Do one recovery pass and return what it did."""
         try:
-            return recover(self._store, self.agent(), self._log, self._sweep)
+            return self._recovery.run_once(self._store, self.agent(), self._log)
         except Lost as lost:  # declared dead by another watchdog: it hung, or was stopped
             self._log("warning", str(lost), {})
             self.leave()
