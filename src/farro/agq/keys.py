@@ -5,6 +5,7 @@ Glob patterns for keys and channels are here as well.
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple
 
 from farro.agq.resp import CommandError
@@ -82,7 +83,6 @@ def worker_key(key: bytes) -> WorkerKey | None:
 
 # --- glob patterns ---
 
-_ANY, _ONE = object(), object()
 MAX_LENGTH = 1024
 
 
@@ -90,56 +90,42 @@ class GlobPattern:
     r"""A glob pattern of Redis: `*`, `?`, `[a-c]`, `[^a]` and `\\x`."""
 
     def __init__(self, text: bytes) -> None:
-        self._items = list(_items(text[:MAX_LENGTH]))
+        self._pattern = re.compile(_expression(text[:MAX_LENGTH]), re.DOTALL)
 
     def fits(self, name: bytes) -> bool:
-        """Match with one backtrack point, the last `*`: linear in practice, quadratic at worst. A regular expression
-        with many stars would be exponential."""
-        items, at, place, star, mark = self._items, 0, 0, -1, 0
-        while place < len(name):
-            if at < len(items) and items[at] is _ANY:
-                star, mark, at = at, place, at + 1
-            elif at < len(items) and (items[at] is _ONE or _in(items[at], name[place])):
-                at, place = at + 1, place + 1
-            elif star >= 0:
-                mark += 1
-                at, place = star + 1, mark
-            else:
-                return False
-        return all(item is _ANY for item in items[at:])
+        return self._pattern.fullmatch(name) is not None
 
 
-def _in(item: object, byte: int) -> bool:
-    return isinstance(item, frozenset) and byte in item
-
-
-def _items(text: bytes) -> list[object]:
-    items: list[object] = []
+def _expression(text: bytes) -> bytes:
+    """Translate a glob. What a `*` takes before the next part is never taken back (an atomic group), which is enough
+    for globs: plain stars would take exponential time."""
+    parts = [b""]  # between two stars
     at = 0
     while at < len(text):
         char = text[at : at + 1]
         at += 1
         if char == b"*":
-            if not items or items[-1] is not _ANY:
-                items.append(_ANY)
+            parts.append(b"")
         elif char == b"?":
-            items.append(_ONE)
+            parts[-1] += b"."
         elif char == b"[":
             end = text.find(b"]", at)
             end = len(text) if end < 0 else end
-            items.append(_set(text[at:end]))
+            parts[-1] += _class(text[at:end])
             at = end + 1
-        elif char == b"\\" and at < len(text):
-            items.append(frozenset({text[at]}))
-            at += 1
         else:
-            items.append(frozenset({char[0]}))
-    return items
+            if char == b"\\" and at < len(text):
+                char, at = text[at : at + 1], at + 1
+            parts[-1] += re.escape(char)
+    if len(parts) == 1:
+        return parts[0]
+    first, *middle, last = parts
+    return first + b"".join(b"(?>.*?%b)" % part for part in middle if part) + b".*" + last
 
 
-def _set(inside: bytes) -> frozenset[int]:
-    without = inside.startswith(b"^")
-    rest = inside[1:] if without else inside
+def _class(inside: bytes) -> bytes:
+    """Translate the inside of [ ]."""
+    rest = inside.removeprefix(b"^")
     members: set[int] = set()
     at = 0
     while at < len(rest):
@@ -150,4 +136,6 @@ def _set(inside: bytes) -> frozenset[int]:
         else:
             members.add(rest[at])
             at += 1
-    return frozenset(range(256)) - members if without else frozenset(members)
+    if rest != inside:
+        members = set(range(256)) - members
+    return b"[%b]" % b"".join(b"\\x%02x" % member for member in sorted(members)) if members else b"(?!)"

@@ -171,26 +171,11 @@ class CommandSession:
         self._timeout_s = timeout_s
         self._clock = SystemClock()
 
-    def ask(
-        self,
-        signal: Signal,
-        name: str | None,
-        *,
-        args: dict[str, Any] | None = None,
-        role: str | None = None,
-        instance: str | None = None,
-        key: str | None = None,
-    ) -> CommandReceipt:
+    def ask(self, signal: Signal, name: str, *, key: str | None = None, **fields: Any) -> CommandReceipt:
+        """Submit a command. `fields` are further ones of CommandRequest."""
         service.check_bus(self._root, self._settings)
-        request = CommandRequest(
-            signal=signal,
-            swarm=name,
-            args=args,
-            role=role,
-            instance=instance,
-            idempotency_key=key,
-            origin=operator_name(),
-        )
+        origin = operator_name()
+        request = CommandRequest(signal=signal, swarm=name, idempotency_key=key, origin=origin, **fields)
         return requests.submit(self.folder, request, durable=self._settings.durability == "power")
 
     def finish(
