@@ -1,5 +1,7 @@
 """Run one agent step: gather the material, ask a provider, read the answer, ask again if its form is wrong.
 
+The result of a plan gets the answer as data and as Markdown, with its cost.
+
 What survives a crash: a call is in the ledger before it is made, and its answer is in the attempt's folder before the
 call is settled and before the step writes anything. The next attempt asks the same question, finds the answer, and
 settles the call that brought it: the cost is neither lost nor counted twice. A worker that dies before the answer is
@@ -14,11 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
 from hashlib import sha256
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from farro.agents import request as requests
-from farro.agents import result_files
-from farro.agents.call_records import AnswerFolder, RecordedAnswer, answers_of_earlier_attempts, remove_private_folders
+from farro.agents.call_records import (
+    DIFF,
+    AnswerFolder,
+    RecordedAnswer,
+    answers_of_earlier_attempts,
+    recorded_answers,
+    remove_private_folders,
+)
 from farro.agents.provider_calls import (
     CallTry,
     ProviderCaller,
@@ -40,7 +48,7 @@ from farro.agents.request import PAYLOAD, PAYLOAD_VARIABLE, RequestMaterial, gat
 from farro.config.settings import ProviderSettings, RoleSettings, Settings
 from farro.errors import BadDocument, BudgetExceeded, FarroError, InputError, TryAgain
 from farro.execution import task_file
-from farro.execution.results import PlanResult
+from farro.execution.results import PlanResult, StepResult
 from farro.execution.runner import Work
 from farro.execution.size_limit import SNAPSHOT
 from farro.execution.tools import Call, Function, StepFailure
@@ -54,7 +62,7 @@ from farro.roles import answers
 from farro.roles import prompt as prompts
 from farro.roles.money import exact
 from farro.sandbox.redaction import Redactor
-from farro.store.ledger import Charge, Ledger, Prices
+from farro.store.ledger import CallRecord, Charge, Ledger, Prices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +84,7 @@ class Agents:
 
     def report(self, work: Work, result: PlanResult, plain: Report) -> Report:
         """Add the role's answer and its cost to the report of a plan."""
-        return result_files.report(work, result, plain, self.ledger.of_job(work.job_id))
+        return _agent_report(work, result, plain, self.ledger.of_job(work.job_id))
 
 
 class _Step:
@@ -100,7 +108,7 @@ class _Step:
         except StepFailure as failure:
             raise failure.saying(redact(str(failure))) from None
         except BudgetExceeded as exceeded:
-            before = result_files.failure_of(self._work.earlier[-1]) if self._work.earlier else None
+            before = _failure_of(self._work.earlier[-1]) if self._work.earlier else None
             message = str(exceeded) if before is None else f"{before}. It was not tried again: {exceeded}"
             raise StepFailure("budget_exceeded", redact(message), exit_code=exceeded.exit_code) from None
         except BadDocument as bad:
@@ -337,3 +345,108 @@ def question_text(system: str, messages: Sequence[ChatMessage]) -> str:
 
 def _as_json(answer: answers.RoleAnswer) -> str:
     return json.dumps(asdict(answer), ensure_ascii=False, indent=2) + "\n"
+
+
+_LIMIT = 8 << 20
+
+
+def _agent_report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRecord]) -> Report:
+    """Extend the plain report: `agent` in result.json, and a result.md in the role's own words.
+
+    `calls` are those of the whole job; the result lists those that this attempt made or rests on.
+    """
+    step = result.step_results[0] if result.step_results else None
+    own = _own(work, step, calls)
+    agent: dict[str, Any] = {
+        "role": work.role,
+        "answer": None,
+        "calls": [_call(call) for call in own],
+        **_cost(own),
+        "job": {"calls": len(calls), **_cost(calls)},
+    }
+    markdown, files = plain.markdown, plain.files
+    if step is not None and step.stdout_path is not None and result.success:
+        text = fs.read_bytes(f"{work.folder}/{step.stdout_path}", _LIMIT).decode("utf-8", "replace")
+        answer = answers.read(work.role, text)
+        if not isinstance(answer, list):
+            agent["answer"] = asdict(answer)
+            markdown = answers.markdown(work.role, answer)
+        diff = f"steps/{step.id}/{DIFF}"
+        if fs.exists(f"{work.folder}/{diff}"):
+            agent["diff"] = diff
+            files = (*files, diff)
+            markdown += f"\nThe diff is in `{diff}` of this attempt.\n"
+    if result.error is not None:
+        markdown = f"# {work.role}: failed\n\n**{result.error.category}**: {result.error.message}\n"
+        words = [] if step is None else step.last_words.strip().splitlines()
+        said = [line for line in words if line.strip() and line not in result.error.message]
+        if said:
+            markdown += "\nBefore that:\n\n" + "\n".join(f"    {line}" for line in said[-20:]) + "\n"
+    if calls:
+        markdown = f"{markdown}\n{_line(own, calls)}\n"
+    return replace(plain, result={**plain.result, "agent": agent}, markdown=markdown, files=files)
+
+
+def _failure_of(attempt_dir: str) -> str | None:
+    """Return why an earlier attempt failed; None if it succeeded or was killed."""
+    try:
+        result = json.loads(fs.read_bytes(f"{attempt_dir}/result.json", _LIMIT))
+        error = result["error"]
+        return None if error is None else f"{error['message']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _own(work: Work, step: StepResult | None, calls: Sequence[CallRecord]) -> list[CallRecord]:
+    """Return the calls of this attempt, and those of a killed attempt whose answers it took over.
+
+    For a step that was resumed, return the calls of the attempt that ran it.
+    """
+    attempt = work.attempt
+    if step is not None and step.resumed:
+        attempt = max((call.charge.attempt for call in calls if call.charge.role == work.role), default=attempt)
+    taken_over = set() if step is None else {one.call_id for one in recorded_answers(work.folder, str(step.id))}
+    return [call for call in calls if call.charge.attempt == attempt or call.id in taken_over]
+
+
+def _call(call: CallRecord) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "attempt": call.charge.attempt,
+        "provider": call.charge.provider,
+        "model": call.charge.model,
+        "end": call.end,
+        "usage": None if call.usage is None else call.usage.to_json(),
+        "cost_usd": _number(call.counts_usd),
+        "estimated": call.estimated,
+    }
+
+
+def _cost(calls: Sequence[CallRecord]) -> dict[str, Any]:
+    """Sum the costs. An unknown cost makes the sum null: a sum without it would pass for the whole."""
+    counted = [call.counts_usd for call in calls]
+    total = None if None in counted else sum((one for one in counted if one is not None), Decimal(0))
+    return {"cost_usd": _number(total), "cost_estimated": any(call.estimated for call in calls)}
+
+
+def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
+    """Describe the cost of this result, and of the whole job if others worked on it before."""
+    who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
+    job = f"; the job so far: {_sum(calls)}" if len(calls) > len(own) else ""
+    return f"*{who or 'no answer'}: {_sum(own)}{job}*"
+
+
+def _sum(calls: Sequence[CallRecord]) -> str:
+    cost = _cost(calls)
+    known = cost["cost_usd"] is not None
+    amount = f"${cost['cost_usd']}" if known else "unknown"
+    about = " at most (estimated)" if known and cost["cost_estimated"] else ""
+    usages = [call.usage for call in calls if call.usage is not None]
+    tokens = f", {sum(usage.input_tokens + usage.output_tokens for usage in usages)} tokens" if usages else ""
+    made = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+    return f"{made}{tokens}, cost {amount}{about}"
+
+
+def _number(amount: Decimal | None) -> str | None:
+    """Format as text: a float would not be exact."""
+    return None if amount is None else format(amount.normalize() if amount else Decimal(0), "f")

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farro import documents
-from farro.config.settings import AGQ, ROLES, Secret, Settings, StoreAddress
+from farro.config.settings import AGQ, ROLES, STORE_ADDRESS, Secret, Settings
 from farro.documents import Document, Path, shapes
 from farro.documents.model import SURROGATE
 from farro.documents.shapes import Fault
@@ -111,7 +111,7 @@ def with_store(settings: Settings, given: str | None = None) -> Settings:
     if named is None:
         return settings
     # agq is not a store: only workers and agx can use it, and opening a store refuses it.
-    fault = None if named.startswith(AGQ) else StoreAddress().fault(named)
+    fault = None if named.startswith(AGQ) else STORE_ADDRESS.fault(named)
     if fault is not None:
         raise InputError(f"{'--store' if given is not None else 'FARRO_STORE'}: {fault}")
     return replace(settings, store=named)

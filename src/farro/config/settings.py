@@ -84,21 +84,37 @@ _FACTORY = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
 
 
 @dataclass(frozen=True, eq=False)
-class StoreAddress:
-    """`files`, the address of a Redis server, or the factory of another package: package.module:factory."""
+class AddressRule:
+    """Check an address that holds no user and no password."""
+
+    pattern: str
+    forms: str  # for messages
+    section: str  # of the config that holds user and password
 
     def fault(self, value: str, /) -> str | None:
-        if value == "files" or re.fullmatch(rf"rediss?://[^\s@]+|unix://[^\s@]+|{_FACTORY}", value):
+        if re.fullmatch(self.pattern, value):
             return None
         if "@" in value:
-            return "must hold no user and no password: they belong under `redis` (user, password: ${NAME})"
-        return (
-            'must be "files", the address of a Redis server (redis://HOST:PORT/DB, rediss://…, unix:///PATH), or a '
-            "store of another package: package.module:factory"
-        )
+            return f"must hold no user and no password: they belong under `{self.section}` (user, password: ${{NAME}})"
+        return f'must be "files", {self.forms}'
 
     def schema(self) -> dict[str, Any]:
-        return {"pattern": rf"^(files|rediss?://[^\s@]+|unix://[^\s@]+|{_FACTORY})$"}
+        return {"pattern": f"^({self.pattern})$"}
+
+
+STORE_ADDRESS = AddressRule(
+    rf"files|rediss?://[^\s@]+|unix://[^\s@]+|{_FACTORY}",
+    "the address of a Redis server (redis://HOST:PORT/DB, rediss://…, unix:///PATH), or a store of another package: "
+    "package.module:factory",
+    "redis",
+)
+_BUS_ADDRESS = AddressRule(
+    r"files|files:.+|amqps?://[^\s@]+",
+    "files:FOLDER, or the address of a RabbitMQ: amqp://HOST:PORT/VHOST, amqps://…",
+    "amqp",
+)
+Address = Annotated[str, STORE_ADDRESS]
+BusAddress = Annotated[str, _BUS_ADDRESS]
 
 
 def is_factory(store: str) -> bool:
@@ -106,25 +122,6 @@ def is_factory(store: str) -> bool:
     return re.fullmatch(_FACTORY, store) is not None
 
 
-Address = Annotated[str, StoreAddress()]
-
-
-@dataclass(frozen=True, eq=False)
-class BusAddressForm:
-    """`files`, a folder, or the address of RabbitMQ."""
-
-    def fault(self, value: str, /) -> str | None:
-        if value == "files" or re.fullmatch(r"files:.+|amqps?://[^\s@]+", value):
-            return None
-        if "@" in value:
-            return "must hold no user and no password: they belong under `amqp` (user, password: ${NAME})"
-        return 'must be "files", files:FOLDER, or the address of a RabbitMQ: amqp://HOST:PORT/VHOST, amqps://…'
-
-    def schema(self) -> dict[str, Any]:
-        return {"pattern": r"^(files|files:.+|amqps?://[^\s@]+)$"}
-
-
-BusAddress = Annotated[str, BusAddressForm()]
 HostPort = Annotated[
     str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
 ]

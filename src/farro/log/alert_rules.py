@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from farro.jobs.times import parse_timestamp
+from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass
 
 REQUEUES, REQUEUES_S = 20, 300.0  # fires above so many requeued stale jobs within so many seconds
@@ -158,27 +158,20 @@ def log_quota(events: Iterable[Mapping[str, Any]], size: int, quota: int, now: d
 def _rate(event: Mapping[str, Any]) -> float:
     """Return lines per minute over the duration of the trouble; less than a minute counts as one."""
     lines = event.get("lines")
-    moments = [moment for name in ("since", "ts") if (moment := _moment(event.get(name))) is not None]
+    moments = [moment for name in ("since", "ts") if (moment := moment_or_none(event.get(name))) is not None]
     lasted_s = (moments[-1] - moments[0]).total_seconds() if moments else 0.0
     return round(lines * 60 / max(60.0, lasted_s), 1) if isinstance(lines, int) else 0.0
 
 
 def _timed(events: Iterable[Mapping[str, Any]]) -> Iterable[tuple[datetime, Mapping[str, Any]]]:
     for event in events:
-        if (moment := _moment(event.get("ts"))) is not None:
+        if (moment := moment_or_none(event.get("ts"))) is not None:
             yield moment, event
 
 
 def _within(event: Mapping[str, Any], now: datetime, seconds: float) -> bool:
-    moment = _moment(event.get("ts"))
+    moment = moment_or_none(event.get("ts"))
     return moment is not None and moment >= now - timedelta(seconds=seconds)
-
-
-def _moment(text: Any) -> datetime | None:
-    try:
-        return parse_timestamp(text) if isinstance(text, str) else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _many(count: int, one: str, several: str) -> str:

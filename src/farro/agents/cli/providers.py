@@ -1,4 +1,4 @@
-"""`farro provider-test`: ask the provider of a role a test question."""
+"""`farro provider-test`: ask the provider of a role a test question. `farro replay`: use its recorded answers again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from farro.agents import provider_test as testing
 from farro.agents.provider_calls import CallTry
 from farro.agents.provider_test import TEST_PROMPT, ProviderTestResult
 from farro.agents.providers.port import ProviderTrouble, Usage
-from farro.cli.options import application, common, read_root
+from farro.cli.options import application, common, open_root, read_root
 from farro.cli.terminal import answer, note, say
+from farro.config import reader
+from farro.host.clock import SystemClock
+from farro.queue import find_job
 from farro.sandbox.redaction import Redactor
 
 _LONGEST = 2000  # characters of an answer that are shown; --json shows all
@@ -78,3 +81,30 @@ def _tokens(usage: Usage | None) -> str:
         return "not said"
     cached = f" ({usage.cache_read_tokens} of them from a cache)" if usage.cache_read_tokens else ""
     return f"{usage.input_tokens} in{cached}, {usage.output_tokens} out"
+
+
+@click.command()
+@click.argument("job")
+@common
+def replay(job: str, root: str | None, as_json: bool) -> int:
+    """Run an agent job again from its snapshots, with the answers that were recorded: no tokens, nothing is written.
+
+    The same prompt, policies and answers give the same result (exit 0), or it is said where they differ (exit 1).
+    JOB is an id, a name, or the beginning of an id that no other job shares.
+    """
+    from farro.agents.replay import replay_job
+
+    store, _ = open_root(root)
+    job_id = find_job.resolve(store, store.root, job)
+    done = replay_job(store, store.root, job_id, settings_of=reader.load, clock=SystemClock())
+    same = all(one.same for one in done)
+    if as_json:
+        attempts = [{name: getattr(one, name) for name in one.__slots__} for one in done]
+        answer({"job_id": job_id, "same": same, "attempts": attempts})
+        return 0 if same else 1
+    for one in done:
+        calls = "1 recorded answer" if one.calls == 1 else f"{one.calls} recorded answers"
+        say(f"attempt {one.attempt}  {one.role}  {calls}: {'the same result' if one.same else 'it differs'}")
+        if one.difference:
+            say("\n".join(f"  {line}" for line in one.difference.splitlines()))
+    return 0 if same else 1

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farro.agents.providers import event_loop
-from farro.agents.providers.port import Answer, Provider, ProviderTrouble, Request
-from farro.agents.providers.registry import Place
+from farro.agents.providers.port import Answer, ProviderTrouble, Request
+from farro.agents.providers.registry import ProviderFactory
 from farro.config.settings import ProviderSettings, Secret
 from farro.errors import InputError
 from farro.lazy_dataclass import dataclass, field
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.models import Model
 
-    from farro.agents.providers.http_client import Exchange
+    from farro.agents.providers.http_call import Exchange
 
 TRIES = 4  # SPEC-1 §9
 NO_KEY = "none"  # the libraries insist on a key; a private server without keys ignores it
@@ -186,11 +186,11 @@ class HttpProvider:
         return result
 
     def _model(self, name: str, access: ProviderAccess) -> Model:
-        from farro.agents.providers import http_client
+        from farro.agents.providers import http_call
 
         running = asyncio.get_running_loop()
         if self._loop is not running:
-            self._loop, self._client, self._models = running, http_client.client(), {}
+            self._loop, self._client, self._models = running, http_call.new_client(), {}
         assert self._client is not None
         if name not in self._models:
             self._models[name] = self._kind.model(name, access, self._client)
@@ -207,28 +207,12 @@ def _load(libraries: tuple[str, ...]) -> tuple[Any, Any]:
     """Import the libraries beside the loop, which other calls use: the first time takes a second or two."""
     for name in libraries:
         importlib.import_module(name)
-    from farro.agents.providers.http_call import ask
-    from farro.agents.providers.http_client import new_exchange
+    from farro.agents.providers.http_call import ask, new_exchange
 
     return ask, new_exchange
 
 
 # --- the kinds ---
-
-
-def openai(name: str, settings: ProviderSettings, place: Place) -> Provider:
-    """Make a provider of kind `openai`: OpenAI, or any server with its API (vLLM, Ollama, llama.cpp, a proxy)."""
-    return HttpProvider(name, settings, _OPENAI, place.environ)
-
-
-def openrouter(name: str, settings: ProviderSettings, place: Place) -> Provider:
-    """Make a provider of kind `openrouter`: models of many makers behind one key. It reports the cost of a call."""
-    return HttpProvider(name, settings, _OPENROUTER, place.environ)
-
-
-def google(name: str, settings: ProviderSettings, place: Place) -> Provider:
-    """Make a provider of kind `google`: the Gemini API."""
-    return HttpProvider(name, settings, _GOOGLE, place.environ)
 
 
 def _openai_model(name: str, access: ProviderAccess, client: httpx2.AsyncClient) -> Model:
@@ -270,21 +254,34 @@ def _google_model(name: str, access: ProviderAccess, client: httpx2.AsyncClient)
     )
 
 
-_OPENAI = HttpKind(
-    base_url="https://api.openai.com/v1",
-    variable="OPENAI_API_KEY",
-    libraries=("openai", "pydantic_ai.models.openai"),
-    model=_openai_model,
+def _factory(kind: HttpKind) -> ProviderFactory:
+    return lambda name, settings, place: HttpProvider(name, settings, kind, place.environ)
+
+
+# OpenAI, or any server with its API (vLLM, Ollama, llama.cpp, a proxy).
+openai = _factory(
+    HttpKind(
+        base_url="https://api.openai.com/v1",
+        variable="OPENAI_API_KEY",
+        libraries=("openai", "pydantic_ai.models.openai"),
+        model=_openai_model,
+    )
 )
-_OPENROUTER = HttpKind(
-    base_url="https://openrouter.ai/api/v1",
-    variable="OPENROUTER_API_KEY",
-    libraries=("openai", "pydantic_ai.models.openrouter"),
-    model=_openrouter_model,
+# Models of many makers behind one key. It reports the cost of a call.
+openrouter = _factory(
+    HttpKind(
+        base_url="https://openrouter.ai/api/v1",
+        variable="OPENROUTER_API_KEY",
+        libraries=("openai", "pydantic_ai.models.openrouter"),
+        model=_openrouter_model,
+    )
 )
-_GOOGLE = HttpKind(
-    base_url="https://generativelanguage.googleapis.com",
-    variable="GOOGLE_API_KEY",
-    libraries=("google.genai", "pydantic_ai.models.google"),
-    model=_google_model,
+# The Gemini API.
+google = _factory(
+    HttpKind(
+        base_url="https://generativelanguage.googleapis.com",
+        variable="GOOGLE_API_KEY",
+        libraries=("google.genai", "pydantic_ai.models.google"),
+        model=_google_model,
+    )
 )

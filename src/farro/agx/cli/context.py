@@ -152,9 +152,9 @@ def _of_environment() -> str | None:
 def _checked(address: str | None) -> str | None:
     if address is None or address.startswith(REMOTE):
         return address
-    from farro.config.settings import StoreAddress
+    from farro.config.settings import STORE_ADDRESS
 
-    fault = StoreAddress().fault(address)
+    fault = STORE_ADDRESS.fault(address)
     if fault is not None:
         raise InputError(f"--store: {fault}; or agq://HOST:PORT, a RESP queue")
     return address
