@@ -5,13 +5,14 @@ The manager reads the answer from the job's hops and decides what follows.
 
 from __future__ import annotations
 
-from farro.errors import IllegalTransition, InputError, UnknownJob
+from farro.errors import IllegalTransition, InputError
 from farro.execution import task_snapshot
 from farro.host import fs
 from farro.jobs import moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
+from farro.queue import find_job
 from farro.queue.jobs import operator
 from farro.roles import names, workflow
 from farro.roles.workflow import MANAGER, RouteCode
@@ -44,7 +45,7 @@ def list_inbox(store: Store, root: str) -> list[InboxItem]:
 
 def inbox_item(store: Store, root: str, job_id: str) -> InboxItem:
     """Return what is asked about a job. Raises IllegalTransition if nothing is."""
-    view = _view(store, root, job_id)
+    view = find_job.find_view(store, job_id)
     if not _waits(view):
         raise IllegalTransition(
             f"{job_id} does not wait for a person, it is {view.status} ({view.lifecycle.role}); nothing was changed. "
@@ -79,7 +80,7 @@ def reroute(store: Store, root: str, job_id: str, role: str, *, by: str, note: s
 
     Raises InputError for agent work that is sent to the role that runs commands.
     """
-    view = _view(store, root, job_id)
+    view = find_job.find_view(store, job_id)
     life, task = view.lifecycle, task_snapshot.readable_task(store.folder(view))
     if life.routing is not None and role == names.RUNNER:
         raise InputError(f"{job_id} is agents' work: {names.fault_of(role, store.roles())}. Nothing was changed")
@@ -103,13 +104,6 @@ def _short(note: str | None) -> str | None:
     if note is not None and len(note) > MAX_NOTE:
         raise InputError(f"the note has {len(note)} characters; at most {MAX_NOTE} are kept")
     return note
-
-
-def _view(store: Store, root: str, job_id: str) -> JobView:
-    view = store.find(job_id)
-    if view is None:
-        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
-    return view
 
 
 def _waits(view: JobView) -> bool:

@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from farro.errors import BadDocument, Damaged, InputError, Refused, UnknownJob
+from farro.errors import BadDocument, Damaged, InputError, Refused
 from farro.execution import commands, progress, task_file
 from farro.execution.commands import Executable, InWorker, Missing
 from farro.execution.tools import Tools
 from farro.host import foreground, fs
 from farro.plans.loading import load_data
 from farro.plans.model import Step
+from farro.queue import find_job
 from farro.queue.history import known_attempts
 from farro.store.port import Store
 
@@ -35,9 +36,7 @@ def run_task(
     Input from another step is what that step wrote in the job's last attempt. Added steps are refused, because there is
     no plan that they could join.
     """
-    view = store.find(job_id)
-    if view is None:
-        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    view = find_job.find_view(store, job_id)
     folder = store.folder(view)
     step = _step(folder, job_id, task)
     _refuse_itself(job_id, task, env)

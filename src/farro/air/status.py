@@ -17,7 +17,7 @@ from farro.execution.progress import read_result
 from farro.jobs.states import Status
 from farro.jobs.times import seconds_between, timestamp
 from farro.lazy_dataclass import dataclass
-from farro.queue import jobs
+from farro.queue import find_job, jobs
 from farro.queue.history import known_attempts
 from farro.store.port import AgentView, JobView, Store
 
@@ -157,9 +157,7 @@ def job_status(
     store: Store, root: str, job_id: str, *, name: str | None, now: datetime, orphans: frozenset[str] | None = None
 ) -> JobStatus:
     """Return the status of one job. Raises UnknownJob."""
-    view = store.find(job_id)
-    if view is None:
-        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    view = find_job.find_view(store, job_id)
     return _line(store, view, name, now, jobs.orphans(store) if orphans is None else orphans)
 
 

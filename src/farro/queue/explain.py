@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from farro.errors import UnknownJob
 from farro.execution import progress, task_snapshot
 from farro.host import fs
 from farro.jobs import places
@@ -19,7 +18,7 @@ from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
 from farro.plans.metadata import metadata_of, required_tags
-from farro.queue import fleet, pause
+from farro.queue import find_job, fleet, pause
 from farro.store.port import AgentView, JobView, Store
 
 _JOB_LIMIT = 4 << 20
@@ -27,9 +26,7 @@ _JOB_LIMIT = 4 << 20
 
 def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Facts, Diagnosis]:
     """Return the facts about a job, and the finding they lead to."""
-    view = store.find(job_id)
-    if view is None:
-        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    view = find_job.find_view(store, job_id)
     gathered = facts(store, root, view, now=now)
     return gathered, diagnose(gathered)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from farro.errors import UnknownJob, UnknownRole
 from farro.jobs import ids
-from farro.store.port import Store
+from farro.store.port import JobView, Store
 
 SHORTEST_TO_END = 8  # shortest prefix for commands that end a job: `farro kill j` must not match the only job
 _SHOWN = 6
@@ -29,6 +29,14 @@ def resolve(
     if ids.is_minted(text):  # it is not a prefix of another id: a script that asks for a pruned job needs no search
         return match(text, (), root, shortest, store.names)
     return match(text, store.ids(text) if known is None else known(), root, shortest, store.names)
+
+
+def find_view(store: Store, job_id: str) -> JobView:
+    """Return the job of that id. UnknownJob: there is none."""
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {store.root}; `farro ls` lists what there is")
+    return view
 
 
 def by_name(store: Store, root: str, text: str) -> str:

@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from farro.errors import IllegalTransition, UnknownJob
+from farro.errors import IllegalTransition
 from farro.host import fs, trees
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
+from farro.queue import find_job
 from farro.store.port import Agent, JobView, Store
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ def orphans(store: Store) -> frozenset[str]:
 
 def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent | None] | None = None) -> JobDetails:
     """Return a job's details."""
-    view = store.find(job_id)
-    if view is None:
-        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    view = find_job.find_view(store, job_id)
     folder = store.folder(view)
     files: tuple[str, ...] = ()
     message = None

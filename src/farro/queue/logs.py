@@ -20,6 +20,7 @@ from farro.host import fs
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
+from farro.queue import find_job
 from farro.queue.history import attempt_numbers
 from farro.store.port import JobView, Store
 
@@ -63,7 +64,7 @@ def output(store: Store, root: str, job_id: str, query: LogQuery) -> JobOutput:
     """Return the output files that exist now. InputError lists the attempts or steps there are if the query one is
     missing."""
     for _ in range(4):
-        view = _find(store, root, job_id)
+        view = find_job.find_view(store, job_id)
         folder = store.folder(view)
         with contextlib.suppress(FileNotFoundError):  # the folder was moved meanwhile
             numbers = attempt_numbers(folder)
@@ -91,13 +92,6 @@ def check_step(store: Store, output: JobOutput, step: str) -> None:
     if step not in names:
         there = ", ".join(names) or "none"
         raise InputError(f"{output.view.job_id} has no step {step} in attempt {output.attempt}; known: {there}")
-
-
-def _find(store: Store, root: str, job_id: str) -> JobView:
-    view = store.find(job_id)
-    if view is None:
-        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
-    return view
 
 
 def _sources(folder: str, attempt: int, query: LogQuery) -> Iterator[LogFile]:
@@ -302,7 +296,7 @@ class LogFollower:
 
         Read in this order: if the job has ended, all of its output is in this call.
         """
-        view = _find(self._store, self._root, self._job_id)
+        view = find_job.find_view(self._store, self._job_id)
         return view.lifecycle, self._pieces(self._store.folder(view))
 
     def run(self, turn: Callable[[Lifecycle, Iterator[Piece]], None]) -> Lifecycle:

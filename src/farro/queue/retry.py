@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farro.errors import BadDocument, InputError, Refused, UnknownJob
+from farro.errors import BadDocument, InputError, Refused
 from farro.execution import records, resume
 from farro.host import fs
 from farro.jobs.envelope import Lifecycle
@@ -21,7 +21,7 @@ from farro.plans import frontier
 from farro.plans.after import Dependencies, alone, dependencies
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
-from farro.queue import jobs
+from farro.queue import find_job, jobs
 from farro.queue.admission import Gate, enqueue_admitted
 from farro.store.port import CARRIED_BYTES, CarriedFiles, JobView, Store, Submission
 
@@ -156,9 +156,7 @@ def _prepare(
     store: Store, root: str, job_id: str, *, from_step: str | None, from_start: bool, durable: bool
 ) -> _NewJob:
     """Prepare the new job."""
-    view = store.find(job_id)
-    if view is None:
-        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    view = find_job.find_view(store, job_id)
     life = view.lifecycle
     if not life.terminal and not view.place.startswith("jobs/quarantine"):
         orphaned = life.status is Status.IN_PROGRESS and job_id in jobs.orphans(store)
