@@ -317,3 +317,24 @@ def test_a_torn_record_is_no_component(bench: Bench) -> None:
     assert bench.runtime.look("one") is None
     assert bench.runtime.list() == []
     assert bench.runtime.launch(bench.component()).alive
+
+
+def test_a_component_is_ended_without_those_that_it_launched(bench: Bench) -> None:
+    assert not bench.runtime.end_alone("one", 0.0)
+    bench.runtime.launch(bench.component("setsid sh -c 'echo up; exec sleep 100000' & wait"))
+    bench.saying("up")
+    assert bench.another().end_alone("one", 30.0)
+    found = bench.another().look("one")
+    assert found is not None
+    assert not found.alive
+    eventually(lambda: len(bench.living()) == 1, "what it launched ended with it")
+    bench.runtime.stop(["one"], 0.0)
+    assert bench.living() == []
+
+
+def test_a_deaf_component_is_killed_alone(bench: Bench) -> None:
+    seen = bench.runtime.launch(bench.component("trap '' TERM; sleep 100000 & echo up; while :; do wait; done"))
+    bench.saying("up")
+    assert bench.runtime.end_alone("one", 0.0)
+    eventually(lambda: not _alive(bench), "it lives")
+    assert bench.living() != [seen.pid]

@@ -273,6 +273,26 @@ def steps(*commands: Sequence[str], **plan: Any) -> dict[str, Any]:
     return {"plan_id": "p", "steps": numbered, **plan}
 
 
+@contextlib.contextmanager
+def kept_stopped(pid: int) -> Iterator[None]:
+    """Keep a process from running, also after a SIGCONT: it hangs and cannot handle a SIGTERM."""
+    over = threading.Event()
+
+    def stop() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not over.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(0.001)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def shell(script: str, **plan: Any) -> dict[str, Any]:
     return steps(("sh", "-c", script), **plan)
 

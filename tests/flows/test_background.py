@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.program import Program, endless, marked, once_endless, shell
+from flows.program import Program, endless, kept_stopped, marked, once_endless, shell
 from support import eventually
 
 ALL = ["farro-manager", "farro-watchdog", "farro-worker-1", "farro-worker-2"]
@@ -28,12 +28,12 @@ def quick(farro: Program) -> Iterator[Program]:
 
 
 def record(farro: Program, name: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((farro.path / f"swarms/components/{name}.json").read_text())
+    told: dict[str, Any] = json.loads((farro.path / f"jobs/.components/{name}.json").read_text())
     return told
 
 
 def running(farro: Program) -> list[str]:
-    return sorted(path.stem for path in (farro.path / "swarms/components").glob("*.json"))
+    return sorted(path.stem for path in (farro.path / "jobs/.components").glob("*.json"))
 
 
 def alive(pid: int) -> bool:
@@ -66,11 +66,11 @@ def test_start_enqueue_done_stop(quick: Program) -> None:
     assert told == {
         "components": [{"name": name, "what": "stopped"} for name in ALL],
         "others": [],
-        "orchestrator": "stopped",
+        "orchestrator": None,
     }
     assert not any(map(alive, pids))
     for name in ALL:
-        said = (quick.path / f"swarms/farro/logs/{name}.log").read_text()
+        said = (quick.path / f"logs/{name}.log").read_text()
         assert " started" in said
         assert " stopped" in said
     again = quick.run("stop", code=0)
@@ -89,17 +89,17 @@ def test_second_start_starts_only_the_missing_components(quick: Program) -> None
     other = quick.run("start", "--no-web", "--slots", "5", "--json", code=0).json["components"]
     assert [item["what"] for item in other] == ["already runs", "already runs", "started", "started"]  # other options
     assert "--slots 5" in " ".join(record(quick, "farro-worker-1")["argv"])
-    assert not (quick.path / "swarms/components/farro-worker-3.json").exists()
+    assert not (quick.path / "jobs/.components/farro-worker-3.json").exists()
 
 
 def test_failing_component_is_reported_with_its_last_log_line(quick: Program) -> None:
-    """It keeps running and tries again, because the cause may disappear."""
+    """It is started again, later and later, because the cause may disappear."""
     place = quick.path / "agents/Runner/in-progress"
     place.rmdir()
     place.write_text("in the way")
     done = quick.run("start", "--no-web", "--workers", "1", code=1)
     assert "farro-worker   failed (pid" in done.out
-    assert "farro-worker is failed; swarms/farro/logs/farro-worker.log ends with:" in done.err
+    assert "farro-worker is failed; logs/farro-worker.log ends with:" in done.err
     assert f"{place} is in the way (Not a directory)" in done.err
     assert "df -h" not in done.err
     place.unlink()
@@ -113,7 +113,7 @@ def test_a_wrong_config_starts_nothing(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text('{"runners": {"kind": "thread"}}')
     done = farro.run("start", code=1)
     assert "runners.kind" in done.err
-    assert not (farro.path / "swarms").exists()
+    assert running(farro) == []
 
 
 def test_graceful_stop_releases_a_running_job(quick: Program) -> None:
@@ -127,12 +127,12 @@ def test_graceful_stop_releases_a_running_job(quick: Program) -> None:
 
 
 def test_job_interrupted_by_a_restart_completes_once(quick: Program) -> None:
-    """Kill every daemon, the supervisors included."""
+    """Kill every daemon, the supervisor included."""
     runner = "process"
     quick.run("start", "--no-web", "--runner", runner, code=0)
     quick.enqueue(once_endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
-    killed(*(record(quick, name)["pid"] for name in ("orchestrator", "farro-marshal", *ALL)))
+    killed(*(record(quick, name)["pid"] for name in ("farro-supervisor", *ALL)))
     quick.run("start", "--no-web", "--runner", runner, code=0)
     becomes(quick, "long", "succeeded")
     assert marked(quick.path) == []
@@ -145,8 +145,8 @@ def test_stop_kills_a_hanging_worker_and_its_steps(quick: Program) -> None:
     quick.run("start", "--no-web", "--runner", "process", "--workers", "1", code=0)
     quick.enqueue(endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
-    os.kill(record(quick, "farro-worker")["pid"], signal.SIGSTOP)
-    told = quick.run("stop", "--json", code=0).json["components"]
+    with kept_stopped(record(quick, "farro-worker")["pid"]):
+        told = quick.run("stop", "--json", code=0).json["components"]
     assert {"name": "farro-worker", "what": "killed"} in told
     assert marked(quick.path) == []
     quick.run("start", "--no-web", "--workers", "1", code=0)
@@ -168,7 +168,7 @@ def test_workers_of_named_roles_are_started(farro: Program) -> None:
     names += ["farro-worker-architect-1", "farro-worker-architect-2"]
     assert [item["name"] for item in told["components"]] == ["farro-manager", "farro-watchdog", *names]
     assert {item["what"] for item in told["components"]} == {"started"}
-    eventually(lambda: "worker/DocWriter" in (farro.path / f"swarms/farro/logs/{names[0]}.log").read_text(), "no log")
+    eventually(lambda: "worker/DocWriter" in (farro.path / f"logs/{names[0]}.log").read_text(), "no log")
     assert names[-1] in farro.run("stop", code=0).out
     assert "is not a role here" in farro.run("start", "--role", "Nobody", code=2).err
     assert "worked by the manager" in farro.run("start", "--role", "Manager", code=2).err

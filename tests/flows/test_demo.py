@@ -174,7 +174,13 @@ def in_hand(root: Path, role: str) -> bool:
     return any((root / "agents" / role / "in-progress").glob("*/discount/attempts/*"))
 
 
-VICTIMS = ("worker-seniorengineer-1", "manager", "watchdog", *(["worker-codereviewer-1"] if torture() else []))
+VICTIMS = (
+    "farro-worker-seniorengineer",
+    "farro-manager",
+    "farro-watchdog",
+    "farro-supervisor",
+    *(["farro-worker-codereviewer"] if torture() else []),
+)
 
 
 @pytest.mark.parametrize("victim", VICTIMS)

@@ -11,9 +11,10 @@ import pytest
 from farro.host.clock import ManualClock
 from farro.jobs.times import timestamp
 from farro.swarm.component.run import HealthServer
-from farro.swarm.controller.observed import LATE_S, STEADY_S, ComponentObserver
+from farro.swarm.controller.observed import LATE_S, ComponentObserver
 from farro.swarm.lifecycle import Observation
 from farro.swarm.wire import messages
+from farro.worker.restarts import STEADY_S
 from swarm.fake_cluster import FakeControllers, MemoryBus
 
 BORN = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from farro.errors import InputError
-from farro.host.clock import ManualClock
-from farro.swarm import own_swarm, views
+from farro.swarm import processes, views
 from farro.swarm.bus.port import BusMessage
 from farro.swarm.cli.tables import page
 from farro.swarm.files import SwarmFiles
@@ -27,8 +26,6 @@ from swarm.fake_cluster import (
     Act,
     Delivery,
     FakeCluster,
-    FakeControllers,
-    MemoryBus,
     controller_name,
     ready,
 )
@@ -225,31 +222,10 @@ def test_the_status_of_a_process_is_not_shown_for_the_next(shm: Path, launches: 
         await hear(cluster, f"ev.status-full.{names.CONTROLLER}.{controller_name()}", shown)
         cluster.controllers.alive["demo-generator"] = True
         cluster.controllers.launches = launches
-        (line,) = own_swarm.component_processes(cluster.files.folder, cluster.controllers, cluster.clock)
+        (line,) = processes.component_processes(cluster.files.folder, cluster.controllers, cluster.clock)
         assert (line.pid, line.state) == (1, state)
 
     asyncio.run(act())
-
-
-def test_a_caller_that_waits_for_an_unreachable_broker_is_told_why(shm: Path) -> None:
-    (shm / "orchestrator").mkdir()
-    (shm / "orchestrator" / "orchestrator.log").write_text(
-        'started\n{"level": "error", "message": "no RabbitMQ answers at broker:5672"}\n'
-    )
-    shown: list[str] = []
-    clock = ManualClock()
-    steering = own_swarm.OwnSwarm(
-        folder=str(shm),
-        runtime=FakeControllers(MemoryBus(), clock),
-        clock=clock,
-        ensure=lambda: None,
-        tell=shown.append,
-        over=lambda: clock.monotonic_s() - began_s > 100,
-    )
-    began_s = clock.monotonic_s()
-    with pytest.raises(own_swarm.WaitInterrupted):
-        steering._wait_for(str(uuid.uuid4()))
-    assert shown == ["still waiting; the orchestrator says: no RabbitMQ answers at broker:5672"] * 5
 
 
 def test_the_swarms_folder_is_private_and_keeps_its_permissions(shm: Path) -> None:

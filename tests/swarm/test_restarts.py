@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.swarm.controller import observed as restarts
-from farro.swarm.controller.observed import RESTARTS, Policy, decide
 from farro.swarm.lifecycle import ComponentState, Observation, aggregate
+from farro.worker import restarts
+from farro.worker.restarts import RESTARTS, Policy, decide
 
 CODES = st.one_of(st.none(), st.integers(-31, 255))
 

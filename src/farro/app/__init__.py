@@ -300,8 +300,8 @@ class App:
 
     def runtime(self, root: str) -> Runtime:
         """Make what starts and stops the background services of a root."""
-        from farro.worker.background import FOLDER
         from farro.worker.process_runtime import ProcessRuntime
+        from farro.worker.supervisor import FOLDER
 
         return ProcessRuntime(f"{root}/{FOLDER}", SystemClock())
 

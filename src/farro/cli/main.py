@@ -67,11 +67,11 @@ SECTIONS = {
         ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
     ),
     "Keep running": (
-        ("up", "Start what a root needs, here or in the background.", "farro.swarm.cli.up:up"),
-        ("down", "Stop what `farro up` started.", "farro.swarm.cli.up:down"),
-        ("ps", "List the components that run, and their state.", "farro.swarm.cli.up:ps"),
-        ("start", "The same as up --detach.", "farro.swarm.cli.up:start"),
-        ("stop", "The same as down.", "farro.swarm.cli.up:stop"),
+        ("up", "Start what a root needs, here or in the background.", "farro.cli.up:up"),
+        ("down", "Stop what `farro up` started.", "farro.cli.up:down"),
+        ("ps", "List the components that run, and their state.", "farro.cli.up:ps"),
+        ("start", "The same as up --detach.", "farro.cli.up:start"),
+        ("stop", "The same as down.", "farro.cli.up:stop"),
         ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
         ("watchdog", "Recover the jobs of dead agents.", "farro.cli.daemons:watchdog"),
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),
@@ -98,7 +98,7 @@ COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in s
 HIDDEN = {
     "orchestrator": "farro.swarm.cli.daemons:orchestrator",
     "controller": "farro.swarm.cli.daemons:controller",
-    "member": "farro.swarm.cli.member:member",
+    "supervisor": "farro.cli.up:supervisor",
 }
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 

@@ -1,9 +1,8 @@
-"""Read the logs of a swarm's components: list them, read their ends, and follow them."""
+"""Read the logs of a swarm's components: list them, and follow them."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 
@@ -12,34 +11,10 @@ from farro.host import fs
 from farro.lazy_dataclass import dataclass
 from farro.swarm.files import SwarmFiles
 
-_LAST, _LINES = 4096, 8
 _SUFFIX = ".log"
 _BLOCK = 1 << 20  # bytes that one read takes of a log
 _TAIL = 16 << 20  # bytes that are searched for its last lines
 _LONGEST = 1 << 16  # bytes of one line
-
-
-def last_lines(path: str, lines: int = _LINES) -> str:
-    """Return the end of a log; empty if there is none."""
-    try:
-        fd = fs.open_read(path)
-    except OSError:
-        return ""
-    try:
-        data = fs.read_at(fd, _LAST, max(0, os.fstat(fd).st_size - _LAST))
-    finally:
-        os.close(fd)
-    return "\n".join(data.decode("utf-8", "replace").strip().splitlines()[-lines:])
-
-
-def last_line(path: str) -> tuple[str, str | None]:
-    """Return the message and the level of the last line, if farro's own services wrote it; else the line and None."""
-    line = last_lines(path, lines=1)
-    with contextlib.suppress(ValueError):
-        entry = json.loads(line)
-        if isinstance(entry, dict) and isinstance(entry.get("message"), str):
-            return entry["message"], str(entry.get("level"))
-    return line, None
 
 
 def logs(files: SwarmFiles, swarm: str, instance: str | None = None) -> dict[str, str]:

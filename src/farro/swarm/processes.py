@@ -15,12 +15,15 @@ from farro.host import fs, leases, process_identity
 from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
-from farro.swarm.files import FOLDER, ORCHESTRATOR, SwarmFiles, read_json
-from farro.swarm.logs import last_line, last_lines
+from farro.swarm import views
+from farro.swarm.files import FOLDER, ORCHESTRATOR, SwarmFiles, controller_instance, read_json
+from farro.swarm.lifecycle import ComponentState
 from farro.swarm.views import orchestrator_runs
-from farro.worker.runtime import ProcessSpec, Runtime
+from farro.worker.process_logs import last_line, last_lines
+from farro.worker.runtime import ComponentProcess, ProcessSpec, Runtime, Stopped, uptime_s
 
 PATIENCE_S = 20.0  # for the orchestrator to come up
+END_S = 10.0  # for it to end
 REPORT_S = 5.0  # a caller that waits longer gets the reason for the delay
 _POLL_S = 0.02
 _TRIES, _PAUSE_S = 40, 0.05  # a process that only tests a lease holds it for a moment
@@ -106,6 +109,74 @@ def orchestrator_problem(folder: str) -> str | None:
     """Return the last logged problem of the orchestrator, or None."""
     message, level = last_line(f"{folder}/{ORCHESTRATOR}/orchestrator.log")
     return message or None if level in (None, "error") else None
+
+
+def end_orchestrator(runtime: Runtime, removed: str, clock: Clock) -> None:
+    """End the orchestrator, after it has removed the controller of the swarm that was removed last."""
+    if runtime.look(ORCHESTRATOR) is None:
+        return
+    until_s = clock.monotonic_s() + END_S
+    while runtime.look(controller_instance(removed)) is not None and clock.monotonic_s() < until_s:
+        clock.sleep(_POLL_S)
+    runtime.stop([ORCHESTRATOR], END_S)
+
+
+# --- the components ---
+
+
+def component_processes(folder: str, runtime: Runtime, clock: Clock) -> list[ComponentProcess]:
+    """List the components of all swarms, in the order of their plans.
+
+    A dead component is Provisioning if its controller or the orchestrator will restart it; after a kill of everything
+    it is Stopped.
+    """
+    found: list[ComponentProcess] = []
+    orchestrated = orchestrator_runs(folder)
+    for view in views.swarms(folder, clock=clock):
+        dead = ComponentState.PROVISIONING if view.controller["alive"] or orchestrated else ComponentState.STOPPED
+        for one in view.components:
+            seen = runtime.look(one.instance)
+            alive = seen if seen is not None and seen.alive else None
+            known = one.state in (ComponentState.FAILED, ComponentState.STOPPED)
+            state = one.state if alive is not None or known else str(dead)
+            if alive is not None and 0 < one.starts < alive.launches:  # the status is of the earlier process
+                state = str(ComponentState.PROVISIONING)
+            found.append(
+                ComponentProcess(
+                    name=one.instance,
+                    role=one.role,
+                    swarm=view.id,
+                    state=state,
+                    enabled=alive is not None and one.enabled,
+                    pid=None if alive is None else alive.pid,
+                    uptime_s=None if alive is None else uptime_s(alive, clock),
+                    restarts=max(0, one.starts - 1),
+                    log=seen.log if seen is not None else f"{folder}/{view.id}/logs/{one.instance}.log",
+                    failure=one.failure,
+                    last_end=one.last_end,
+                )
+            )
+    return found
+
+
+def is_alive(runtime: Runtime, name: str) -> bool:
+    seen = runtime.look(name)
+    return seen is not None and seen.alive
+
+
+def kill_swarm(folder: str, runtime: Runtime, swarm: str) -> list[Stopped]:
+    """Kill every process of a swarm, and first the orchestrator and the controller, which would start them again. The
+    desired state stays."""
+    known = [one.instance for view in views.swarms(folder) if view.id == swarm for one in view.components]
+    ran = {name: is_alive(runtime, name) for name in known}
+    own = [one.name for one in runtime.list() if one.log.startswith(f"{folder}/{swarm}/")]
+    for name in (ORCHESTRATOR, controller_instance(swarm)):
+        runtime.end_alone(name, 0.0)
+    runtime.stop([ORCHESTRATOR, *own], 0.0)
+    return [Stopped(name=name, how="killed" if runs else "was gone") for name, runs in ran.items()]
+
+
+# --- the guard of the orchestrator ---
 
 
 GUARD_S = 5.0  # between two checks of the orchestrator by a controller

@@ -35,8 +35,9 @@ FINISHED = 2_000  # finished jobs that doctor opens: a page waits for the result
 @click.command()
 @listens
 @click.option("--link", is_flag=True, help="Print a new link for a server that runs already, and exit.")
+@click.option("--service", is_flag=True, hidden=True, help="For `farro up`: any port where its own is taken, no link.")
 @daemon
-def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
+def web(bind: str | None, link: bool, service: bool, root: str | None, as_json: bool) -> int:
     """Serve the dashboard and the HTTP API. Prints a link that signs a browser in, once; logs as a worker does.
 
     Programs send the token of the config (web.token), or the one in jobs/.web/token: Authorization: Bearer TOKEN.
@@ -48,9 +49,10 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
         return _link(path, None if bind is None else access_keys.address(*address_of(bind)), as_json)
     assert signals is not None
     log = log_to_stdout("web", as_json, settings.runners)
-    with open_server(application(), path, settings, log, bind=bind) as web_server:
+    with open_server(application(), path, settings, log, bind=bind, any_port=service) as web_server:
         signals.end(web_server.server.stop)
-        note(f"open this once: {web_server.link()}")  # never in a log: the link signs a browser in
+        if not service:  # a service writes stderr into its log, and the link signs a browser in
+            note(f"open this once: {web_server.link()}")
         asyncio.run(web_server.server.run(web_server.listening))
         log("info", "web stopped", {})
         end_well()
@@ -74,7 +76,7 @@ class ListeningServer:
 def open_server(
     app: App, path: str, settings: Settings, log: Log, *, bind: str | None = None, any_port: bool = False
 ) -> Iterator[ListeningServer]:
-    """Open a web server for `farro web` or for a member of a swarm.
+    """Open a web server for `farro web`.
 
     With `any_port` it listens on another port where the configured one is taken.
     """

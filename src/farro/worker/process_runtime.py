@@ -28,6 +28,7 @@ MARK = "FARRO_COMPONENT"
 _LOCK, _TIDYING = ".lock", ".tidying"
 _SUFFIX, _EXIT = ".json", ".exit"
 _LOOKS, _PAUSE_S = 3, 0.02  # tries for a process before its exec: until then it has its parent's environment
+_KILL_BOUND_S = 10.0  # a killed process may hang in the kernel
 LOG_LIMIT = 10 << 20  # bytes; a longer log is moved to `.1`, which replaces the one before
 
 
@@ -58,6 +59,7 @@ class ProcessRuntime:
                 "log": component.log,
                 "launched_at": timestamp(self._clock.now()),
                 "launches": 1 + _launches(record_before) if before is not None else 1,
+                "log_offset": _rotated(component.log),
             }
             group = _group(component)
             if group is not None:
@@ -80,12 +82,10 @@ class ProcessRuntime:
         record = self._read(name)
         if not record:
             return None
-        if "pid" in record:
-            self._reap(record["pid"])  # only this one: `list` calls `look` for each
-        else:
-            self._reap()
-            record = self._found(record)
+        record = self._found(record)
         alive = process_identity.matches(record)
+        if not alive:
+            self._reap(record.get("pid"))  # afterwards: else one that ends in between would have no exit code
         return _seen(record, alive=alive, exit_code=None if alive else self._exit_code(record))
 
     def list(self) -> Sequence[ProcessView]:
@@ -100,10 +100,7 @@ class ProcessRuntime:
         with self._locked():
             records = {name: self._found(record) for name in names if (record := self._read(name))}
             told = [record for record in records.values() if process_identity.terminate_identified(record)]
-            until_s = self._clock.monotonic_s() + grace_s
-            deaf: Sequence[Mapping[str, Any]] = told
-            while (deaf := self._living(deaf)) and self._clock.monotonic_s() < until_s:
-                self._clock.sleep(_PAUSE_S)
+            deaf = self._outlive(told, grace_s)
             return [self._ended(record, told=record in told, deaf=record in deaf) for record in records.values()]
 
     def kill(self, name: str) -> bool:
@@ -115,15 +112,31 @@ class ProcessRuntime:
                 self._clear(record, record["pid"])
             return alive
 
+    def end_alone(self, name: str, grace_s: float) -> bool:
+        # Without the lock: the component itself may hold it, for a launch.
+        record = self._read(name)
+        record = self._found(record) if record else record
+        was_alive = process_identity.terminate_identified(record)
+        if was_alive and self._outlive([record], grace_s):
+            process_identity.kill_identified(record)
+            self._outlive([record], _KILL_BOUND_S)
+        return was_alive
+
     def tidy(self) -> None:
         with contextlib.suppress(FileNotFoundError), leases.exclusively(f"{self._folder}/{_TIDYING}"):
             for seen in self.list():
                 with contextlib.suppress(FileNotFoundError):
                     _bound(seen.log)
 
-    def _living(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        self._reap()
-        return [record for record in records if process_identity.matches(record)]
+    def _outlive(self, records: Sequence[Mapping[str, Any]], grace_s: float) -> Sequence[Mapping[str, Any]]:
+        """Wait for the end of these processes, at most `grace_s`, and return those that still live."""
+        until_s = self._clock.monotonic_s() + grace_s
+        while True:
+            self._reap()
+            records = [record for record in records if process_identity.matches(record)]
+            if not records or self._clock.monotonic_s() >= until_s:
+                return records
+            self._clock.sleep(_PAUSE_S)
 
     def _ended(self, record: Mapping[str, Any], *, told: bool, deaf: bool) -> Stopped:
         """End all that the component started, and remove its record."""
@@ -149,9 +162,6 @@ class ProcessRuntime:
             yield
 
     def _start(self, component: ProcessSpec, mark: str, group: cgroup_limits.LimitGroup | None) -> int:
-        with contextlib.suppress(FileNotFoundError):
-            if fs.lstat(component.log).st_size > LOG_LIMIT:
-                fs.replace(component.log, f"{component.log}.1")
         log = fs.open_append(component.log)
         try:
             popen = subprocess.Popen(
@@ -238,6 +248,18 @@ def _group(component: ProcessSpec) -> cgroup_limits.LimitGroup | None:
     return cgroup_limits.make(processes=None, memory_bytes=component.limits.memory_bytes)
 
 
+def _rotated(log: str) -> int:
+    """Rename a log that is too long, and return the size of the one that the next process appends to."""
+    try:
+        size = fs.lstat(log).st_size
+    except FileNotFoundError:
+        return 0
+    if size > LOG_LIMIT:
+        fs.replace(log, f"{log}.1")
+        return 0
+    return size
+
+
 def _bound(log: str) -> None:
     """Copy a log that is too long to `.1` and truncate it, because its writer keeps it open. Only output between these
     two calls is lost."""
@@ -266,6 +288,7 @@ def _seen(record: Mapping[str, Any], *, alive: bool, exit_code: int | None = Non
         log=record["log"],
         launched_at=record["launched_at"],
         launches=_launches(record),
+        log_offset=int(record.get("log_offset", 0)),
         exit_code=exit_code,
     )
 

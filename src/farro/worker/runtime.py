@@ -29,6 +29,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from farro.host.clock import Clock
+from farro.jobs.times import parse_timestamp
 from farro.lazy_dataclass import dataclass
 
 STOP_S = 10.0
@@ -71,13 +73,36 @@ class ProcessView:
     log: str
     launched_at: str
     launches: int = 1  # how often it was launched since it was last stopped
+    log_offset: int = 0  # where its output begins in the log
     exit_code: int | None = None  # of one that ended, a signal's number negative; None: it lives, or it is unknown
+
+
+def uptime_s(seen: ProcessView, clock: Clock) -> float:
+    """Return how long a live component has been running."""
+    return round(max(0.0, (clock.now() - parse_timestamp(seen.launched_at)).total_seconds()), 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stopped:
     name: str
     how: Literal["stopped", "killed", "was gone"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComponentProcess:
+    """A service of a root, or a component of a swarm, as `farro ps` lists it."""
+
+    name: str
+    role: str
+    swarm: str  # `farro` for the services of `farro up`
+    state: str  # Provisioning, Healthy, Running, Stopped, Failed
+    enabled: bool
+    pid: int | None  # None if it does not run
+    uptime_s: float | None
+    restarts: int
+    log: str
+    failure: str | None = None
+    last_end: dict[str, str] | None = None  # at, how, words: of the earlier process, or of a dead one
 
 
 class Runtime(Protocol):
@@ -97,6 +122,10 @@ class Runtime(Protocol):
     def kill(self, name: str) -> bool:
         """Kill a component that hangs, with all that it started; return whether it was alive. Its record stays, so that
         its next launch is counted. [test_a_killed_component_is_seen_as_dead]"""
+
+    def end_alone(self, name: str, grace_s: float) -> bool:
+        """End a component that launched others, and leave those: SIGTERM, and after `grace_s` SIGKILL. Return whether
+        it was alive. Its record stays. [test_a_component_is_ended_without_those_that_it_launched]"""
 
     def tidy(self) -> None:
         """Bound the size of the logs. Call it now and then, from any number of processes."""

@@ -29,9 +29,8 @@ from farro.host import fs, signals, trees
 from farro.host.clock import Clock, SystemClock
 from farro.lazy_dataclass import dataclass, field
 from farro.store.port import JobView
-from farro.worker import background
+from farro.worker.supervisor import ServiceCommands, default_services
 
-_STOP_S = 5.0
 _ROLES = ("Manager", *scratch_repository.ROLES)
 
 
@@ -143,24 +142,29 @@ def _run_task(path: str, environ: Mapping[str, str], clock: Clock, progress: Dem
     """Start the daemons, enqueue the task, show what happens until it has ended, and stop the daemons."""
     app = application()
     store = app.open_store(path, reader.load(path), actor="demo")
-    runtime = app.runtime(path)
-    wanted = background.components(
-        path, program=program(), env=environ, workers=1, slots=1, runner=None, roles=tuple(scratch_repository.ROLES)
+    services = ServiceCommands(
+        root=path,
+        runtime=app.runtime(path),
+        clock=clock,
+        supervisor=(*program(), "supervisor", "--root", path),
+        env=environ,
     )
+    roles, known = tuple(scratch_repository.ROLES), dict[str, int]()
 
-    def restart() -> list[str]:
-        alive = {seen.name for seen in runtime.list() if seen.alive}
-        missing = [component for component in wanted if component.name not in alive]
-        background.start(runtime, missing, clock)
-        return [component.name for component in missing]
+    def restarted() -> list[str]:
+        """Return the services that the supervisor restarted since the last call."""
+        before = known.copy()
+        known.update({one.name: one.restarts for one in services.processes()})
+        return [name for name, restarts in known.items() if restarts > before.get(name, 0)]
 
     try:
-        died = [item for item in background.start(runtime, wanted, clock) if item.what == "died"]
-        if died:
-            raise FarroError(f"{died[0].name} ended at once: {died[0].said}")
+        wanted = default_services(path, program=program(), roles=roles, workers=1, slots=1)
+        failed = [one for one in services.up(wanted) if one.what == "failed"]
+        if failed:
+            raise FarroError(f"{failed[0].name} ended at once: {failed[0].said}")
         _enqueue(path)
         observer = events.JobObserver(store=store, root=path, job_id=JOB, clock=clock)
-        found = events.follow(observer, restart=restart)
+        found = events.follow(observer, restarted=restarted)
         if not as_json and at_terminal():
             _live(found, progress)
         else:
@@ -170,7 +174,7 @@ def _run_task(path: str, environ: Mapping[str, str], clock: Clock, progress: Dem
                     say(_line(event))
         view = store.find(JOB)
     finally:
-        background.stop(runtime, _STOP_S)
+        services.down()
         store.close()
     if view is None:
         raise FarroError(f"the job {JOB} is not there any more; was {path} pruned?")

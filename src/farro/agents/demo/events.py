@@ -95,11 +95,11 @@ class JobObserver:
 
 
 def follow(
-    observer: JobObserver, *, restart: Callable[[], list[str]], patience_s: float = PATIENCE_S
+    observer: JobObserver, *, restarted: Callable[[], list[str]], patience_s: float = PATIENCE_S
 ) -> Iterator[DemoEvent]:
     """Yield events until the job has ended.
 
-    `restart` starts daemons that died meanwhile, and returns their names: killing a worker is part of the demo.
+    `restarted` returns the services that died meanwhile and were restarted: killing a worker is part of the demo.
     """
     clock, store = observer.clock, observer.store
     cursor = store.changes(None).cursor
@@ -112,7 +112,7 @@ def follow(
             return
         if clock.monotonic_s() - checked_s >= _RESTART_S:
             checked_s = clock.monotonic_s()
-            for name in restart():
+            for name in restarted():
                 yield observer.event(name, "lost", "died, and was started again", 0)
         cursor = store.changes(cursor, timeout_s=_LOOK_S).cursor
     raise FarroError(

@@ -191,7 +191,7 @@ class CommandSession:
             return 0
         ends: list[CommandView] = []
         for one in asked:
-            end = self._wait(one)
+            end = self.wait(one)
             if end is None:
                 complain(f"{name}: no end yet of {one.correlation_id}; it goes on: farro swarm status {swarm or name}")
                 return 1
@@ -205,7 +205,7 @@ class CommandSession:
             answer(result if changes is None else {"changes": changes, **result})
         return 0 if len(ends) == len(asked) and ends[-1].result == "success" else 1
 
-    def _wait(self, asked: CommandReceipt) -> CommandView | None:
+    def wait(self, asked: CommandReceipt) -> CommandView | None:
         """Wait for a command, with a progress line on a terminal."""
         show = draws(sys.stderr) and not self.as_json
         began_s, tell_s = self._clock.monotonic_s(), processes.REPORT_S

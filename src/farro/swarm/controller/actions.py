@@ -20,7 +20,6 @@ from farro.lazy_dataclass import dataclass
 from farro.swarm import plan as plans
 from farro.swarm.bus.port import Binding, Bus
 from farro.swarm.component.declare import ComponentEnvironment
-from farro.swarm.controller import observed
 from farro.swarm.controller.observed import ComponentObserver
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.ledger import LedgerEntry
@@ -30,6 +29,7 @@ from farro.swarm.publish import ControlPublisher, SwarmAudit
 from farro.swarm.reconcile import ComponentAction
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Scope, Signal
+from farro.worker import restarts
 from farro.worker.runtime import ComponentLimits, ProcessSpec, ProcessView, Runtime
 
 ORIGIN = "controller"  # of signals: a controller does not confirm its own
@@ -112,7 +112,7 @@ class ComponentActions:
     def _may_restart(self, bee: Bee, instance: str, seen: Observation, now_s: float) -> bool:
         """Return whether a dead component is started again now; if never again, note why."""
         ended_s = now_s if seen.ended_s is None else seen.ended_s
-        decision = observed.decide(
+        decision = restarts.decide(
             bee.restart, starts=seen.starts, exit_code=seen.exit_code, ended_s=ended_s, now_s=now_s
         )
         if decision.what == "failed":

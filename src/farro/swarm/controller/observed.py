@@ -1,10 +1,6 @@
-"""Observe the components of a controller, and decide whether one that ended is started again, or one that lives hangs.
+"""Observe the components of a controller, and detect those that live and hang.
 
 - They are observed by the runtime, their status messages, and health polls.
-- Restart policy `never`: no restart. `on-failure`: only after a failure; an end that no process observed counts as one.
-  `always`: after every end.
-- The first restart is immediate, the next after one second, two, four, … A component that ended more than `RESTARTS`
-  times in a row, each time within a minute of its start, is reported as failed and left alone until the next command.
 - Silence counts only while the controller observed (docs/decisions/silence-counts-only-while-observed.md).
 """
 
@@ -12,29 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
 
-from farro.host import signals
 from farro.jobs.times import parse_timestamp
-from farro.lazy_dataclass import dataclass
 from farro.swarm.lifecycle import TTL_S, Observation
-from farro.swarm.logs import last_line
 from farro.swarm.plan import Bee, Timeouts
 from farro.swarm.wire import messages
+from farro.worker.process_logs import last_words
+from farro.worker.restarts import STEADY_S, describe_exit
 from farro.worker.runtime import ProcessView, Runtime
 
 POLL_TIMEOUT_S = 3.0
-STEADY_S = 60.0  # a component that lived this long does not keep dying
 LATE_S = 120.0  # a dead process's messages may arrive this late
-LOG_CHARACTERS = 300  # of the last log line of a component
-_KILLED = (-signals.KILL, -signal.SIGTERM, -signal.SIGINT)
 _ANSWER_LIMIT = 64 << 10
 
 
@@ -95,7 +85,7 @@ class ComponentObserver:
         ended_s = now_s if known.ended_s is None else known.ended_s
         seen = replace(seen, healthy=None, enabled=None, reported_s=None)
         seen = replace(seen, ended_s=ended_s, exit_code=found.exit_code)
-        log = known.end_log if known.ended_s is not None else _last_log_line(found)
+        log = known.end_log if known.ended_s is not None else last_words(found)
         how = describe_exit(found.exit_code) if known.hung is None else f"by force: it {known.hung}"
         how = known.end if known.end is not None and known.ended_s is not None else how  # noted at an earlier look
         return replace(seen, end=how, end_s=ended_s, end_log=log, hung=None)
@@ -147,13 +137,6 @@ class ComponentObserver:
             self.put(instance, replace(known, reported_s=now_s, healthy=up, enabled=enabled))
 
 
-def _last_log_line(dead: ProcessView) -> str:
-    """Return the last log line if it may explain the end: a process that was killed could not write why."""
-    if dead.exit_code in _KILLED:
-        return ""
-    return last_line(dead.log)[0][:LOG_CHARACTERS]
-
-
 def _poll(url: str, instance: str) -> tuple[bool | None, bool | None]:
     """Return whether a component is up and enabled; None if no process answers, or another one got its port."""
     try:
@@ -168,46 +151,6 @@ def _poll(url: str, instance: str) -> tuple[bool | None, bool | None]:
         return None, None
     enabled = data.get("enabled") if isinstance(data, dict) else None
     return isinstance(data, dict) and data.get("status") == "UP", enabled if isinstance(enabled, bool) else None
-
-
-# --- components that ended ---
-
-RESTARTS = 5  # in a row, before it counts as failed
-FIRST_S = 1.0  # before the second restart
-LONGEST_S = 30.0
-
-Policy = Literal["always", "on-failure", "never"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RestartDecision:
-    """`launch` now, `wait`, or leave it as `finished` (it ended well) or `failed`, with the reason."""
-
-    what: Literal["launch", "wait", "finished", "failed"]
-    why: str | None = None
-
-
-def decide(policy: Policy, *, starts: int, exit_code: int | None, ended_s: float, now_s: float) -> RestartDecision:
-    """Decide about a component that was started `starts` times in a row and ended at `ended_s`."""
-    how = f"ended {describe_exit(exit_code)}"
-    if policy == "on-failure" and exit_code == 0:
-        return RestartDecision(what="finished", why=f"{how}, and restarts on failure only")
-    if policy == "never":
-        return RestartDecision(what="finished" if exit_code == 0 else "failed", why=f"{how}, and restarts never")
-    if starts > RESTARTS:
-        return RestartDecision(what="failed", why=f"{how}, and was started {starts} times in a row")
-    return RestartDecision(what="launch" if now_s - ended_s >= pause_s(starts) else "wait")
-
-
-def pause_s(starts: int) -> float:
-    """Return the pause between the end of a component and its next start."""
-    return 0.0 if starts <= 1 else min(FIRST_S * 2.0 ** min(starts - 2, 30), LONGEST_S)
-
-
-def describe_exit(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "unseen"
-    return f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"
 
 
 # --- components that hang ---

@@ -18,11 +18,11 @@ from farro.swarm.bus.port import Binding
 from farro.swarm.files import FOLDER, controller_instance
 from farro.swarm.ledger import CommandEnd, LedgerEntry
 from farro.swarm.lifecycle import SwarmState
-from farro.swarm.logs import last_lines
 from farro.swarm.orchestrator.state import ORIGIN, ControllerLauncher, OrchestratorContext
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Scope, Signal
+from farro.worker.process_logs import last_lines
 
 SETTLE_S = 2.0  # after a controller was killed: its last messages are read before it counts as silent
 _DURATIONS = {Signal.CREATE: "provision", Signal.TEMPLATE: "ready", Signal.START: "start"}

@@ -1,4 +1,4 @@
-"""`farro up`, `down`, `ps`: a root's own services as a swarm, with real processes."""
+"""`farro up`, `down`, `ps`: a root's services and their supervisor, with real processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from farro.doctor import root
 from farro.sandbox import paths
-from flows.program import FARRO, PATIENCE_S, Program, marked, once_endless, shell
+from flows.program import FARRO, PATIENCE_S, Program, kept_stopped, marked, once_endless, shell
 from servers import RabbitServer, RedisServer
 from support import eventually
 
@@ -39,8 +39,8 @@ def ps(farro: Program) -> dict[str, dict[str, Any]]:
     return {line["name"]: line for line in farro.run("ps", "--json", code=0).json["components"]}
 
 
-def orchestrator(farro: Program) -> int:
-    pid: int = farro.run("ps", "--json", code=0).json["orchestrator"]["pid"]
+def supervisor(farro: Program) -> int | None:
+    pid: int | None = farro.run("ps", "--json", code=0).json["supervisor"]["pid"]
     return pid
 
 
@@ -63,7 +63,7 @@ def kill(*victims: int) -> None:
 
 
 def test_up_and_down_in_the_background(farro: Program) -> None:
-    """Up; a worker is killed in the middle of a job; the orchestrator is killed; up again; down."""
+    """Up; a worker is killed in the middle of a job; the supervisor is killed; up again; down."""
     assert farro.run("ps", code=0).out == "nothing runs here; `farro up` starts what a root needs\n"
     (farro.path / ".gitignore").write_text(root._IGNORED_BEFORE[0])  # a root of an older farro
     shown = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
@@ -79,7 +79,7 @@ def test_up_and_down_in_the_background(farro: Program) -> None:
     assert "2 worker" not in farro.run("status", code=0).out  # four slots, of two workers
     text = farro.run("ps", code=0).out.splitlines()
     assert text[0].split() == ["COMPONENT", "ROLE", "STATE", "PID", "UP", "RESTARTS", "LOG"]
-    assert text[-2] == "swarm farro: Running, Healthy"
+    assert text[-1] == f"supervisor: pid {supervisor(farro)}"
 
     farro.enqueue(once_endless(), "--id", "long")
     eventually((farro.path / "started").exists, "the step did not start")
@@ -89,12 +89,7 @@ def test_up_and_down_in_the_background(farro: Program) -> None:
     assert marked(farro.path) == []
     eventually(lambda: ps(farro)["farro-worker-2"]["restarts"] == 1, "nobody counts")
 
-    farro.run("swarm", "config", "worker", "farro-worker-2", "--disable", code=0)
-    off = farro.run("up", "--detach", "--no-web", code=0)
-    assert "farro-worker-2 disabled" in off.out  # a component that was disabled alone stays so
-    farro.run("swarm", "config", "worker", "farro-worker-2", "--enable", code=0)
-
-    assert "still use the old one" not in off.err
+    assert "still use the old one" not in farro.run("up", "--detach", "--no-web", code=0).err
     (farro.path / "agents-config.json").write_text(json.dumps({**SETTINGS, "retry": {"base_s": 0.02}}))
     old = farro.run("up", "--detach", "--no-web", code=0).err
     assert re.search(
@@ -103,12 +98,18 @@ def test_up_and_down_in_the_background(farro: Program) -> None:
     assert "`farro down` and `farro up` restart them" in old
     assert farro.run("up", "--detach", "--no-web", "--json", code=0).json["old_config"] == ALL
 
-    before, queen = pids(farro), orchestrator(farro)
-    kill(queen)
+    before, killed = pids(farro), supervisor(farro)
+    assert killed is not None
+    kill(killed)
+    shown = farro.run("ps", code=0)
+    assert "no supervisor runs here, so services that end are not restarted" in shown.err
+    assert pids(farro) == before
     again = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
     assert {one["what"] for one in again} == {"already runs"}
     assert pids(farro) == before  # adopted
-    eventually(lambda: orchestrator(farro) not in (None, queen), "nobody is launched anew")
+    assert supervisor(farro) not in (None, killed)
+    kill(before["farro-manager"])  # a child of the killed supervisor
+    eventually(lambda: ps(farro)["farro-manager"]["pid"] not in (None, before["farro-manager"]), "it is not restarted")
 
     farro.run("down", code=0)
     assert all(map(gone, before.values()))
@@ -122,7 +123,8 @@ def test_everything_that_farro_makes_in_a_root_is_its_own(farro: Program) -> Non
     eventually(lambda: farro.status(job) == "succeeded", "nobody works")
     farro.run("down", code=0)
     made = set(os.listdir(farro.path)) - {".gitignore", "job.json"}
-    assert {"swarms", "bus", "jobs"} <= made
+    assert {"logs", "jobs"} <= made
+    assert not {"swarms", "bus"} & made  # it needs no swarm
     assert [name for name in sorted(made) if not paths.is_own(name)] == []
 
 
@@ -153,7 +155,7 @@ def test_ending_the_foreground_command_ends_everything(farro: Program, number: s
     assert farro.run("logs", job, code=0).out == "hi\n"
     kill(pids(farro)["farro-watchdog"])
     eventually(lambda: "farro-watchdog running" in front.said(), "nobody tells that it died and lives again")
-    ended = r"\d\d:\d\d:\d\d UTC  farro-watchdog ended by signal 9; its log: swarms/farro/logs/farro-watchdog\.log\n"
+    ended = r"\d\d:\d\d:\d\d UTC  farro-watchdog ended by signal 9; its log: logs/farro-watchdog\.log\n"
     assert re.search(ended, front.said()), front.said()
     assert "provisioning" not in front.said()
     front.process.send_signal(number)
@@ -164,12 +166,11 @@ def test_ending_the_foreground_command_ends_everything(farro: Program, number: s
 
 def test_a_second_ctrl_c_does_not_wait(farro: Program) -> None:
     front = ForegroundUp(farro, "--no-web", "--workers", "1")
-    worker = pids(farro)["farro-worker"]
-    os.kill(worker, signal.SIGSTOP)  # it will not end by itself
-    front.process.send_signal(signal.SIGINT)
-    eventually(lambda: "stopping …" in front.said(), "it does not begin to stop")
-    front.process.send_signal(signal.SIGINT)
-    assert front.ended() == 130, front.said()
+    with kept_stopped(pids(farro)["farro-worker"]):  # it will not end by itself
+        front.process.send_signal(signal.SIGINT)
+        eventually(lambda: "stopping …" in front.said(), "it does not begin to stop")
+        front.process.send_signal(signal.SIGINT)
+        assert front.ended() == 130, front.said()
     assert farro.living() == []
     assert [line["state"] for line in ps(farro).values()] == ["Stopped"] * 3
 
@@ -184,16 +185,15 @@ def test_down_with_kill_does_not_wait_and_up_resumes(farro: Program) -> None:
     assert farro.living() == []
     shown = farro.run("ps", code=0)
     assert [line["state"] for line in ps(farro).values()] == ["Stopped"] * 3, shown.out
-    assert shown.out.splitlines()[-1].startswith("swarm farro: not running (it was Running when it was killed")
-    assert "`farro up` starts it again" in shown.out
+    assert shown.out.splitlines()[-1].startswith("not running: killed, or the machine ended")
+    assert "`farro up` starts them again" in shown.out
     assert (shown.err, "Provisioning" in shown.out) == ("", False)
-    assert "what it said last" in farro.run("swarm", "status", "farro", code=0).out
     assert farro.run("down", "--kill", "--json", code=0).json["components"][0]["what"] == "was gone"
     again = farro.run("up", "--detach", "--no-web", "--workers", "1", "--json", code=0).json["components"]
     assert {one["what"] for one in again} == {"started"}
 
 
-def test_a_root_with_jobs_in_redis_and_signals_over_rabbitmq(
+def test_a_root_with_jobs_in_redis_and_a_broker(
     farro: Program, tmp_path: Path, redis_server: RedisServer, rabbit_server: RabbitServer
 ) -> None:
     there = {"store": redis_server.url, "redis": {"name": f"up-{tmp_path.name}"[:60]}}
@@ -263,6 +263,8 @@ def test_a_custom_plan_with_limits_and_restarts(farro: Program) -> None:
     wrong.write_text(json.dumps({**plan, "id": "other"}))
     assert "the swarm is farro" in farro.run("up", "--detach", "--plan", str(wrong), code=2).err
     farro.run("up", "--detach", "--plan", str(path), code=0)
+    refused = farro.run("up", "--detach", "--no-web", code=3).err
+    assert "a swarm farro is here, which `farro up --plan` made; `farro down` ends it" in refused
     (farro.path / "go").touch()
 
     def becomes(name: str, state: str) -> None:
@@ -292,11 +294,11 @@ def test_other_swarms_are_left_alone(farro: Program) -> None:
     done = farro.run("down", code=0)
     assert "left as they are, with their orchestrator: swarm other" in done.err
     assert list(ps(farro)) == ["other-sleeper"]
-    assert orchestrator(farro) is not None
+    assert "orchestrator: pid" in farro.run("ps", code=0).out
     done = farro.run("down", "--kill", code=0)
     assert "left as they are, with their orchestrator: swarm other" in done.err
     assert done.out == ""
-    assert orchestrator(farro) is not None
+    assert "orchestrator: pid" in farro.run("ps", code=0).out
     farro.run("swarm", "remove", "other", code=0)
     assert "only an orchestrator ran here" in farro.run("down", code=0).out
     assert farro.run("down", code=0).out == "nothing runs in the background here\n"
@@ -304,17 +306,18 @@ def test_other_swarms_are_left_alone(farro: Program) -> None:
 
 
 def test_roles_with_a_provider_have_workers(farro: Program) -> None:
+    from farro.cli.up import roles_with_workers
     from farro.config import reader
-    from farro.swarm import own_swarm
+    from farro.worker.supervisor import default_services
 
     settings = {
         **SETTINGS,
         "providers": {"one": {"kind": "cli", "command": ["true"]}},
         "roles": {"Tester": {"provider": "one"}},
     }
-    assert own_swarm.roles(reader.load(str(farro.path))) == ("Runner",)
+    assert roles_with_workers(reader.load(str(farro.path))) == ("Runner",)
     (farro.path / "agents-config.json").write_text(json.dumps(settings))
     agents = ("SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter", "Tester")
-    assert own_swarm.roles(reader.load(str(farro.path))) == ("Runner", *agents)
-    plan = own_swarm.default_plan("/srv/farro", program=("farro",), roles=("Runner", "DocWriter"), web=True)
-    assert [bee["role"] for bee in plan["bees"]] == ["manager", "watchdog", "worker", "worker-docwriter", "web"]
+    assert roles_with_workers(reader.load(str(farro.path))) == ("Runner", *agents)
+    made = default_services("/srv/farro", program=("farro",), roles=("Runner", "DocWriter"), workers=1, web=True)
+    assert [one.role for one in made] == ["manager", "watchdog", "worker", "worker-docwriter", "web"]
