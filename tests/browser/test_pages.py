@@ -115,7 +115,7 @@ def test_history_is_scrubbed_back_and_shows_the_queues_as_they_were(furnished: S
         ("board", "Nothing waits."),
         ("tasks", "farro demo"),
         ("inbox", "farro inbox"),
-        ("swarms", "farro up --detach"),
+        ("swarms", "farro swarm create demo"),
         ("history", "farro enqueue"),
     ],
 )

@@ -131,8 +131,8 @@ def test_everything_that_farro_makes_in_a_root_is_its_own(farro: Program) -> Non
 class ForegroundUp:
     """`farro up` in the foreground, and its output."""
 
-    def __init__(self, farro: Program, *options: str) -> None:
-        self._said = farro.path / "front.txt"
+    def __init__(self, farro: Program, *options: str, output: str = "front.txt") -> None:
+        self._said = farro.path / output
         with self._said.open("wb") as out:
             self.process = subprocess.Popen(
                 [FARRO, "up", *options], cwd=farro.path, env=farro.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
@@ -223,6 +223,84 @@ def test_the_next_up_adopts_the_components_of_a_killed_one(farro: Program) -> No
         one["what"] for one in farro.run("start", "--no-web", "--workers", "1", "--json", code=0).json["components"]
     } == {"already runs"}
     assert pids(farro) == before
+
+
+def running_services(farro: Program) -> list[str]:
+    """Return the services of all live processes that lead a session, each as often as it runs."""
+    found = []
+    for pid in farro.living():
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        marks = [os.fsdecode(line) for line in environ if line.startswith(b"FARRO_COMPONENT=")]
+        if marks and os.getsid(pid) == pid:
+            found.append(marks[0].removeprefix("FARRO_COMPONENT=").split(".")[0])
+    return sorted(found)
+
+
+def test_two_ups_at_once_start_no_service_twice(farro: Program) -> None:
+    command = [FARRO, "up", "--detach", "--no-web", "--json"]
+    both = [
+        subprocess.Popen(command, cwd=farro.path, env=farro.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    outs = [one.communicate(timeout=PATIENCE_S)[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0], outs
+    shown = [json.loads(out)["components"] for out in outs]
+    assert [one["pid"] for one in shown[0]] == [one["pid"] for one in shown[1]] == list(pids(farro).values())
+    assert running_services(farro) == sorted([*ALL, "farro-supervisor"])
+
+
+def test_a_second_foreground_up_attaches(farro: Program) -> None:
+    first = ForegroundUp(farro, "--no-web", "--workers", "1")
+    before = pids(farro)
+    second = ForegroundUp(farro, "--no-web", "--workers", "1", output="second.txt")
+    assert second.said().count("already runs") == 3
+    assert pids(farro) == before
+    second.process.send_signal(signal.SIGINT)
+    assert second.ended() == 0, second.said()
+    assert first.ended() == 0, first.said()
+    assert "another command stopped everything" in first.said()
+    assert farro.living() == []
+
+
+def test_a_foreground_up_replaces_a_killed_supervisor(farro: Program) -> None:
+    front = ForegroundUp(farro, "--no-web", "--workers", "1")
+    before, killed = pids(farro), supervisor(farro)
+    assert killed is not None
+    kill(killed)
+    eventually(lambda: supervisor(farro) not in (None, killed), "no supervisor is started")
+    assert pids(farro) == before
+    kill(before["farro-watchdog"])
+    eventually(lambda: "farro-watchdog running" in front.said(), "it is not restarted")
+    assert running_services(farro) == sorted(["farro-supervisor", "farro-manager", "farro-watchdog", "farro-worker"])
+    front.process.send_signal(signal.SIGINT)
+    assert front.ended() == 0, front.said()
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["", "farro-manager ended", "farro-manager was started", "farro-watchdog ended", "farro-worker was started"],
+)
+def test_down_during_a_restart_leaves_no_service_behind(farro: Program, moment: str) -> None:
+    """`down` comes when the supervisor has logged this; it restarts one service after the other."""
+    farro.run("up", "--detach", "--no-web", "--workers", "1", code=0)
+    victims, log = pids(farro), farro.path / "logs/farro-supervisor.log"
+    before = len(log.read_text())
+    kill(*victims.values())
+    eventually(lambda: moment in log.read_text()[before:], f"the supervisor does not log: {moment}")
+    done = farro.run("down", "--json", code=0).json["components"]
+    assert [one["name"] for one in done] == list(victims)
+    assert farro.living() == []
+    assert farro.run("ps", code=0).out == "nothing runs here; `farro up` starts what a root needs\n"
+
+
+def test_down_ends_a_supervisor_that_hangs(farro: Program) -> None:
+    farro.run("up", "--detach", "--no-web", "--workers", "1", code=0)
+    pid = supervisor(farro)
+    assert pid is not None
+    with kept_stopped(pid):
+        done = farro.run("down", "--json", code=0).json["components"]
+    assert {one["what"] for one in done} == {"stopped"}
+    assert farro.living() == []
 
 
 BRIEF = """

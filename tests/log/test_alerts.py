@@ -35,7 +35,7 @@ def test_more_than_twenty_requeues_in_five_minutes_page() -> None:
     assert not alert_rules.requeues([*few, *by_hand], NOW).firing
     assert alert_rules.requeues([], NOW).value == 0
     advice = " ".join(alert_rules.requeues(few, NOW).next)
-    assert ("logs/worker" in advice, "farro swarm logs farro" in advice) == (False, True)  # where `farro up` puts them
+    assert ("farro ps" in advice, "logs/farro-supervisor.log" in advice) == (True, True)
 
 
 def test_a_queue_that_was_deep_for_half_an_hour_pages_and_one_that_has_just_filled_does_not() -> None:

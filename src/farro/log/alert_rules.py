@@ -62,7 +62,7 @@ def requeues(events: Iterable[Mapping[str, Any]], now: datetime) -> Alert:
         value=count,
         bar=REQUEUES,
         next=(
-            "workers die or hang: farro status; farro ps and farro swarm logs farro tell how those of `farro up` ended",
+            "workers die or hang: farro status; farro ps and logs/farro-supervisor.log say how services ended",
             "which jobs: farro ls --status stale, then farro history JOB",
             "a job that kills its workers: farro kill JOB",
         ),

@@ -104,7 +104,7 @@ NOTHING = Wanted(command="", running=False, services=())
 
 
 @dataclass(kw_only=True)
-class History:
+class ServiceHistory:
     """What the supervisor knows about one service beyond its process."""
 
     starts: int = 0  # in a row: a service that lived for a minute begins a new row
@@ -180,7 +180,7 @@ class Supervisor:
         self._log = log
         self._files = ServiceFiles(root)
         self._command = ""
-        self._histories: dict[str, History] = {}
+        self._histories: dict[str, ServiceHistory] = {}
         self._written: Mapping[str, Any] = {}
         self._tidied_s = clock.monotonic_s()
         self._flag = waiting.Flag()
@@ -238,7 +238,7 @@ class Supervisor:
 
     def _keep(self, service: Service) -> None:
         """Launch a service that does not run, unless it must wait or is left alone."""
-        history = self._histories.setdefault(service.name, History())
+        history = self._histories.setdefault(service.name, ServiceHistory())
         seen, now_s = self._runtime.look(service.name), self._clock.monotonic_s()
         if seen is not None and seen.alive:
             if history.launched_s is None:
@@ -260,7 +260,7 @@ class Supervisor:
                 return
         self._launch(service, history, now_s)
 
-    def _note_end(self, seen: ProcessView, history: History, now_s: float) -> None:
+    def _note_end(self, seen: ProcessView, history: ServiceHistory, now_s: float) -> None:
         history.ended_s = now_s
         if history.launched_s is not None and now_s - history.launched_s > STEADY_S:
             history.starts = 1
@@ -268,7 +268,7 @@ class Supervisor:
         history.last_end = {"at": timestamp(self._clock.now()), "how": how, "words": last_words(seen)}
         self._log("warning", f"{seen.name} ended {how}", {"pid": seen.pid})
 
-    def _launch(self, service: Service, history: History, now_s: float) -> None:
+    def _launch(self, service: Service, history: ServiceHistory, now_s: float) -> None:
         history.starts += 1
         history.launched_s = now_s
         spec = ProcessSpec(

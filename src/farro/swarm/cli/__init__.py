@@ -1,1 +1,1 @@
-"""The commands `farro swarm` and `farro up`, and the hidden ones that run the processes of swarms."""
+"""The commands `farro swarm`, and the hidden ones that run the processes of swarms."""

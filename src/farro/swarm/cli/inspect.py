@@ -119,7 +119,7 @@ _LOOK_S = 0.2
 @common
 def logs(name: str, instance: str | None, follow: bool, tail: int, root: str | None, as_json: bool) -> None:
     """What the components of a swarm wrote to stdout and stderr: of all of them and of its controller, each line with
-    its name; or of one. `farro up` is the swarm farro. With --json an object a line."""
+    its name; or of one. With --json an object a line."""
     path, settings = read_root(root)
     files = service.files(path, settings)
     views.existing(files, name)

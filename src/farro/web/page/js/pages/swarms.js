@@ -242,8 +242,8 @@ export class SwarmsPage {
 }
 
 function noSwarms() {
-  const text = "farro's own services run as one; your own programs as others.";
-  return emptyNote("No swarm yet", text, "farro up --detach", "farro swarm create demo");
+  const text = "A swarm runs your own programs as components.";
+  return emptyNote("No swarm yet", text, "farro swarm create demo");
 }
 
 function deadLettersNotice({ id, queues }) {
