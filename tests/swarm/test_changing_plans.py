@@ -14,12 +14,12 @@ from farro.errors import BusTrouble
 from farro.host.clock import ManualClock
 from farro.swarm.bus.port import BusMessage
 from farro.swarm.controller import actions
-from farro.swarm.controller.actions import ControllerContext, PlanApplier
+from farro.swarm.controller.actions import ComponentActions, ControllerContext
 from farro.swarm.controller.observed import ComponentObserver
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.ledger import LedgerEntry
 from farro.swarm.lifecycle import SwarmState
-from farro.swarm.publish import ControlPublisher
+from farro.swarm.publish import ControlPublisher, SwarmAudit
 from farro.swarm.wire import names
 from farro.worker.runtime import Stopped
 from stage import Crash
@@ -52,16 +52,14 @@ class FailingRuntime(FakeControllers):
 
 def _life(
     folder: Path, bus: MemoryBus, error: type[Exception] | None = None
-) -> tuple[PlanApplier, ControllerState, FailingRuntime]:
+) -> tuple[ComponentActions, ControllerState, FailingRuntime]:
     context = ControllerContext(
         swarm=SWARM, instance="demo-marshal", bus_address="", folder=str(folder), cwd="/", env={}
     )
     state, runtime = ControllerState.load(f"{folder}/controller.json", durable=False), FailingRuntime(bus, error)
-    return (
-        PlanApplier(context, bus, runtime, state, ComponentObserver(runtime), ControlPublisher(bus, now)),
-        state,
-        runtime,
-    )
+    publisher, audit = ControlPublisher(bus, now), SwarmAudit(str(folder), "controller", now, lambda *_: None)
+    made = ComponentActions(context, bus, runtime, state, ComponentObserver(runtime), publisher, audit)
+    return made, state, runtime
 
 
 def _template(plan: dict[str, Any]) -> LedgerEntry:

@@ -24,7 +24,7 @@ from farro.swarm import plan as plans
 from farro.swarm.bus import LostQueueCheck
 from farro.swarm.bus.port import Binding, Bus, Consumer, Delivery
 from farro.swarm.controller import actions
-from farro.swarm.controller.actions import ORIGIN, ComponentActions, ControllerContext, PlanApplier
+from farro.swarm.controller.actions import ORIGIN, ComponentActions, ControllerContext
 from farro.swarm.controller.observed import ComponentObserver, HangDetector
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.controller.summary import Summary, queues_of, status_report
@@ -76,9 +76,8 @@ class Controller:
         self._audit = SwarmAudit(context.folder, ORIGIN, now, log)
         self._hang_detector = HangDetector()
         self._summary = Summary(self._observer, now, self._audit.note)
-        self._plan_applier = PlanApplier(context, bus, runtime, self._state, self._observer, self._publisher)
         self._actions = ComponentActions(
-            context, runtime, self._observer, self._publisher, self._audit, self._state.config_of
+            context, bus, runtime, self._state, self._observer, self._publisher, self._audit
         )
         self._confirmations = Confirmations(self._ledger, self._publisher, self._audit, context.folder)
         self._woken = asyncio.Event()
@@ -103,7 +102,7 @@ class Controller:
         queue = names.control_queue(names.CONTROLLER, context.instance)
         keys = names.controller_keys(context.swarm, context.instance)
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
-        await self._plan_applier.resume()
+        await self._actions.resume()
         # Before the first message: a status of a component that is not known to be launched would be ignored.
         self._look(time.monotonic())
         control = await self._bus.consume(queue, prefetch=64)
@@ -259,10 +258,10 @@ class Controller:
             if entry.started_at is None:
                 self._ledger.start(entry, self._publisher.now())
             if signal is Signal.TEMPLATE:
-                await self._plan_applier.apply(entry)
+                await self._actions.apply(entry)
             elif self._state.plan is None and signal is not Signal.REMOVE:
                 raise IllegalTransition(f"swarm {self._context.swarm} has no plan yet; send one with swarm-template")
-            await self._plan_applier.end_leaving()
+            await self._actions.end_leaving()
         except BusTrouble:
             raise  # not the command's fault: it begins at the next turn
         except FarroError as error:
@@ -288,7 +287,7 @@ class Controller:
             if seen.failure is not None or seen.finished is not None:
                 continue
             if not seen.launched or not seen.alive:
-                await self._actions.launch(self._state.plan, one, now_s)
+                await self._actions.launch(one, now_s)
                 continue
             if self._hang_detector.needs_poll(seen, limits, now_s):
                 self._actions.poll(one.instance, now_s)
@@ -307,18 +306,18 @@ class Controller:
             await asyncio.to_thread(self._runtime.stop, together, self._state.plan.timeouts.stop)
             for name in together:
                 self._observer.forget(name)
-        members, plan = self._members(), self._state.plan
+        members = self._members()
         asks = [one for one in decision.do if one.what in ("enable", "disable")]
-        await asyncio.gather(*(self._actions.do(plan, members[one.instance], one, now_s) for one in asks))
+        await asyncio.gather(*(self._actions.do(members[one.instance], one, now_s) for one in asks))
         for one in decision.do:
             if one.what not in ("deprovision", "enable", "disable"):
-                await self._actions.do(plan, members[one.instance], one, now_s)
+                await self._actions.do(members[one.instance], one, now_s)
         if self._state.state is SwarmState.STOPPING:
             return  # a component that died meanwhile stays stopped
         for member in members.values():
             seen = self._observer.of(member.instance)
             if seen.launched and not seen.alive and seen.failure is None and seen.finished is None:
-                await self._actions.launch(plan, member, now_s)
+                await self._actions.launch(member, now_s)
 
     # --- config updates ---
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,30 +48,30 @@ class ControllerContext:
 
 
 class ComponentActions:
-    """`config_of` returns the config values of a component that updates changed since the plan."""
-
     def __init__(
         self,
         context: ControllerContext,
+        bus: Bus,
         runtime: Runtime,
+        state: ControllerState,
         observer: ComponentObserver,
         publisher: ControlPublisher,
         audit: SwarmAudit,
-        config_of: Callable[[str], Mapping[str, Any]],
     ) -> None:
         self._context = context
+        self._bus = bus
         self._runtime = runtime
+        self._state = state
         self._observer = observer
         self._publisher = publisher
         self._audit = audit
-        self._config_of = config_of
         self._polls: set[asyncio.Task[None]] = set()
 
-    async def do(self, plan: SwarmPlan, member: Member, action: ComponentAction, now_s: float) -> None:
+    async def do(self, member: Member, action: ComponentAction, now_s: float) -> None:
         """Do what `reconcile` decided, except `deprovision`, which the controller does for all at once."""
         match action.what:
             case "launch":
-                await self.launch(plan, member, now_s)
+                await self.launch(member, now_s)
             case "enable" | "disable":
                 await self.ask(member, action.what == "enable", now_s)
             case "poll":
@@ -85,9 +85,10 @@ class ComponentActions:
             case "deprovision":
                 pass
 
-    async def launch(self, plan: SwarmPlan, member: Member, now_s: float) -> None:
+    async def launch(self, member: Member, now_s: float) -> None:
         """Start a component; one that died only if its restart policy says so."""
-        bee, instance = plan.bees[member.bee], member.instance
+        assert self._state.plan is not None
+        bee, instance = self._state.plan.bees[member.bee], member.instance
         seen = self._observer.of(instance)
         if seen.launched and not seen.alive and seen.starts and not self._may_restart(bee, instance, seen, now_s):
             return
@@ -130,7 +131,7 @@ class ComponentActions:
             instance=instance,
             inputs=bee.work.inputs,
             outputs=bee.work.outputs,
-            config={**bee.config, **self._config_of(instance)},
+            config={**bee.config, **self._state.config_of(instance)},
         )
         command = bee.command or ()
         if command and command[0] == "python":
@@ -182,26 +183,7 @@ class ComponentActions:
     async def close(self) -> None:
         await asyncio.gather(*self._polls, return_exceptions=True)
 
-
-# --- a new plan ---
-
-
-class PlanApplier:
-    def __init__(
-        self,
-        context: ControllerContext,
-        bus: Bus,
-        runtime: Runtime,
-        state: ControllerState,
-        observer: ComponentObserver,
-        publisher: ControlPublisher,
-    ) -> None:
-        self._context = context
-        self._bus = bus
-        self._runtime = runtime
-        self._state = state
-        self._observer = observer
-        self._publisher = publisher
+    # --- a new plan ---
 
     async def resume(self) -> None:
         """Restore the bindings and queues of the current plan, in case the bus lost them."""

@@ -18,7 +18,7 @@ from farro.errors import Damaged, FarroError
 from farro.host import fs
 from farro.lazy_dataclass import dataclass, field
 from farro.swarm import plan as plans
-from farro.swarm.files import SwarmFiles
+from farro.swarm.files import read_json
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.plan import SwarmPlan
 
@@ -63,11 +63,11 @@ class ControllerState:
     def _from_orchestrator(cls, path: str, durable: bool) -> ControllerState:
         """Build the state from the orchestrator's files; without a readable plan, a state without one."""
         state, folder = cls(path=path, durable=durable), os.path.dirname(path)
-        files, swarm = SwarmFiles(os.path.dirname(folder)), os.path.basename(folder)
-        with contextlib.suppress(FarroError):
-            desired, plan = files.desired(swarm), files.plan(swarm)
-            if desired is not None and plan is not None and desired.state in _PLANNED:
-                state.plan, state.state, state.enabled = plan, desired.state, desired.enabled
+        with contextlib.suppress(FarroError, ValueError, TypeError, LookupError):
+            desired, data = read_json(f"{folder}/desired.json"), read_json(f"{folder}/plan.json")
+            if desired is not None and data is not None and SwarmState(desired["state"]) in _PLANNED:
+                plan = plans.load(Document(data, path))
+                state.plan, state.state, state.enabled = plan, SwarmState(desired["state"]), bool(desired["enabled"])
         return state
 
     def config_of(self, instance: str) -> dict[str, Any]:
