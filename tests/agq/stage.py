@@ -15,6 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from farro.agq import memo_jobs
 from farro.agq.server import AgqServer, ServerOptions
 from farro.app import App
 from farro.config import reader
@@ -22,8 +23,7 @@ from farro.config.settings import Settings
 from farro.doctor import root as roots
 from farro.host.clock import SystemClock
 from farro.jobs.ids import IdMint
-from farro.queue.admission import Gate
-from farro.queue.agent_rules import contract_of
+from farro.queue.submit import SubmitPolicy
 
 PATIENCE_S = 30.0
 
@@ -45,8 +45,7 @@ class Front:
             options=ServerOptions(port=0, version="test", **{"beat_s": 0.2, "remote_store": False, **options}),
             log=lambda level, message, fields: self.log.append((level, message, fields)),
             mint=IdMint(SystemClock().now, random.SystemRandom().getrandbits).mint,
-            gate=Gate.of(self.settings, user="tester", force=False),
-            contract=contract_of(str(root), self.settings),
+            policy=SubmitPolicy.of(str(root), self.settings, user="tester", spell=memo_jobs.spell),
         )
         self._open: list[Any] = []
         self._started = threading.Event()

@@ -236,13 +236,13 @@ def test_a_bad_job_between_good_ones_is_refused_alone(front: Front) -> None:
 def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     client = front.client()
     checked: list[Any] = []
-    whole = memo_jobs._submissions
+    whole = memo_jobs._request
 
-    def counted(store: Any, document: Any, *rest: Any) -> Any:
-        checked.append(document.data["id"])
-        return whole(store, document, *rest)
+    def counted(text: bytes, *rest: Any) -> Any:
+        checked.append(json.loads(text)["id"])
+        return whole(text, *rest)
 
-    monkeypatch.setattr(memo_jobs, "_submissions", counted)
+    monkeypatch.setattr(memo_jobs, "_request", counted)
     same = '{"plan_id": "alike", "id": "%s", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}]}'
     # texts that another test pushed are known in this process
     same = same.replace("alike", f"alike-{front.server.port}")

@@ -23,7 +23,7 @@ from contracts.test_store import (
 from farro.errors import CapacityReached, IdConflict, IllegalTransition
 from farro.jobs.outcomes import Child
 from farro.jobs.states import TRANSITIONS, Reason, Status
-from farro.queue.admission import Caps, Gate, enqueue_admitted
+from farro.queue.admission import Caps, Gate, admit
 from farro.store.port import Store
 from stage import plan, submission
 
@@ -182,8 +182,8 @@ def test_the_event_of_a_requeued_failure_names_the_old_status(kit: Adapter) -> N
 def test_a_refused_and_a_forced_enqueue_are_audited(kit: Adapter) -> None:
     caps = Caps(role=1, roles={})
     with pytest.raises(CapacityReached):
-        enqueue_admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob"))
+        admit(kit.store, [submission(), submission()], Gate(caps=caps, user="bob"))
     refused = {"event": "cap_refused", "role": "Runner", "cap": 1, "load": 0, "wanted": 2, "user": "bob"}
     assert kit.audited == [refused]
-    enqueue_admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob", force=True, may_force=("*",)))
+    admit(kit.store, [submission(), submission()], Gate(caps=caps, user="bob", force=True, may_force=("*",)))
     assert [told["event"] for told in kit.audited] == ["cap_refused", "enqueued", "enqueued", "cap_forced"]

@@ -80,6 +80,7 @@ class Actor:
 def submit(actor: Actor) -> None:
     from farro import documents
     from farro.errors import FarroError
+    from farro.jobs.request import JobRequest
     from farro.queue import submit
 
     for number in itertools.count():
@@ -101,7 +102,8 @@ def submit(actor: Actor) -> None:
                 (queued,) = told["jobs"] if told else (None,)
             else:
                 document = documents.parse(json.dumps(content).encode(), token)
-                (queued,) = submit.enqueue(actor.store, [document], job_id=job_id, source=token)
+                request = JobRequest(document=document, id=job_id)
+                queued = submit.submit(actor.store, [request], submit.ANYTHING)[0].id
         except FarroError as error:
             actor.note("refused", token=token, why=str(error))
         else:

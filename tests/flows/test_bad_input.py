@@ -211,7 +211,7 @@ def test_options_that_contradict_the_plan_or_each_other_are_refused(farro: Progr
         (["plan.json", "--id", "nul"], "--id: 'nul' is not a job id: Windows keeps"),
         (["plan.json", "--role", "../Runner"], "--role: '../Runner' is not a role"),
         (["plan.json", "--role", "Nobody"], "--role: no role Nobody here; known: Architect"),
-        (["--many", "two.ndjson", "--id", "x"], "--id names one job, but two.ndjson holds 2 plans"),
+        (["--many", "two.ndjson", "--id", "x"], "--id names one job, and there are several plans"),
         (["--many", "blank.ndjson"], "blank.ndjson: it contains no plan; --many needs one JSON plan per line"),
         (["plan.json", "--many", "two.ndjson"], "name one thing to queue"),
         ([], "name one thing to queue"),

@@ -95,7 +95,11 @@ def test_options_apply_to_a_plan_as_well(farro: Program) -> None:
     ("plan", "args", "said"),
     [
         ({"metadata": {"priority": "P1"}}, ["--priority", "P2"], "metadata.priority: is P1, but --priority says P2"),
-        ({"metadata": {"priority": "high"}}, [], 'metadata.priority: is "high"; it must be P0, P1, P2, P3'),
+        (
+            {"metadata": {"priority": "high"}},
+            [],
+            'metadata.priority: "high" is not a priority; choose one of P0, P1, P2, P3',
+        ),
         ({"timeout": 5}, ["--timeout", "10s"], "timeout: is 5, but --timeout says 10"),
         ({"metadata": {"after": "x"}}, [], "metadata.after: must be a list of job ids"),
         ({"metadata": {"after_any": ["ok", 5]}}, [], "metadata.after_any[1]: 5 is not a job id"),
@@ -161,7 +165,7 @@ def test_start_time_may_be_local_or_name_its_zone(farro: Program) -> None:
         (("--at", "soon"), "is not a time such as"),
         (("--delay", "soon"), "--delay: 'soon' is not a duration such as 90s, 10m"),
         (("--delay", "1,5h"), "the decimal mark is a point: 1.5h"),
-        (("--delay", "999w"), "more than ten years"),
+        (("--delay", "999w"), "at most ten years"),
         (("--delay", "1m", "--at", "tomorrow 09:00"), "--delay and --at both set the start time"),
         (("--priority", "P4"), "'P4' is not one of 'P0', 'P1', 'P2', 'P3'"),
         (("--timeout", "0s"), "--timeout: 0s must be positive and at most a year"),

@@ -162,7 +162,7 @@ def test_several_plan_files_are_queued_all_or_none(farro: Program) -> None:
     told = farro.run("enqueue", "a.json", "bad.yaml", "twice.json", code=2)
     assert "bad.yaml:2:3: steps[0].comand" in told.err
     assert "twice.json:1" in told.err
-    assert "a.json has the same" in told.err
+    assert "a.json has another plan of this id" in told.err
     assert "--id names one job" in farro.run("enqueue", "a.json", "b.json", "--id", "c", code=2).err
     assert farro.call("ls", "--json").json["jobs"] == []
     assert farro.run("enqueue", "a.json", "b.json", code=0).out == "a\nb\n"

@@ -66,7 +66,7 @@ def test_task_add_in_a_deleted_folder_requires_another_folder(farro: Program) ->
     done = farro.run("run", "--", "sh", "-c", script, code=0)
     assert done.out == "there\n/\n"
     assert done.err == (
-        "farro: cwd: the folder that this runs in cannot be had (No such file or directory), and the task would run "
+        "farro: --cwd: the folder that this runs in cannot be had (No such file or directory), and the task would run "
         "there; name another by its whole path\n"
     )
 
@@ -142,7 +142,7 @@ def test_task_add_prints_the_id_or_json(empty: Program) -> None:
         (["--timeout", "0", "--", "x"], "--timeout: 0 must be positive and at most a year"),
         (["--env", "A", "--", "x"], "--env: 'A' is not NAME=VALUE"),
         (["--retries", "many", "--", "x"], "--retries: 'many' is not a whole number from 0 to 100"),
-        (["--retries", "10000000", "--", "x"], "--retries: '10000000' is not a whole number from 0 to 100"),
+        (["--retries", "10000000", "--", "x"], "--retries: 10000000 is not a whole number from 0 to 100"),
         (["--cwd", "", "--", "x"], "--cwd: it is empty"),
         (["--root", "/", "--", "x"], "--root: this step's job is in"),
         (["--id", "\x1b[31m", "--", "x"], "is not an id"),

@@ -254,13 +254,25 @@ def _is_of_python(thing: type, member: str) -> bool:
 
 
 def signature(function: Any) -> str:
-    """Describe the parameters with their kinds and defaults, without types."""
-    plain = [
-        parameter.replace(annotation=parameter.empty)
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.name != "self"
-    ]
-    return str(inspect.Signature(plain))
+    """Describe the parameters with their kinds and defaults, without types. `…`: an option that may be left out."""
+    plain: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if (named := re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))) is not None:
+            names = _options(function, named[1]).__annotations__
+            plain += [inspect.Parameter(name, parameter.KEYWORD_ONLY, default=...) for name in names]
+        elif parameter.name != "self":
+            plain.append(parameter.replace(annotation=parameter.empty))
+    return str(inspect.Signature(plain)).replace("=Ellipsis", "=…")
+
+
+def _options(function: Any, name: str) -> Any:
+    """Return the typed dictionary of keyword options. The function's module may import it for type checkers only."""
+    if name in function.__globals__:
+        return function.__globals__[name]
+    source = inspect.getsource(sys.modules[function.__module__])
+    module = re.search(rf"from (farro[\w.]+) import [^\n]*\b{name}\b", source)
+    assert module is not None
+    return getattr(importlib.import_module(module[1]), name)
 
 
 def variables() -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from farro import documents
 from farro.plans.loading import load, load_data
 from farro.plans.model import Metadata, Plan, Step
-from farro.queue.options import NO_OPTIONS, contradictions
+from farro.queue.submit import Options, contradictions
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "plans.md").read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_every_example_of_a_field_is_accepted(title: str, name: str, example: st
     else:
         plan["steps"].append({"id": "b", "command": "true", **said})
     load_data(plan, name)
-    assert not [*contradictions(documents.Document(plan, name), NO_OPTIONS)]
+    assert not [*contradictions(documents.Document(plan, name), Options())]
 
 
 def test_the_plan_at_the_top_is_the_same_in_both_spellings() -> None:

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.api.options import EnqueueOptions
 from farro.host.clock import ManualClock
+from farro.jobs.request import JobRequest
 from farro.jobs.start_times import parse_start
 from farro.jobs.times import parse_duration
 from farro.plans.cron import Cron, due
+from farro.queue.submit import SubmitPolicy, offline_options
 
 TOKYO = timezone(timedelta(hours=9))
 NOW = datetime(2026, 11, 15, 3, 0, tzinfo=UTC)  # noon in Tokyo
@@ -148,7 +149,8 @@ def test_where_clocks_change_the_systems_own_zone_is_read_alike(monkeypatch: pyt
     time.tzset()
     try:
         told = parse_start("2027-03-28T02:30", NOW, lambda moment: moment.astimezone())
-        gap = EnqueueOptions(at=datetime(2027, 3, 28, 2, 30)).submit_options(ManualClock(NOW)).not_before  # noqa: DTZ001
+        asked = JobRequest(at=datetime(2027, 3, 28, 2, 30))  # noqa: DTZ001
+        gap = offline_options(asked, SubmitPolicy(clock=ManualClock(NOW))).not_before
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.adapters import make_adapter
+from farro.config.settings import CapacitySettings, Settings
 from farro.errors import CapacityReached, NotPermitted
-from farro.queue.admission import Caps, Gate, check_caps, enqueue_admitted
-from farro.store.port import Store
+from farro.queue.admission import Caps, Gate, admit, check_caps
+from farro.store.port import Store, Submitted
 from stage import submission
 
 ROLES = st.sampled_from(["Architect", "CodeReviewer", "Runner"])
@@ -64,8 +63,8 @@ def test_the_defaults_are_those_of_the_seed_and_runner_has_none() -> None:
 
 
 def test_the_config_caps_runner_where_it_says_so() -> None:
-    capacity = SimpleNamespace(role_cap=5, total_cap=9, roles={"Runner": 3, "Architect": None}, force=["alice"])
-    gate = Gate.of(SimpleNamespace(capacity=capacity), user="bob", force=False)
+    capacity = CapacitySettings(role_cap=5, total_cap=9, roles={"Runner": 3, "Architect": None}, force=("alice",))
+    gate = Gate.of(Settings(capacity=capacity), user="bob", force=False)
     assert (gate.caps.of("Runner"), gate.caps.of("Architect"), gate.caps.of("DocWriter")) == (3, None, 5)
     assert gate.may_force == ("alice",)
 
@@ -96,25 +95,26 @@ TWO = Caps(role=2, total=None, roles={})
 
 
 def test_many_are_admitted_all_or_none(store: Store) -> None:
-    enqueue_admitted(store, [submission()], Gate(caps=TWO))
+    admit(store, [submission()], Gate(caps=TWO))
     with pytest.raises(CapacityReached):
-        enqueue_admitted(store, [submission(), submission()], Gate(caps=TWO))
+        admit(store, [submission(), submission()], Gate(caps=TWO))
     assert store.load(None) == 1
-    assert len(enqueue_admitted(store, [submission()], Gate(caps=TWO))) == 1
+    assert len(admit(store, [submission()], Gate(caps=TWO))) == 1
 
 
 def test_resubmitting_an_id_is_admitted_although_the_queue_is_full(store: Store) -> None:
     gate = Gate(caps=TWO)
-    enqueue_admitted(store, [submission(job_id="a"), submission(job_id="b")], gate)
-    assert enqueue_admitted(store, [submission(job_id="a"), submission(job_id="b")], gate) == ["a", "b"]
+    admit(store, [submission(job_id="a"), submission(job_id="b")], gate)
+    again = admit(store, [submission(job_id="a"), submission(job_id="b")], gate)
+    assert again == [Submitted(id="a", existed=True), Submitted(id="b", existed=True)]
     with pytest.raises(CapacityReached):
-        enqueue_admitted(store, [submission(job_id="a"), submission(job_id="c")], gate)
+        admit(store, [submission(job_id="a"), submission(job_id="c")], gate)
 
 
 def test_only_users_named_in_the_config_may_force(store: Store) -> None:
     with pytest.raises(NotPermitted, match=r"capacity\.force"):
-        enqueue_admitted(store, [submission()], Gate(caps=TWO, user="bob", force=True, may_force=("alice",)))
+        admit(store, [submission()], Gate(caps=TWO, user="bob", force=True, may_force=("alice",)))
     for may_force in (("bob",), ("*",)):
         gate = Gate(caps=TWO, user="bob", force=True, may_force=may_force)
-        assert len(enqueue_admitted(store, [submission()] * 3, gate)) == 3
+        assert len(admit(store, [submission()] * 3, gate)) == 3
     assert store.load("Runner") == 6

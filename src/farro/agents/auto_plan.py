@@ -18,7 +18,7 @@ from farro.host.clock import Clock
 from farro.jobs.outcomes import Child
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
-from farro.queue.admission import Caps, Gate, enqueue_admitted
+from farro.queue.admission import Caps, Gate, admit
 from farro.roles import paths, prompt, task
 from farro.roles.task import HUMAN, WorkflowTask
 from farro.roles.workflow import MANAGER, Position
@@ -207,14 +207,12 @@ class AutoPlan:
             "metadata": {"origin": ORIGIN, **({"tags": list(found.metadata.tags)} if found.metadata.tags else {})},
         }
         job_id = job_of(found.id)
-        (made,) = enqueue_admitted(
-            self.store, [Submission(role=prompt["role"], prompt=prompt, job_id=job_id)], self.gate
-        )
-        started_tasks.mark(self.root, found.id, made)
+        admit(self.store, [Submission(role=prompt["role"], prompt=prompt, job_id=job_id)], self.gate)
+        started_tasks.mark(self.root, found.id, job_id)
         self.made += 1
         event = {"type": ORIGIN, "task": found.id}
-        self.log("info", f"auto-plan started task {found.id}", {"job_id": made, "event": event})
-        return [made]
+        self.log("info", f"auto-plan started task {found.id}", {"job_id": job_id, "event": event})
+        return [job_id]
 
     def _once(self, key: str, message: str) -> None:
         if (entry := f"{key} {message}") not in self._logged:

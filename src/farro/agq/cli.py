@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import application, daemon, gate, read_root, starts_strictly
+from farro.cli.options import application, daemon, read_root, starts_strictly
 from farro.config.settings import Settings
 from farro.errors import NotPermitted, StorageTrouble
 from farro.host import process_limits
 from farro.host.clock import SystemClock
 from farro.jobs.ids import IdMint
-from farro.queue.agent_rules import contract_of
+from farro.queue.admission import current_user
+from farro.queue.submit import SubmitPolicy
 
 if TYPE_CHECKING:
     from farro.agq.server import AgqServer, ServerOptions
@@ -60,6 +61,7 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
     store = app.open_store(path, settings, log=log, actor="agq")
     admit(app, store, "agq", strict=starts_strictly(settings))
     try:
+        from farro.agq import memo_jobs
         from farro.agq.server import AgqServer
 
         server = AgqServer(
@@ -68,8 +70,7 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
             options=options,
             log=log,
             mint=IdMint(SystemClock().now, random.SystemRandom().getrandbits).mint,
-            gate=gate(settings, force=False),
-            contract=contract_of(path, settings),
+            policy=SubmitPolicy.of(path, settings, user=current_user(), spell=memo_jobs.spell),
         )
         asyncio.run(_serve(server, signals, log))
         if (

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from farro.documents import Document, Limits, parse_json, refusal
+from farro.documents import Limits, parse_json, refusal
 from farro.documents.json_text import encoder
-from farro.errors import BadDocument, ClaimLost, FarroError, IdConflict, InputError, Problem
+from farro.errors import BadDocument, ClaimLost, FarroError, InputError
 from farro.execution import results
 from farro.execution.progress import read_prompt, read_result
 from farro.execution.results import NO_TEXT, Inline, PlanResult, StepResult
@@ -23,20 +23,19 @@ from farro.host import fs
 from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
+from farro.jobs.request import JobRequest
 from farro.jobs.states import Reason
 from farro.lazy_dataclass import dataclass
 from farro.plans import memo
 from farro.plans.forms import is_agent_prompt
 from farro.plans.memo import PostedResult, PostedStep
 from farro.plans.model import Plan
-from farro.queue import submit
-from farro.queue.admission import Gate, enqueue_admitted
-from farro.queue.agent_rules import STRICT, Contract
 from farro.queue.logs import STREAMS
-from farro.queue.options import NO_OPTIONS
-from farro.store.port import Claim, JobView, Store, Submission
+from farro.queue.submit import DEFAULT_ROLE, SubmitPolicy, prepare, submit
+from farro.store.port import Claim, JobView, Store, Submission, Submitted
 
 RESULT_BYTES = 16 << 20
+_JOB_LIMITS = Limits(size=memo.JOB_BYTES)
 _RESULT_LIMITS = Limits(size=RESULT_BYTES, depth=16, nodes=100_000)
 _RELEASES = 5  # a job that loses more workers than this has its attempts counted: it may be what kills them
 
@@ -100,33 +99,25 @@ class PushRequest:
 
     texts: Sequence[bytes]
     role: str
-    queue: str  # as the client names it
-
-
-def push(store: Store, request: PushRequest, *, gate: Gate | None, contract: Contract = STRICT) -> list[str]:
-    """Queue the jobs; return their ids. BadDocument: the first bad job with its problems; the source says which."""
-    return enqueue_admitted(store, _prepare(store, request, contract), gate)
 
 
 def push_all(
     store: Store,
-    requests: Sequence[PushRequest],
-    *,
-    gate: Gate | None,
-    contract: Contract = STRICT,
+    pushes: Sequence[PushRequest],
+    policy: SubmitPolicy,
     expect: Callable[[Iterable[str]], None] | None = None,
-) -> list[list[str] | FarroError]:
+) -> list[list[Submitted] | FarroError]:
     """Queue the jobs of many clients with merged syncs; answer each client separately. `expect` gets the ids before
-    anything is queued.
+    anything is queued. BadDocument: the first bad job of that client with its problems; the source says which.
 
     All are tried together first. If that fails, each is tried alone, which is safe to repeat for jobs that have ids.
     """
-    answers: list[list[str] | FarroError] = []
+    answers: list[list[Submitted] | FarroError] = []
     waiting: dict[int, list[Submission]] = {}
-    for at, request in enumerate(requests):
+    for at, push in enumerate(pushes):
         answers.append([])
         try:
-            waiting[at] = _prepare(store, request, contract)
+            waiting[at] = _prepare(store, push, policy)
         except FarroError as error:
             answers[at] = error
     if expect is not None:
@@ -134,68 +125,43 @@ def push_all(
     together = [at for at, wanted in waiting.items() if all(item.job_id is not None for item in wanted)]
     if len(together) > 1:
         with contextlib.suppress(FarroError):
-            made = iter(enqueue_admitted(store, [item for at in together for item in waiting[at]], gate))
+            made = iter(submit(store, [item for at in together for item in waiting[at]], policy))
             for at in together:
                 answers[at] = [next(made) for _ in waiting.pop(at)]
     for at, wanted in waiting.items():
         try:
-            answers[at] = enqueue_admitted(store, wanted, gate)
+            answers[at] = submit(store, wanted, policy)
         except FarroError as error:
             answers[at] = error
     return answers
 
 
-def _prepare(store: Store, request: PushRequest, contract: Contract) -> list[Submission]:
-    several = len(request.texts) > 1
-    read: list[Submission | Document] = [
-        _repeated.find(text, request.role) or _read(text, f"value {at}" if several else "")
-        for at, text in enumerate(request.texts, start=1)
+def _prepare(store: Store, push: PushRequest, policy: SubmitPolicy) -> list[Submission]:
+    several = len(push.texts) > 1
+    asked = [
+        _repeated.find(text, push.role) or _request(text, push.role, f"value {at}" if several else "")
+        for at, text in enumerate(push.texts, start=1)
     ]
-    wanted: list[Submission] = []
-    for text, item in zip(request.texts, read, strict=True):
-        if isinstance(item, Submission):
-            wanted.append(item)
-            continue
-        wanted += _submissions(store, item, request.role, request.queue, contract)
-        _repeated.learn(text, item.data, wanted[-1])
-    if several:
-        _check_duplicates(store, wanted)
+    wanted = prepare(store, asked, policy)
+    for text, one, item in zip(push.texts, asked, wanted, strict=True):
+        if isinstance(one, JobRequest) and one.document is not None:
+            _repeated.learn(text, one.document.data, item)
     return wanted
 
 
 _repeated = RepeatedJobs()  # most producers push one plan again and again
 
 
-def _read(text: bytes, source: str) -> Document:
-    if len(text) > memo.JOB_BYTES:
-        raise BadDocument(source, [Problem(path="", message=f"{len(text)} bytes; a job has at most {memo.JOB_BYTES}")])
-    return parse_json(text, source=source)
+def _request(text: bytes, role: str, source: str) -> JobRequest:
+    document = parse_json(text, source=source, limits=_JOB_LIMITS)
+    if not (is_agent_prompt(document.data) and role != DEFAULT_ROLE) and (problems := memo.missing(document)):
+        raise refusal(source, problems)
+    return JobRequest(document=document, role=role)
 
 
-def _submissions(store: Store, document: Document, role: str, queue: str, contract: Contract) -> list[Submission]:
-    data = document.data
-    if not (is_agent_prompt(data) and role != submit.DEFAULT_ROLE):
-        problems = memo.missing(document)
-        if isinstance(data, dict) and isinstance(other := data.get("role"), str) and other != role:
-            problems.append(document.problem(("role",), f"is {other}, but {queue} is the queue of {role}"))
-        if problems:
-            raise refusal(document.source, problems)
-    return submit.submissions(
-        store, [document], role=role, job_id=None, source=document.source, options=NO_OPTIONS, contract=contract
-    )
-
-
-def _check_duplicates(store: Store, wanted: Sequence[Submission]) -> None:
-    """Find before staging what the store would refuse of one: several jobs are queued together or not at all."""
-    first: dict[str, Mapping[str, Any]] = {}
-    for item in wanted:
-        if item.job_id is None:
-            continue
-        if first.setdefault(item.job_id, item.prompt) != item.prompt:
-            raise IdConflict(f"{item.job_id} is the id of two jobs here; nothing was queued")
-        view = store.find(item.job_id)
-        if view is not None and read_prompt(store.folder(view)) != item.prompt:
-            raise IdConflict(f"{item.job_id} was submitted before with other content; nothing was queued")
+def spell(name: str) -> str:
+    """Spell a field of a request: a client names the role by the queue."""
+    return "the queue" if name == "role" else name
 
 
 def first_problem(error: BadDocument) -> str:

@@ -23,10 +23,9 @@ from farro.errors import FarroError
 from farro.host.thread_turns import Turns
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
-from farro.queue.admission import Gate
-from farro.queue.agent_rules import STRICT, Contract
+from farro.queue.submit import ANYTHING, SubmitPolicy
 from farro.store.library import Library
-from farro.store.port import Changes, Store
+from farro.store.port import Changes, Store, Submitted
 
 THREADS = 16  # parallel calls of the store, besides those of the batchers
 QUERY_THREADS = 4  # … that read many jobs
@@ -102,8 +101,7 @@ class AgqServer:
         options: ServerOptions,
         log: Log,
         mint: Callable[[], str],
-        gate: Gate | None = None,
-        contract: Contract = STRICT,
+        policy: SubmitPolicy = ANYTHING,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
@@ -112,8 +110,7 @@ class AgqServer:
         self.key = options.key
         self.log = log
         self.mint = mint
-        self.gate = gate
-        self.contract = contract
+        self.policy = policy
         self.now_s = now_s
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
@@ -287,10 +284,10 @@ class AgqServer:
         self._loop.call_soon_threadsafe(function, *args)
 
     def push(self, request: PushRequest) -> DeferredReply:
-        """Queue jobs, batched with those of other clients: their ids or an exception."""
+        """Queue jobs, batched with those of other clients: the jobs or an exception."""
         later = DeferredReply()
 
-        def pushed(answer: list[str] | Exception) -> None:
+        def pushed(answer: list[Submitted] | Exception) -> None:
             if not isinstance(answer, Exception):
                 self.adjust_length(request.role, len(request.texts))
             later.answer(answer)
@@ -301,10 +298,10 @@ class AgqServer:
         self._push_batcher.submit(self._push_all, request, pushed, size=sum(map(len, request.texts)))
         return later
 
-    def _push_all(self, requests: list[PushRequest]) -> list[list[str] | FarroError]:
+    def _push_all(self, requests: list[PushRequest]) -> list[list[Submitted] | FarroError]:
         watched = any(request.role in self._feeds for request in requests)
         expect = self._own_pushes.expect if watched else None
-        return memo_jobs.push_all(self.store, requests, gate=self.gate, contract=self.contract, expect=expect)
+        return memo_jobs.push_all(self.store, requests, self.policy, expect)
 
     def queue(self, role: str) -> RoleQueue:
         """Return the queue of waiting clients for a role, and start to watch the role."""

@@ -9,21 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from farro.jobs.request import JobRequest
 from farro.jobs.states import Status
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass
 from farro.queue.library import ActionLine, PlanLine
-from farro.queue.options import NO_OPTIONS, SubmitOptions
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanSubmission:
-    """How a plan is submitted."""
-
-    role: str | None = None
-    job_id: str | None = None
-    options: SubmitOptions = NO_OPTIONS
-    payload: Mapping[str, bytes] = field(default_factory=dict)
-    force: bool = False  # beyond a cap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +66,7 @@ class PlanClient(Protocol):
 
     # --- submitting ---
 
-    def submit(self, plan: Mapping[str, Any], submission: PlanSubmission) -> str:
+    def submit(self, plan: Mapping[str, Any], request: JobRequest) -> str:
         """Queue a job and return its id. Raise InputError or Refused as for any submission; then nothing was queued."""
 
     def save_plan(self, plan: Mapping[str, Any], *, name: str | None, replace: bool) -> str: ...
@@ -85,11 +74,11 @@ class PlanClient(Protocol):
     def save_action(self, plan_id: str, inputs: Sequence[Any], *, name: str | None) -> str: ...
 
     def submit_inputs(
-        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, submission: PlanSubmission
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, request: JobRequest
     ) -> tuple[str, list[str]]:
         """Save a new action and submit it; return its id and its jobs."""
 
-    def submit_action(self, action_id: str, submission: PlanSubmission) -> list[str]:
+    def submit_action(self, action_id: str, request: JobRequest) -> list[str]:
         """Queue a job for each of its inputs. Submitted again it returns the same jobs."""
 
     def delete_plan(self, plan_id: str) -> None:

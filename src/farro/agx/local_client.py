@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farro.agx.client import PlanJob, PlanQueue, PlanSubmission, PlanWorker
+from farro.agx.client import PlanJob, PlanQueue, PlanWorker
 from farro.documents import Document
 from farro.errors import InputError
 from farro.execution.progress import read_prompt, read_result
 from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.request import JobRequest
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import actions as rules
-from farro.queue import find_job, listing, logs, submit, wait, watch
+from farro.queue import find_job, listing, logs, wait, watch
 from farro.queue import jobs as verbs
 from farro.queue import library as shelves
-from farro.queue.admission import Gate, enqueue_admitted
-from farro.queue.agent_rules import Contract
 from farro.queue.library import ActionLine, PlanLine
+from farro.queue.submit import SubmitPolicy, submit
 from farro.store.library import Library
 from farro.store.port import JobView, Store
 
@@ -34,8 +34,7 @@ class LocalPlanClient:
 
     store: Store
     library: Library
-    contract: Contract
-    gate: Callable[[bool], Gate]  # with or without --force
+    policy: SubmitPolicy
     clock: Clock
     by: str  # the actor of the audit log
     mint: Callable[[], str]
@@ -50,29 +49,18 @@ class LocalPlanClient:
 
     # --- submitting ---
 
-    def submit(self, plan: Mapping[str, Any], submission: PlanSubmission) -> str:
+    def submit(self, plan: Mapping[str, Any], request: JobRequest) -> str:
         wanted = rules.fields(plan)
         if wanted:
             raise InputError(
                 f"the plan needs an input ({', '.join(wanted)}): save it, then `agx action submit NAME --inputs FILE`"
             )
-        source = str(plan.get("plan_id") or "plan")
-        contract = replace(self.contract, with_files=plan.get("input") in submission.payload)
-        found = submit.submissions(
-            self.store,
-            [Document(dict(plan), source)],
-            role=submission.role,
-            job_id=submission.job_id,
-            source=source,
-            options=submission.options,
-            contract=contract,
-        )
-        made = [replace(one, payload=dict(submission.payload)) for one in found]
-        return enqueue_admitted(self.store, made, self.gate(submission.force))[0]
+        document = Document(dict(plan), str(plan.get("plan_id") or "plan"))
+        return submit(self.store, [replace(request, document=document)], self.policy)[0].id
 
     def save_plan(self, plan: Mapping[str, Any], *, name: str | None, replace: bool) -> str:
         document = Document(dict(plan), name or "plan")
-        roles, contract = self.store.roles(), self.contract
+        roles, contract = self.store.roles(), self.policy.contract
         return shelves.save_plan(
             self.library, document, roles=roles, mint=self.mint, name=name, replace=replace, contract=contract
         )
@@ -82,21 +70,13 @@ class LocalPlanClient:
         return shelves.save_action(self.library, Document(data, "action"), mint=self.mint)
 
     def submit_inputs(
-        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, submission: PlanSubmission
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, request: JobRequest
     ) -> tuple[str, list[str]]:
         action_id = self.save_action(plan_id, inputs, name=name)
-        return action_id, self.submit_action(action_id, submission)
+        return action_id, self.submit_action(action_id, request)
 
-    def submit_action(self, action_id: str, submission: PlanSubmission) -> list[str]:
-        return shelves.submit_action(
-            self.store,
-            self.library,
-            action_id,
-            role=submission.role,
-            options=submission.options,
-            gate=self.gate(submission.force),
-            contract=self.contract,
-        )
+    def submit_action(self, action_id: str, request: JobRequest) -> list[str]:
+        return shelves.submit_action(self.store, self.library, action_id, request, self.policy)
 
     def delete_plan(self, plan_id: str) -> None:
         shelves.remove_plan(self.library, plan_id)

@@ -11,20 +11,21 @@ from decimal import Decimal
 from typing import Any
 
 from farro.agents.service import providers_of_role
-from farro.agx.client import PlanQueue, PlanSubmission, PlanWorker
+from farro.agx.client import PlanQueue, PlanWorker
 from farro.config.settings import RoleSettings
 from farro.documents import Document
 from farro.errors import BadDocument, InputError
 from farro.execution import commands
 from farro.execution.commands import AGENT, Executable, Missing
+from farro.jobs.request import JobRequest, as_option
 from farro.lazy_dataclass import dataclass
 from farro.plans.graph import order
 from farro.plans.loading import load
 from farro.plans.metadata import required_tags
 from farro.plans.model import Plan, Step
-from farro.queue import plan_check
+from farro.queue import plan_check, submit
 from farro.queue.plan_check import PlanContext, PlanReport
-from farro.queue.submit import DEFAULT_ROLE
+from farro.queue.submit import DEFAULT_ROLE, Options, SubmitPolicy
 from farro.store.ledger import Prices
 
 _POLICIES = 64 << 10  # bytes of a role's policies and of the form of its answer, at most
@@ -67,7 +68,7 @@ class Rehearsal:
 
 def rehearse(
     plan: Mapping[str, Any],
-    submission: PlanSubmission,
+    request: JobRequest,
     context: PlanContext,
     *,
     workers: Sequence[PlanWorker],
@@ -76,6 +77,10 @@ def rehearse(
     jobs: int = 1,
 ) -> Rehearsal:
     """Check the plan, then find its programs, workers and prices. `jobs`: how many jobs it would become."""
+    options = submit.offline_options(request, SubmitPolicy(spell=as_option))
+    given = request.attachments.input
+    if given is not None:
+        plan = {**plan, "input": submit.STDIN}
     document = Document(dict(plan), str(plan.get("plan_id") or "draft"))
     checked = plan_check.check(document, context)
     plan_id = plan.get("plan_id")
@@ -86,12 +91,12 @@ def rehearse(
         read = load(document)
     except BadDocument as bad:
         return Rehearsal(plan_id=named, jobs=jobs, checked=PlanReport(source=bad.source, problems=tuple(bad.problems)))
-    role = submission.role or read.role or DEFAULT_ROLE
-    tags = sorted(required_tags(plan) | set(submission.options.tags))
+    role = request.role or read.role or DEFAULT_ROLE
+    tags = sorted(required_tags(plan) | set(options.tags))
     alive = [worker for worker in workers if worker.alive and worker.role == role]
     takers = [worker.id for worker in alive if set(tags) <= set(worker.tags)]
     queue = next((queue for queue in queues if queue.role == role), None)
-    steps = tuple(_steps(read, context, submission, prices))
+    steps = tuple(_steps(read, context, options, prices))
     agents = [step for step in steps if step.argv[:1] == (AGENT,)]
     costs = [step.most_usd for step in agents]
     default_s = float(context.settings.runners.task_timeout)
@@ -105,20 +110,18 @@ def rehearse(
         queued=0 if queue is None else queue.counts.get("queued", 0),
         takers=tuple(takers),
         others=len(alive) - len(takers),
-        timeout_s=submission.options.timeout_s or read.timeout_s(default_s),
-        input_bytes=sum(map(len, submission.payload.values())),
+        timeout_s=options.timeout_s or read.timeout_s(default_s),
+        input_bytes=len(given or b""),
         agent_steps=len(agents),
         most_usd=None if None in costs else sum((cost for cost in costs if cost), Decimal(0)) * jobs,
     )
 
 
-def _steps(
-    plan: Plan, context: PlanContext, submission: PlanSubmission, prices: Callable[[], Prices]
-) -> Iterator[StepRun]:
+def _steps(plan: Plan, context: PlanContext, options: Options, prices: Callable[[], Prices]) -> Iterator[StepRun]:
     default_s = float(context.settings.runners.task_timeout)
     reader = plan.reader.id if plan.input is not None else None
     for turn, step in enumerate(order(plan)):
-        cwd = submission.options.cwd or step.cwd
+        cwd = options.cwd or step.cwd
         reads = (
             f"step {step.input_from_step}" if step.input_from_step else "standard input" if step.id == reader else None
         )
@@ -132,7 +135,7 @@ def _steps(
             come = commands.find(
                 step,
                 tools=context.tools,
-                env={**context.env, **step.env, **submission.options.env},
+                env={**context.env, **step.env, **options.env},
                 cwd=context.cwd if cwd is None else os.path.join(context.cwd, cwd),
                 attempt_dir=context.cwd,
                 may_appear=turn > 0,

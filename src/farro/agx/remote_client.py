@@ -8,22 +8,24 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from farro.agx import drafting
-from farro.agx.client import PlanJob, PlanQueue, PlanSubmission, PlanWorker
+from farro.agx.client import PlanJob, PlanQueue, PlanWorker
 from farro.errors import FarroError, InputError, Refused, TryAgain, UnknownJob
 from farro.jobs.ids import is_job_id
+from farro.jobs.request import JobRequest, as_option
 from farro.jobs.states import Status
 from farro.plans import actions as rules
-from farro.queue import options as submit_options
+from farro.queue import submit
 from farro.queue.library import ActionLine, PlanLine
-from farro.queue.options import SubmitOptions
 from farro.queue.submit import DEFAULT_ROLE
 
 PORT = 6380
 _ANSWER_S = 30.0
+_POLICY = submit.SubmitPolicy(spell=as_option)  # the queue's own config decides about the rest
 _LOOK_S = 2.0  # a message may be lost, so the jobs are looked at this often anyway
 
 
@@ -74,19 +76,20 @@ class RemotePlanClient:
 
     # --- submitting ---
 
-    def submit(self, plan: Mapping[str, Any], submission: PlanSubmission) -> str:
-        if submission.payload:
+    def submit(self, plan: Mapping[str, Any], request: JobRequest) -> str:
+        if request.attachments.input is not None:
             raise InputError(
                 f"{self._name} takes no input along with a job; name a file that its workers can read, or --no-input"
             )
-        if submission.force:
+        if request.force:
             raise InputError("--force is for a root of your own; the queue's own config decides about its caps")
         wanted = rules.fields(plan)
         if wanted:
             raise InputError(f"the plan needs an input ({', '.join(wanted)}): `agx action submit PLAN --inputs FILE`")
-        job_id = submission.job_id or self._mint()
-        role = submission.role or plan.get("role") or DEFAULT_ROLE
-        prompt = submit_options.apply_options(plan, submission.options)
+        job_id = request.id or self._mint()
+        role = request.role or plan.get("role") or DEFAULT_ROLE
+        request = replace(request, after=[self.job(one).job_id for one in request.after])
+        prompt = submit.with_options(plan, submit.offline_options(request, _POLICY))
         steps = [{"tool": "unix", **step} for step in drafting.as_numbered(drafting.steps_of(prompt))]
         job = {**prompt, "id": job_id, "plan_id": prompt.get("plan_id") or job_id, "role": role, "steps": steps}
         self._ask("LPUSH", "queue:ready" if role == DEFAULT_ROLE else f"queue:{role}", as_json(job))
@@ -102,18 +105,18 @@ class RemotePlanClient:
         )
 
     def submit_inputs(
-        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, submission: PlanSubmission
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, request: JobRequest
     ) -> tuple[str, list[str]]:
-        if submission.options != SubmitOptions() or submission.force:
+        if submit.offline_options(request, _POLICY) != submit.Options() or request.force:
             raise InputError(f"{self._name} takes an action as it is; say tags, timeouts and the like in its plan")
         action = {"plan_id": plan_id, "inputs": list(inputs)} | ({} if name is None else {"action_id": name})
-        queue = [] if submission.role is None else [f"queue:{submission.role}"]
+        queue = [] if request.role is None else [f"queue:{request.role}"]
         told = as_object(self._ask("ACTION.SUBMIT", as_json(action), *queue))
         return str(told.get("action_id")), [str(job_id) for job_id in told.get("job_ids") or ()]
 
-    def submit_action(self, action_id: str, submission: PlanSubmission) -> list[str]:
+    def submit_action(self, action_id: str, request: JobRequest) -> list[str]:
         kept = self.action(action_id)
-        return self.submit_inputs(str(kept["plan_id"]), kept["inputs"], name=action_id, submission=submission)[1]
+        return self.submit_inputs(str(kept["plan_id"]), kept["inputs"], name=action_id, request=request)[1]
 
     def delete_plan(self, plan_id: str) -> None:
         self.plan(plan_id)

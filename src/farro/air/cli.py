@@ -46,9 +46,7 @@ def create(new_name: str, tasks_file: str, role: str | None, force: bool, root: 
     Wherever a JOB is asked for the name will do. A pruned job frees its name.
     """
     store, settings = open_root(root)
-    job_id = named_jobs.create_named_job(
-        store, store.root, new_name, read_plan(tasks_file), role=role, gate=gate(settings, force)
-    )
+    job_id = named_jobs.create_named_job(store, new_name, read_plan(tasks_file), role=role, gate=gate(settings, force))
     reply(as_json, {"name": new_name, "job_id": job_id}, f"{new_name} is waiting ({job_id})")
 
 

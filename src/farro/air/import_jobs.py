@@ -256,7 +256,7 @@ def _take(
     message = _said(job, found)
     if dry_run:
         return taken(action="imported", message=message, tasks=len(found.tasks))
-    job_id = named_jobs.create_named_job(store, root, job.name, Document(plan, f"{job.name}/tasks.json"), gate=gate)
+    job_id = named_jobs.create_named_job(store, job.name, Document(plan, f"{job.name}/tasks.json"), gate=gate)
     return taken(action="imported", message=message, job_id=job_id, tasks=len(found.tasks))
 
 

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from farro.documents import Document, did_you_mean
-from farro.errors import Damaged, InputError, NameTaken, Refused, TryAgain, UnknownJob
+from farro.errors import Damaged, NameTaken, Refused, TryAgain, UnknownJob
 from farro.host import fs
 from farro.jobs import ids, places
+from farro.jobs.request import JobRequest, as_option
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import after
-from farro.queue import jobs, submit
-from farro.queue import options as submit_options
-from farro.queue.admission import Gate, enqueue_admitted
-from farro.store.port import JobView, Store, Submission
+from farro.queue import jobs
+from farro.queue.admission import Gate, admit
+from farro.queue.submit import SubmitPolicy, prepare, submit
+from farro.store.port import JobView, Store, Submission, Submitted
 
 _PROMPT_LIMIT = 16 << 20
 
@@ -34,21 +35,11 @@ class ResetResult:
 
 
 def create_named_job(
-    store: Store, root: str, name: str, document: Document, *, role: str | None = None, gate: Gate | None = None
+    store: Store, name: str, document: Document, *, role: str | None = None, gate: Gate | None = None
 ) -> str:
     """Enqueue a plan under a free name; return the job's id. Raises NameTaken."""
-    ids.check_job_name(name)
-    if store.find(name) is not None:
-        raise InputError(f"{name} is the id of a job in {root}, and would be taken for that one; choose another name")
-    (wanted,) = submit.submissions(
-        store, [document], role=role, job_id=None, source=document.source, options=submit_options.NO_OPTIONS
-    )
-    if wanted.job_id is not None and store.find(wanted.job_id) is not None:
-        raise InputError(
-            f"{document.source}: its id {wanted.job_id} is a job already, and a job has one name; take the id out, or "
-            "choose another"
-        )
-    return _queue(store, name, wanted, None, gate)
+    request = JobRequest(document=document, name=name, role=role)
+    return submit(store, [request], SubmitPolicy(gate=gate, spell=as_option))[0].id
 
 
 def reset_named_job(
@@ -82,8 +73,12 @@ def reset_named_job(
             )
         with contextlib.suppress(Damaged):  # unreadable: that put it into quarantine, where nothing runs
             jobs.kill(store, old, by=by, note="reset")
+
+    def enqueue(submissions: Sequence[Submission]) -> list[Submitted]:
+        return [Submitted(id=store.enqueue_named(name, item, instead_of=old)) for item in submissions]
+
     try:
-        job_id = _queue(store, name, wanted, old, gate)
+        job_id = admit(store, [wanted], gate, enqueue=enqueue)[0].id
     except NameTaken as taken:
         raise TryAgain(
             f"another process reset {name} just now; it is {taken.job_id} (`farro status --job {name}`)"
@@ -102,13 +97,6 @@ def named_job_id(store: Store, root: str, name: str) -> str:
     return job_id
 
 
-def _queue(store: Store, name: str, wanted: Submission, old: str | None, gate: Gate | None) -> str:
-    def enqueue(submissions: Sequence[Submission]) -> list[str]:
-        return [store.enqueue_named(name, submission, instead_of=old) for submission in submissions]
-
-    return enqueue_admitted(store, [wanted], gate, enqueue)[0]
-
-
 def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
     """Return what to run instead of that job; None if it already waits to do just that.
 
@@ -116,9 +104,7 @@ def _again(root: str, name: str, view: JobView, document: Document | None, store
     """
     folder = store.folder(view)
     if document is not None:
-        (wanted,) = submit.submissions(
-            store, [document], role=None, job_id=None, source=document.source, options=submit_options.NO_OPTIONS
-        )
+        (wanted,) = prepare(store, [JobRequest(document=document)], SubmitPolicy(spell=as_option))
         return replace(wanted, job_id=None, retry_of=view.job_id)
     try:
         prompt = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))

@@ -9,20 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from farro.api import sources, tables
 from farro.api.job import Job, Jobs
-from farro.api.options import (
-    Duration,
-    EnqueueOptions,
-    JobName,
-    JobNames,
-    TaskRetries,
-    job_id_of,
-    job_ids,
-    python_names,
-)
+from farro.api.options import CallOptions, EnqueueOptions, JobName, JobNames, TaskRetries, job_id_of, request
 from farro.api.sources import PlanSource
 from farro.api.task import TaskCall
 from farro.app import App
@@ -30,6 +21,7 @@ from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import InputError, StillRunning
 from farro.host.clock import SystemClock
+from farro.jobs.request import Duration, JobRequest
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import grave_only
@@ -37,9 +29,8 @@ from farro.queue import admission, find_job, listing, submit
 from farro.queue import jobs as verbs
 from farro.queue import retry as retrying
 from farro.queue import wait as waiting
-from farro.queue.admission import Gate, enqueue_admitted
-from farro.queue.agent_rules import contract_of
-from farro.queue.options import SubmitOptions
+from farro.queue.admission import admit
+from farro.queue.submit import SubmitPolicy
 from farro.store.port import Store, Submission
 
 if TYPE_CHECKING:
@@ -49,13 +40,13 @@ V = TypeVar("V")
 Source = PlanSource | Sequence[str | os.PathLike[str]] | TaskCall[Any]
 
 _CLOCK = SystemClock()
-_NO_OPTIONS = EnqueueOptions()
+_NO_OPTIONS = JobRequest()
 _REMEMBERED = 1_000  # functions
 
 
 @dataclass(frozen=True, slots=True)
 class _CheckedCall:
-    options: EnqueueOptions  # compared by identity: a task keeps its own object, which never changes
+    options: JobRequest  # compared by identity: a task keeps its own object, which never changes
     retries: TaskRetries
     role: str
     prompt: Mapping[str, Any]
@@ -71,10 +62,11 @@ class CheckedCalls:
     def __init__(self) -> None:
         self._known: dict[str, _CheckedCall] = {}
 
-    def submission(self, call: TaskCall[Any], options: EnqueueOptions) -> Submission | None:
-        known = self._known.get(call.reference)
+    def submission(self, call: Source, options: JobRequest) -> Submission | None:
+        known = self._known.get(call.reference) if isinstance(call, TaskCall) else None
         if (
             known is None
+            or not isinstance(call, TaskCall)
             or known.options is not call.options
             or known.retries != call.retries
             or options != _NO_OPTIONS
@@ -83,9 +75,9 @@ class CheckedCalls:
         step = {**known.prompt["steps"][0], "args": list(call.args)}
         return Submission(role=known.role, prompt={**known.prompt, "steps": [step]})
 
-    def remember(self, call: TaskCall[Any], options: EnqueueOptions, checked: Submission) -> None:
+    def remember(self, call: TaskCall[Any], options: JobRequest, checked: Submission) -> None:
         own = call.options
-        alone = own.id is None and not job_ids(own.after) and not job_ids(own.after_any)
+        alone = own.id is None and not own.after and not own.after_any and not own.force
         if options == _NO_OPTIONS and alone and checked.not_before is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
@@ -105,7 +97,7 @@ class Queue:
         self._awaiting: dict[int, JobAwaiter] = {}  # likewise
         self._closed = False
         self._known = CheckedCalls()
-        self._gate = Gate.of(settings, user=admission.current_user(), force=False)
+        self._policy = SubmitPolicy.of(root, settings, user=admission.current_user())
         self._stores[os.getpid()] = self._open()
         self._closing = weakref.finalize(self, _close, self._stores)
 
@@ -153,56 +145,12 @@ class Queue:
     # --- queueing ---
 
     @overload
-    def enqueue(
-        self,
-        plan: TaskCall[V],
-        *,
-        id: str | None = None,
-        role: str | None = None,
-        delay: Duration | None = None,
-        at: datetime | str | None = None,
-        after: JobNames = (),
-        after_any: JobNames = (),
-        priority: str | None = None,
-        tags: Iterable[str] = (),
-        timeout: Duration | None = None,
-        force: bool = False,
-    ) -> Job[V]: ...
+    def enqueue(self, plan: TaskCall[V], **options: Unpack[CallOptions]) -> Job[V]: ...
     @overload
     def enqueue(
-        self,
-        plan: PlanSource | Sequence[str | os.PathLike[str]],
-        *,
-        id: str | None = None,
-        role: str | None = None,
-        delay: Duration | None = None,
-        at: datetime | str | None = None,
-        after: JobNames = (),
-        after_any: JobNames = (),
-        priority: str | None = None,
-        tags: Iterable[str] = (),
-        timeout: Duration | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        force: bool = False,
+        self, plan: PlanSource | Sequence[str | os.PathLike[str]], **options: Unpack[EnqueueOptions]
     ) -> Job[Any]: ...
-    def enqueue(
-        self,
-        plan: Source,
-        *,
-        id: str | None = None,  # noqa: A002 - the name of the job's own field
-        role: str | None = None,
-        delay: Duration | None = None,
-        at: datetime | str | None = None,
-        after: JobNames = (),
-        after_any: JobNames = (),
-        priority: str | None = None,
-        tags: Iterable[str] = (),
-        timeout: Duration | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        force: bool = False,
-    ) -> Job[Any]:
+    def enqueue(self, plan: Source, **options: Unpack[EnqueueOptions]) -> Job[Any]:
         """Queue one job, and return it once it is stored as durably as the root's config says.
 
         `plan` is a plan (a dict, a Plan, or the path of a plan file), a command (`["make", "test"]`, which runs in the
@@ -218,21 +166,7 @@ class Queue:
         InputError (BadDocument, BadName, UnknownJob, UnknownRole): fix it; nothing was queued. CapacityReached,
         NotPermitted: refused for now. StorageTrouble: the disk failed.
         """
-        options = EnqueueOptions(
-            id=id,
-            role=role,
-            delay=delay,
-            at=at,
-            after=after,
-            after_any=after_any,
-            priority=priority,
-            tags=tags,
-            timeout=timeout,
-            cwd=cwd,
-            env=env or {},
-            force=force,
-        )
-        return self._enqueue([(plan, "plan")], options)[0]
+        return self._enqueue([(plan, "plan")], request(EnqueueOptions, "enqueue", options))[0]
 
     def enqueue_many(
         self,
@@ -249,69 +183,30 @@ class Queue:
     ) -> Jobs:
         """Queue many jobs, in their order, with their syncs merged: several times as fast as one by one. Everything is
         checked before anything is queued. Not one transaction: a crash may keep some."""
-        options = EnqueueOptions(
-            role=role,
-            delay=delay,
-            at=at,
-            after=after,
-            after_any=after_any,
-            priority=priority,
-            tags=tags,
-            force=force,
-        )
-        return self._enqueue([(plan, f"plans[{index}]") for index, plan in enumerate(plans)], options)
+        given = {
+            "role": role,
+            "delay": delay,
+            "at": at,
+            "after": after,
+            "after_any": after_any,
+            "priority": priority,
+            "tags": tags,
+            "force": force,
+        }
+        asked = request(EnqueueOptions, "enqueue_many", given)
+        return self._enqueue([(plan, f"plans[{index}]") for index, plan in enumerate(plans)], asked)
 
-    def _enqueue(self, plans: Sequence[tuple[Source, str]], options: EnqueueOptions) -> Jobs:
+    def _enqueue(self, plans: Sequence[tuple[Source, str]], options: JobRequest) -> Jobs:
         store = self.store
-        force = options.force
-        with python_names():
-            wanted = []
-            for plan, source in plans:
-                if isinstance(plan, TaskCall):
-                    force = force or plan.options.force
-                    wanted.append(self._known.submission(plan, options) or self._checked(store, plan, options))
-                else:
-                    wanted += self._submissions(store, plan, options, source)
-            gate = self._gate if not force else Gate.of(self._settings, user=admission.current_user(), force=True)
-            return Jobs(Job(self, job_id) for job_id in enqueue_admitted(store, wanted, gate))
-
-    def _submissions(
-        self, store: Store, plan: PlanSource | Sequence[str | os.PathLike[str]], options: EnqueueOptions, source: str
-    ) -> list[Submission]:
-        command = sources.as_command(plan)
-        if command is None:
-            return self._of_document(store, sources.document(plan, source), options)
-        asked = self._submit_options(store, options, os.getcwd())
-        return submit.command(store, command, role=options.role, job_id=options.id, options=asked)
-
-    def _checked(self, store: Store, call: TaskCall[Any], options: EnqueueOptions) -> Submission:
-        whole = call.within(options)
-        rest = replace(whole.options, timeout=None)  # the step has it already
-        (wanted,) = self._of_document(store, Document(whole.plan(), whole.reference), rest)
-        self._known.remember(call, options, wanted)
-        return wanted
-
-    def _of_document(self, store: Store, document: Document, options: EnqueueOptions) -> list[Submission]:
-        asked = self._submit_options(store, options)
-        return submit.submissions(
-            store,
-            [document],
-            role=options.role,
-            job_id=options.id,
-            source=document.source,
-            options=asked,
-            contract=contract_of(self._root, self._settings),
-        )
-
-    def _submit_options(self, store: Store, options: EnqueueOptions, cwd: str | None = None) -> SubmitOptions:
-        """Replace beginnings of ids in `after` and `after_any` by whole ids, which the prompt keeps."""
-        asked = options.submit_options(_CLOCK, cwd=cwd)
-        if not (asked.after or asked.after_any) or (options.id is not None and store.find(options.id) is not None):
-            return asked  # submitted before: the answer is that job, also when the jobs it ran after are pruned
-        after, after_any = (
-            tuple(find_job.resolve(store, self._root, job) for job in jobs) for jobs in (asked.after, asked.after_any)
-        )
-        return replace(asked, after=after, after_any=after_any)
+        asked = [self._known.submission(plan, options) or _request(plan, source, options) for plan, source in plans]
+        wanted = submit.prepare(store, asked, self._policy)
+        for (plan, _), one, item in zip(plans, asked, wanted, strict=True):
+            if isinstance(plan, TaskCall) and isinstance(one, JobRequest):
+                self._known.remember(plan, options, item)
+        gate = self._policy.gate
+        if gate is not None and any(isinstance(one, JobRequest) and one.force for one in asked):
+            gate = replace(gate, force=True)
+        return Jobs(Job(self, job.id) for job in admit(store, wanted, gate))
 
     # --- queries ---
 
@@ -396,7 +291,7 @@ class Queue:
             from_step=from_step,
             from_start=from_start,
             durable=self._settings.durability == "power",
-            gate=self._gate,
+            gate=self._policy.gate,
         )
         return Job(self, made.job_id)
 
@@ -408,6 +303,18 @@ class Queue:
 
     def _repr_html_(self) -> str:
         return tables.counts(self._root, {} if self._closed else self.counts())
+
+
+def _request(plan: Source, source: str, options: JobRequest) -> JobRequest:
+    """Return the request of a plan, a command or a call."""
+    if isinstance(plan, TaskCall):
+        whole = plan.within(options)
+        # The step has the timeout already.
+        return replace(whole.options, document=Document(whole.plan(), whole.reference), timeout=None)
+    command = sources.as_command(plan)
+    if command is not None:
+        return replace(options, command=command, folder=os.getcwd())
+    return replace(options, document=sources.document(plan, source))
 
 
 def _close(stores: dict[int, Store]) -> None:

@@ -8,13 +8,13 @@ import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from farro.api.options import ONCE, Duration, EnqueueOptions, JobNames, TaskRetries, retrying
+from farro.api.options import ONCE, Duration, TaskOptions, TaskRetries, over, request, retrying
 from farro.errors import BadArgument, InputError
 from farro.execution import function_calls, task_file
 from farro.execution.tools import FUNCTION
+from farro.jobs.request import JobRequest, timeout_s
 from farro.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def task(
       timedelta), which grows by `retry_backoff` from try to try, up to an hour.
     - `queue`: where its jobs go; else FARRO_ROOT, else the nearest root upwards from the working folder.
     """
-    options = EnqueueOptions(role=role, priority=priority, tags=tags, timeout=timeout)
-    options.timeout_s  # noqa: B018 - raises where the task is defined, not where it is called
+    given = {"role": role, "priority": priority, "tags": tags, "timeout": timeout}
+    options = request(TaskOptions, "task", given)
+    _timeout_s(options)  # raises where the task is defined, not where it is called
     again = retrying(retries, retry_delay, retry_backoff)
 
     def decorated(function: Callable[..., Any]) -> Task[..., Any, Any]:
@@ -94,7 +95,7 @@ class Task(function_calls.Marked, Generic[P, R, V]):
     """A function that jobs may call; made by `@farro.task`."""
 
     def __init__(
-        self, function: Callable[P, R], options: EnqueueOptions, retries: TaskRetries = ONCE, queue: Queue | None = None
+        self, function: Callable[P, R], options: JobRequest, retries: TaskRetries = ONCE, queue: Queue | None = None
     ) -> None:
         if not inspect.isroutine(function):
             raise InputError(f"@farro.task is for functions, and {function!r} is none")
@@ -132,44 +133,17 @@ class Task(function_calls.Marked, Generic[P, R, V]):
         """Inside a running step, add a step to the same job that calls this function; return its id."""
         return self.call(*args, **kwargs).add()
 
-    def options(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002 - the name of the job's own field
-        role: str | None = None,
-        delay: Duration | None = None,
-        at: datetime | str | None = None,
-        after: JobNames = (),
-        after_any: JobNames = (),
-        priority: str | None = None,
-        tags: Iterable[str] = (),
-        timeout: Duration | None = None,
-        retries: int | None = None,
-        retry_delay: Duration | None = None,
-        retry_backoff: float | None = None,
-        force: bool = False,
-        queue: Queue | None = None,
-    ) -> Task[P, R, V]:
-        """Return the task with other options, those of `Queue.enqueue`: `send.options(delay="10m").delay("ann")`."""
-        asked = EnqueueOptions(
-            id=id,
-            role=role,
-            delay=delay,
-            at=at,
-            after=after,
-            after_any=after_any,
-            priority=priority,
-            tags=tags,
-            timeout=timeout,
-            force=force,
-        )
-        own = self._retries
-        again = retrying(
-            own.retries if retries is None else retries,
-            own.retry_delay if retry_delay is None else retry_delay,
-            own.retry_backoff if retry_backoff is None else retry_backoff,
-        )
-        return Task(self.function, asked.over(self._options), again, queue or self._queue)
+    def options(self, **options: Unpack[TaskOptions]) -> Task[P, R, V]:
+        """Return the task with other options, those of `Queue.enqueue` and of `@farro.task`:
+        `send.options(delay="10m").delay("ann")`."""
+        given: dict[str, Any] = {**options}
+        own, queue = self._retries._asdict(), given.pop("queue", None)
+        for name in own:
+            value = given.pop(name, None)
+            own[name] = own[name] if value is None else value
+        asked = request(TaskOptions, "options", given)
+        again = retrying(own["retries"], own["retry_delay"], own["retry_backoff"])
+        return Task(self.function, over(asked, self._options), again, queue or self._queue)
 
     def _reference(self) -> str:
         """Return `module:function` after checking that a worker can import it by that name."""
@@ -216,7 +190,7 @@ class TaskCall(Generic[V]):
 
     reference: str
     args: tuple[str, ...]  # of the step
-    options: EnqueueOptions
+    options: JobRequest
     retries: TaskRetries = ONCE
     queue: Queue | None = None
 
@@ -234,7 +208,7 @@ class TaskCall(Generic[V]):
             self.args,
             id=id,
             needs=needs,
-            timeout=self.options.timeout_s,
+            timeout=_timeout_s(self.options),
             **self.retries.step_fields,
             tool=FUNCTION,
         )
@@ -253,16 +227,20 @@ class TaskCall(Generic[V]):
         if input_from is not None:
             step["input_from_step"] = input_from
         if self.options.timeout is not None:
-            step["timeout"] = self.options.timeout_s
+            step["timeout"] = _timeout_s(self.options)
         return {**step, **self.retries.step_fields}
 
     def plan(self) -> dict[str, Any]:
         """Return a plan of this one call."""
         return {"name": self.reference, "steps": [self.step(STEP)]}
 
-    def within(self, options: EnqueueOptions) -> TaskCall[V]:
+    def within(self, options: JobRequest) -> TaskCall[V]:
         """Return the call with these options over its own."""
-        return replace(self, options=options.over(self.options))
+        return replace(self, options=over(options, self.options))
+
+
+def _timeout_s(options: JobRequest) -> float | None:
+    return None if options.timeout is None else timeout_s(options.timeout)
 
 
 def not_json(value: Any, path: str, depth: int = 0) -> str | None:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from farro.log.audit import AuditPolicy
     from farro.log.structured import Log
     from farro.queue.admission import Gate
-    from farro.queue.agent_rules import Contract
     from farro.queue.plan_check import PlanContext
     from farro.queue.scheduler import Timetable
+    from farro.queue.submit import SubmitPolicy
     from farro.store.ledger import Ledger, Prices
     from farro.store.library import Library
     from farro.store.port import Store, StorePolicy
@@ -445,16 +445,14 @@ class App:
             on_try=on_try,
         )
 
-    def local_plans(self, store: Store, settings: Settings, *, contract: Contract, by: str, user: str) -> PlanClient:
+    def local_plans(self, store: Store, settings: Settings, *, policy: SubmitPolicy, by: str) -> PlanClient:
         """Make the client that submits plans to this root and lists them."""
         from farro.agx.local_client import LocalPlanClient
-        from farro.queue.admission import Gate
 
         return LocalPlanClient(
             store=store,
             library=self.library(store.root, settings),
-            contract=contract,
-            gate=lambda force: Gate.of(settings, user=user, force=force),
+            policy=policy,
             clock=SystemClock(),
             by=by,
             mint=lambda: f"plan-{random.SystemRandom().getrandbits(64):016x}",

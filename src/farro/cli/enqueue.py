@@ -5,27 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
-from farro.cli.options import common, gate, open_root, option_group
-from farro.cli.plan_files import name_of, read_many, read_plan
+from farro.cli.options import common, open_root, option_group, policy
+from farro.cli.plan_files import read_many, read_plan
 from farro.cli.submit_options import COMMAND, JobOptions, StartOptions, WithCommand, job_options, start_options
 from farro.cli.terminal import answer, note, say
-from farro.documents import Document
 from farro.errors import InputError
-from farro.jobs import ids
+from farro.jobs.request import Attachments, JobRequest, as_option
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
-from farro.queue import submit
-from farro.queue.admission import enqueue_admitted
-from farro.queue.agent_rules import contract_of
-from farro.queue.options import SubmitOptions
-from farro.store.port import JobView, Store
-
-if TYPE_CHECKING:
-    from farro.config.settings import Settings
+from farro.queue.submit import one_id_for_several, submit
+from farro.store.port import JobView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +63,10 @@ class PromptFiles:
     task: str | None
     payload: tuple[str, ...]
 
-    def refuse(self) -> None:
-        given = {"--context-md": self.context_md, "--task": self.task, "--payload": self.payload}
-        for name in (name for name, value in given.items() if value):
-            raise click.UsageError(f"{name} comes with an agent prompt, --prompt-json FILE")
+    def beside(self, name: str) -> Attachments:
+        """Return the attachments of a document; a file that it names itself is looked for beside it."""
+        folder = None if name == "-" else os.path.dirname(os.path.abspath(name))
+        return Attachments(folder=folder, context_md=self.context_md, payload=self.payload, task=self.task)
 
 
 @click.command(cls=WithCommand)
@@ -118,102 +110,40 @@ def enqueue(
     """
     command: tuple[str, ...] | None = context.meta[COMMAND]
     sources.check(command)
-    options = job.parsed(
-        typed=command is not None, after=start.after, after_any=start.after_any, not_before=start.not_before()
-    )
     sources.check_existence()
+    asked = job.request(job_id=job_id, start=start, force=force)
     store, settings = open_root(root, make=command is not None)
-    submitter = _Submitter(store, settings, force, job.role, job_id, _resolved(store, options, job_id))
     if command is not None:
-        attachments.refuse()
-        before = _before(store, job_id)
-        made = submitter.command(command)
+        requests = [replace(asked, command=command, attachments=attachments.beside("-"))]
     else:
-        many = sources.many
-        found = read_many(many) if many is not None else [read_plan(name) for name in sources.names]
-        before = None if len(found) > 1 else _before(store, job_id or _own_id(found[0]))
-        made = submitter.documents(sources, found, attachments)
+        requests = _requests(sources, asked, attachments)
+    made = submit(store, requests, policy(store, settings))
     if as_json:
-        answer({"jobs": made})
+        answer({"jobs": [job.id for job in made]})
     else:
-        say("\n".join(made))
-    if before is not None:
-        _say_it_was_there(before, not_before=options.not_before is not None)
+        say("\n".join(job.id for job in made))
+    if len(made) == 1 and made[0].existed and (view := store.find(made[0].id)) is not None:
+        _say_it_was_there(view, not_before=bool(asked.delay or asked.at))
 
 
-class _Submitter:
-    """Queue what the command line named, each kind in its own way."""
-
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        force: bool,
-        role: str | None,
-        job_id: str | None,
-        options: SubmitOptions,
-    ) -> None:
-        self._store, self._settings = store, settings
-        self._gate = gate(settings, force)
-        self._role, self._job_id, self._options = role, job_id, options
-
-    def command(self, words: tuple[str, ...]) -> list[str]:
-        wanted = submit.command(self._store, words, role=self._role, job_id=self._job_id, options=self._options)
-        return enqueue_admitted(self._store, wanted, self._gate)
-
-    def documents(self, sources: Sources, found: list[Document], attachments: PromptFiles) -> list[str]:
-        agent_prompt = sources.prompt_json is not None or (sources.many is None and is_agent_prompt(found[0].data))
-        if agent_prompt and not sources.several:
-            return [self._prompt(sources.names[0], found[0], attachments)]
-        attachments.refuse()
-        contract = contract_of(self._store.root, self._settings)
-        if sources.several:
-            if self._job_id is not None:
-                raise click.UsageError(
-                    "--id names one job, and each of these files is one; give each plan its own `id`"
+def _requests(sources: Sources, asked: JobRequest, attachments: PromptFiles) -> list[JobRequest]:
+    """Return a request for each document that the command line names."""
+    if sources.many is not None:
+        found = [("-", document) for document in read_many(sources.many)]  # without a folder for files that they name
+    else:
+        found = [(name, read_plan(name)) for name in sources.names]
+    if asked.id is not None and len(found) > 1:
+        raise one_id_for_several(as_option)
+    if sources.several:
+        for _, document in found:
+            if is_agent_prompt(document.data):
+                raise InputError(
+                    f"{document.source} is an agent prompt; queue agent prompts one at a time, with --prompt-json"
                 )
-            wanted = submit.of_files(self._store, found, role=self._role, options=self._options, contract=contract)
-            return enqueue_admitted(self._store, wanted, self._gate)
-        return submit.enqueue(
-            self._store,
-            found,
-            role=self._role,
-            job_id=self._job_id,
-            source=name_of(sources.names[0]),
-            options=self._options,
-            gate=self._gate,
-            contract=contract,
-        )
-
-    def _prompt(self, name: str, document: Document, attachments: PromptFiles) -> str:
-        from farro.queue import prompts
-
-        return prompts.enqueue(
-            self._store,
-            document,
-            role=self._role,
-            job_id=self._job_id,
-            options=self._options,
-            gate=self._gate,
-            contract=contract_of(self._store.root, self._settings),
-            security=self._settings.security,
-            root=self._store.root,
-            attach=prompts.AttachmentOptions(
-                folder=None if name == "-" else os.path.dirname(os.path.abspath(name)),
-                context_md=attachments.context_md,
-                payload=attachments.payload,
-                task=attachments.task,
-            ),
-        )
-
-
-def _own_id(document: Document) -> str | None:
-    own = document.data.get("id") if isinstance(document.data, dict) else None
-    return own if isinstance(own, str) else None
-
-
-def _before(store: Store, job_id: str | None) -> JobView | None:
-    return store.find(job_id) if job_id is not None and ids.is_job_id(job_id) else None
+    return [
+        replace(asked, document=document, agent=sources.prompt_json is not None, attachments=attachments.beside(name))
+        for name, document in found
+    ]
 
 
 def _say_it_was_there(view: JobView, *, not_before: bool) -> None:
@@ -223,20 +153,3 @@ def _say_it_was_there(view: JobView, *, not_before: bool) -> None:
     ignored = "; the time that you gave is not its own, which stays as it was" if not_before else ""
     again = f" To run it again: farro retry {view.job_id} --from-start" if life.terminal else ""
     note(f"{view.job_id} exists already and is {what}; nothing was queued{ignored}.{again}")
-
-
-def _resolved(store: Store, options: SubmitOptions, own: str | None) -> SubmitOptions:
-    """Replace beginnings of ids in --after and --after-any by whole ids: prompts keep whole ones."""
-    if not options.after and not options.after_any:
-        return options
-    from farro.queue import find_job
-
-    def whole(option: str, named: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            return tuple(job if job == own else find_job.resolve(store, store.root, job) for job in named)
-        except InputError as error:
-            if own is not None and store.find(own) is not None:
-                return named  # submitted before: the answer is that job, also when the jobs it ran after are pruned
-            raise type(error)(f"{option}: {error}") from error
-
-    return replace(options, after=whole("--after", options.after), after_any=whole("--after-any", options.after_any))

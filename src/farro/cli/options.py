@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,10 +17,14 @@ from farro.config import reader
 from farro.config.reader import own_root
 from farro.config.settings import AGQ, Settings
 from farro.errors import NotARoot
+from farro.jobs.request import as_option
 from farro.log.structured import Log, grave_only
 from farro.queue import admission
 from farro.queue.admission import Gate, operator_name
 from farro.store.port import Store
+
+if TYPE_CHECKING:
+    from farro.queue.submit import SubmitPolicy
 
 __all__ = [
     "App",
@@ -35,6 +39,7 @@ __all__ = [
     "operator_name",
     "option_group",
     "own_root",
+    "policy",
     "read_root",
     "read_root_or_here",
     "root_option",
@@ -159,6 +164,13 @@ def open_job(root: str | None, job: str) -> tuple[Store, str]:
 def gate(settings: Settings, force: bool) -> Gate:
     """Make the gate that enforces the caps for this user."""
     return Gate.of(settings, user=admission.current_user(), force=force)
+
+
+def policy(store: Store, settings: Settings) -> SubmitPolicy:
+    """Return the rules for what this user submits."""
+    from farro.queue.submit import SubmitPolicy
+
+    return SubmitPolicy.of(store.root, settings, user=admission.current_user(), spell=as_option)
 
 
 def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from farro.cli.options import application, common, gate, open_root, operator_name
+from farro.cli.options import application, common, gate, open_root, operator_name, policy
 from farro.cli.submit_options import COMMAND, JobOptions, WithCommand, job_options, piped_input
 from farro.cli.terminal import ReaderGone, answer, complain, forget, say
 from farro.host import signals, worker_processes
@@ -19,15 +20,13 @@ from farro.log.structured import grave_only
 from farro.plans.forms import is_agent_prompt
 from farro.queue import follow as running
 from farro.queue import submit
-from farro.queue.admission import check_allowed_paths, enqueue_admitted
-from farro.queue.agent_rules import contract_of
+from farro.queue.admission import check_allowed_paths
 from farro.queue.follow import RunResult, Tail
 
 if TYPE_CHECKING:
     from farro.config.settings import Settings
     from farro.execution.stop import Stop
     from farro.plans.model import Plan
-    from farro.queue.options import SubmitOptions
     from farro.store.port import Store, Submission
 
 _NAMES = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal is gone"}
@@ -66,40 +65,28 @@ def run(
     command = (*words, *(context.meta[COMMAND] or ()))
     if (plan_file is None) == (not command):
         raise click.UsageError("name one thing to run: a command, such as `farro run -- make test`, or --plan FILE")
-    options = job.parsed(typed=plan_file is None)
+    request = job.request(job_id=job_id)
     store, settings = open_root(root, make=True)
     if plan_file is None:
-        submission = submit.command(store, command, role=job.role, job_id=job_id, options=options)[0]
+        request = replace(request, command=command)
     else:
-        submission = _planned(store, settings, plan_file, role=job.role, job_id=job_id, options=options)
+        from farro.cli.plan_files import read_plan
+
+        request = replace(request, document=read_plan(plan_file))
+    rules = policy(store, settings)
+    (submission,) = submit.prepare(store, [request], rules)
     if not no_input and plan_file != "-" and not is_agent_prompt(submission.prompt):
         data = piped_input(settings.security.max_job_bytes)
         submission = submission if data is None else submit.with_input(submission, data)
     try:
         if detach:
-            made = enqueue_admitted(store, [submission], gate(settings, force=False))
-            answer({"jobs": made}) if as_json else say("\n".join(made))
+            (made,) = submit.submit(store, [submission], rules)
+            answer({"jobs": [made.id]}) if as_json else say(made.id)
             return 0
         check_allowed_paths([submission], gate(settings, force=False))
         return _run_and_follow(_patient(store, settings), settings, submission, as_json)
     finally:
         store.close()
-
-
-def _planned(
-    store: Store, settings: Settings, plan_file: str, *, role: str | None, job_id: str | None, options: SubmitOptions
-) -> Submission:
-    from farro.cli.plan_files import name_of, read_plan
-
-    return submit.submissions(
-        store,
-        [read_plan(plan_file)],
-        role=role,
-        job_id=job_id,
-        source=name_of(plan_file),
-        options=options,
-        contract=contract_of(store.root, settings),
-    )[0]
 
 
 def _patient(store: Store, settings: Settings) -> Store:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import stat
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -16,19 +14,14 @@ import click
 from farro.cli.options import option_group
 from farro.cli.terminal import note
 from farro.errors import InputError
-from farro.host.clock import SystemClock
-from farro.jobs.start_times import FORMS, parse_start
-from farro.jobs.times import parse_duration
+from farro.jobs.request import JobRequest
+from farro.jobs.start_times import FORMS
 from farro.lazy_dataclass import dataclass
 from farro.plans.metadata import PRIORITIES
-from farro.queue.options import SubmitOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMMAND = "farro.command"  # in click's meta: the words after `--`; None without `--`
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
-MAX_DELAY_S = 3650 * 86_400.0
-MAX_TIMEOUT_S = 365 * 86_400.0
 _NOTICE_AFTER_S = 2.0  # how long to wait for standard input before a note is printed
 
 
@@ -56,27 +49,22 @@ class JobOptions:
     cwd: str | None
     env: tuple[str, ...]
 
-    def parsed(
-        self,
-        *,
-        typed: bool,
-        after: tuple[str, ...] = (),
-        after_any: tuple[str, ...] = (),
-        not_before: datetime | None = None,
-    ) -> SubmitOptions:
-        """Check the values. `typed`: a command typed at a prompt runs in the folder it was typed in."""
-        folder = os.path.abspath(self.cwd) if self.cwd is not None else os.getcwd() if typed else None
-        if folder is not None and not os.path.isdir(folder):
-            raise InputError(f"--cwd: {self.cwd} is not a folder")
-        return SubmitOptions(
+    def request(self, *, job_id: str | None, start: StartOptions | None = None, force: bool = False) -> JobRequest:
+        """Decode the options; `queue.submit` checks them. A command that was typed here runs in this folder."""
+        return JobRequest(
+            id=job_id,
+            role=self.role,
             tags=self.tags,
             priority=self.priority,
-            timeout_s=None if self.timeout is None else _timeout_s(self.timeout),
-            cwd=folder,
+            timeout=self.timeout,
+            folder=os.getcwd(),
+            cwd=self.cwd,
             env=pairs(self.env),
-            after=named_jobs("--after", after),
-            after_any=named_jobs("--after-any", after_any),
-            not_before=not_before,
+            delay=None if start is None else start.delay,
+            at=None if start is None else start.at,
+            after=() if start is None else named_jobs("--after", start.after),
+            after_any=() if start is None else named_jobs("--after-any", start.after_any),
+            force=force,
         )
 
 
@@ -103,22 +91,6 @@ class StartOptions:
     after: tuple[str, ...]
     after_any: tuple[str, ...]
 
-    def not_before(self) -> datetime | None:
-        if self.delay is not None and self.at is not None:
-            raise click.UsageError("--delay and --at both set the start time; keep one of them")
-        now = SystemClock().now()
-        try:
-            if self.delay is not None:
-                delay_s = parse_duration(self.delay)
-                if delay_s > MAX_DELAY_S:
-                    raise ValueError(f"{self.delay} is more than ten years, the longest delay that farro takes")
-                return now + timedelta(seconds=delay_s)
-            if self.at is not None:
-                return parse_start(self.at, now, lambda moment: moment.astimezone())
-        except ValueError as error:
-            raise InputError(f"{'--at' if self.delay is None else '--delay'}: {error}") from error
-        return None
-
 
 def start_options(command: F) -> F:
     """Add the options of `StartOptions`; the command gets them as `start`."""
@@ -134,23 +106,13 @@ def start_options(command: F) -> F:
     )(command)
 
 
-def _timeout_s(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise InputError(f"--timeout: {error}") from error
-    if not 0 < seconds <= MAX_TIMEOUT_S:
-        raise InputError(f"--timeout: {text} must be positive and at most a year")
-    return seconds
-
-
 def pairs(env: tuple[str, ...]) -> dict[str, str]:
     return dict(_pair(item) for item in env)
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or _VARIABLE.fullmatch(name) is None:
+    if not equals:
         raise InputError(f"--env: {text!r} is not NAME=VALUE, where NAME consists of letters, digits and _")
     return name, value
 

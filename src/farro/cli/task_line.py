@@ -66,7 +66,7 @@ def run(arguments: list[str]) -> int:
 
         if not isinstance(error, FarroError):
             raise
-        _complain(f"farro: {error}")
+        _complain(f"farro: {_as_option(str(error))}")
         return error.exit_code
     try:
         _answer(f'{{"task_id": "{task_id}"}}\n' if "--json" in options else f"{task_id}\n")
@@ -109,9 +109,6 @@ def _read(arguments: list[str]) -> tuple[dict[str, list[str]], list[str]]:
 def _add(options: dict[str, list[str]], command: list[str]) -> str:
     env = dict(_pair(text) for text in options.get("--env", ()))
     timeout = _only(options, "--timeout")
-    retries = _only(options, "--retries") or "0"
-    if not (retries.isascii() and retries.isdecimal() and int(retries[:4]) <= 100):
-        raise _Mistake(f"--retries: {retries!r} is not a whole number from 0 to 100")
     delay = _only(options, "--retry-delay")
     cwd = _only(options, "--cwd")
     if cwd == "":  # an unset variable in a script must not mean the working folder
@@ -125,11 +122,11 @@ def _add(options: dict[str, list[str]], command: list[str]) -> str:
         id=_only(options, "--id"),
         needs=[need for text in options.get("--needs", ()) for need in text.replace(",", " ").split()],
         input_from=_only(options, "--input-from"),
-        timeout=None if timeout is None else _timeout_s(timeout),
+        timeout=None if timeout is None else _seconds("--timeout", timeout),
         cwd=cwd,
         env=env,
-        retries=int(retries),
-        retry_delay=0 if delay is None else _delay_s(delay),
+        retries=_count(_only(options, "--retries") or "0"),
+        retry_delay=0 if delay is None else _seconds("--retry-delay", delay),
         retry_backoff=_factor(_only(options, "--retry-backoff") or "1"),
         tool=_only(options, "--tool") or "unix",
     )
@@ -148,28 +145,24 @@ def _seconds(name: str, text: str) -> float:
         raise _Mistake(f"{name}: {error}") from error
 
 
-def _timeout_s(text: str) -> float:
-    seconds = _seconds("--timeout", text)
-    if not 0 < seconds <= 365 * 86_400:
-        raise _Mistake(f"--timeout: {text} must be positive and at most a year")
-    return seconds
-
-
-def _delay_s(text: str) -> float:
-    seconds = _seconds("--retry-delay", text)
-    if not 0 <= seconds <= 3600:
-        raise _Mistake(f"--retry-delay: {text} must not be negative, and at most an hour")
-    return seconds
-
-
 def _factor(text: str) -> float:
     try:
-        factor = float(text)
+        return float(text)
     except ValueError:
-        factor = 0.0
-    if not 1 <= factor <= 10:
-        raise _Mistake(f"--retry-backoff: {text!r} is not a number from 1 to 10")
-    return factor
+        raise _Mistake(f"--retry-backoff: {text!r} is not a number from 1 to 10") from None
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise _Mistake(f"--retries: {text!r} is not a whole number from 0 to 100")
+    return int(text)
+
+
+def _as_option(message: str) -> str:
+    """Spell a field of the step as the option that set it."""
+    name, colon, rest = message.partition(": ")
+    option = f"--{name.replace('_', '-')}"
+    return f"{option}: {rest}" if colon and option in _TAKES else message
 
 
 def _pair(text: str) -> tuple[str, str]:

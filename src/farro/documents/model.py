@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from farro.errors import BadDocument, Problem
@@ -121,6 +121,14 @@ def refusal(source: str, problems: list[Problem]) -> BadDocument:
     if (more := len(problems) - MAX_PROBLEMS) > 0:
         problems = [*problems[:MAX_PROBLEMS], Problem(path="", message=f"and {more} more problems")]
     return BadDocument(source, problems)
+
+
+def refusals(bad: Sequence[BadDocument]) -> BadDocument:
+    """Return the refusals of several documents as one error: its message has all, its problems are those of the
+    first."""
+    first = BadDocument(bad[0].source, bad[0].problems)
+    first.args = ("\n".join(map(str, bad)),)
+    return first
 
 
 def decode(text: bytes, source: str, limits: Limits, first_line: int) -> str:

@@ -24,6 +24,9 @@ import time
 TYPE_CHECKING = False  # like typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Unpack
+
+    from farro.execution.added_step_options import AddedStepOptions
 
 FOLDER = "FARRO_TASKS"
 STEP = "FARRO_STEP"
@@ -43,22 +46,22 @@ _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 _ESCAPES = {code: f"\\u{code:04x}" for code in range(32)} | {ord('"'): '\\"', ord("\\"): "\\\\"}
 
 
-def add_task(
-    command: str,
-    args: Iterable[str] = (),
-    *,
-    id: str | None = None,  # noqa: A002 - the name of the step's own field
-    needs: Iterable[str] = (),
-    input_from: str | None = None,
-    timeout: float | None = None,
-    cwd: str | None = None,
-    env: Mapping[str, str] | None = None,
-    retries: int = 0,
-    retry_delay: float = 0,
-    retry_backoff: float = 1,
-    tool: str = "unix",
-    environ: Mapping[str, str] | None = None,
-) -> str:
+_OPTIONS: Mapping[str, object] = {
+    "id": None,
+    "needs": (),
+    "input_from": None,
+    "timeout": None,
+    "cwd": None,
+    "env": None,
+    "retries": 0,
+    "retry_delay": 0,
+    "retry_backoff": 1,
+    "tool": "unix",
+    "environ": None,
+}
+
+
+def add_task(command: str, args: Iterable[str] = (), **options: Unpack[AddedStepOptions]) -> str:
     """Add a step to the plan of the running step, and return its id.
 
     It runs when the step that adds it has succeeded, after those that it `needs` and those added before it; in this
@@ -66,24 +69,30 @@ def add_task(
     over; nothing was added. StorageTrouble: the disk refused it; nothing was added. `environ` is for a Python tool
     inside the worker, whose environment is not the process's own (`Call.add_task`).
     """
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"add_task() got an unexpected keyword argument {name!r}")
+    given: dict[str, Any] = {**_OPTIONS, **options}
+    environ, cwd, env = given["environ"], given["cwd"], given["env"]
     around, here = (inside and environ is None and inside()) or (os.environ if environ is None else environ, "")
     folder, added_by = around.get(FOLDER), around.get(STEP)
     if not folder or not added_by:
         raise _wrong(OUTSIDE)
     unique = os.urandom(8).hex()
     task: dict[str, object] = {
-        "id": _id("id", f"task-{unique}" if id is None else id),
-        "tool": _text("tool", tool),
+        "id": _id("id", f"task-{unique}" if given["id"] is None else given["id"]),
+        "tool": _text("tool", given["tool"]),
         "command": _text("command", command),
         "args": _texts("args", args),
-        "needs": [_id("needs", need) for need in _texts("needs", needs)],
+        "needs": [_id("needs", need) for need in _texts("needs", given["needs"])],
         "cwd": _text("cwd", os.path.join(here or _beside(cwd), cwd or "")),
     }
-    if input_from is not None:
-        task["input_from_step"] = _id("input_from", input_from)
+    if given["input_from"] is not None:
+        task["input_from_step"] = _id("input_from", given["input_from"])
     if env:
         task["env"] = {_text("env", name): _text(f"env.{name}", value) for name, value in env.items()}
-    task |= _limits(timeout, retries, retry_delay, retry_backoff)
+    check_limits(given)
+    task |= {name: given[name] for name in _LIMITS if given[name] != _OPTIONS[name]}
     if not command:
         raise _wrong("there is no command; for example: farro task add -- make test")
     try:
@@ -96,26 +105,25 @@ def add_task(
     return str(task["id"])
 
 
-def _limits(timeout: float | None, retries: int, retry_delay: float, retry_backoff: float) -> dict[str, object]:
-    """Return the fields that differ from their defaults, checked."""
-    found: dict[str, object] = {}
-    if timeout is not None:
-        if not _is_number(timeout) or not 0 < timeout <= 365 * 86_400:
-            raise _wrong(f"timeout: {timeout!r} must be positive and at most a year, in seconds")
-        found["timeout"] = timeout
-    if retries:
-        if not _is_number(retries) or retries not in range(101):
-            raise _wrong(f"retries: {retries!r} is not a whole number from 0 to 100")
-        found["retries"] = retries
-    if retry_delay:
-        if not _is_number(retry_delay) or not 0 <= retry_delay <= 3600:
-            raise _wrong(f"retry_delay: {retry_delay!r} must not be negative, and at most an hour, in seconds")
-        found["retry_delay"] = retry_delay
-    if retry_backoff != 1:
-        if not _is_number(retry_backoff) or not 1 <= retry_backoff <= 10:
-            raise _wrong(f"retry_backoff: {retry_backoff!r} is not a number from 1 to 10")
-        found["retry_backoff"] = retry_backoff
-    return found
+_LIMITS = ("timeout", "retries", "retry_delay", "retry_backoff")
+
+
+def check_limits(given: Mapping[str, Any]) -> None:
+    """Check the limits of a step: `timeout`, `retries`, `retry_delay`, `retry_backoff`. Raise InputError."""
+    timeout, retries = given.get("timeout"), given["retries"]
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout <= 365 * 86_400):
+        raise _wrong(f"timeout: {_shown(timeout)} must be positive and at most a year, in seconds")
+    if not _is_number(retries) or retries not in range(101):
+        raise _wrong(f"retries: {_shown(retries)} is not a whole number from 0 to 100")
+    delay, backoff = given["retry_delay"], given["retry_backoff"]
+    if not (_is_number(delay) and 0 <= delay <= 3600):
+        raise _wrong(f"retry_delay: {_shown(delay)} must not be negative, and at most an hour, in seconds")
+    if not (_is_number(backoff) and 1 <= backoff <= 10):
+        raise _wrong(f"retry_backoff: {_shown(backoff)} is not a number from 1 to 10")
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
 def is_id(text: str) -> bool:

@@ -16,12 +16,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from farro.execution import task_file
 from farro.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from farro.execution.added_step_options import AddedStepOptions, CallStepOptions
     from farro.execution.functions import CallFiles
 
 GROUP = "farro.tools"
@@ -87,39 +88,12 @@ class Call:
     def attempt(self) -> int:
         return int(self.attempt_dir.rsplit("/", 1)[-1])
 
-    def add_task(
-        self,
-        command: str,
-        args: Iterable[str] = (),
-        *,
-        id: str | None = None,  # noqa: A002 - the name of the step's own field
-        needs: Iterable[str] = (),
-        input_from: str | None = None,
-        timeout: float | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        retries: int = 0,
-        retry_delay: float = 0,
-        retry_backoff: float = 1,
-        tool: str = "unix",
-    ) -> str:
+    def add_task(self, command: str, args: Iterable[str] = (), **options: Unpack[CallStepOptions]) -> str:
         """Add a step to this step's plan, like `farro.add_task`: inside the worker, neither the process's
         environment nor its working directory is the step's."""
-        return task_file.add_task(
-            command,
-            args,
-            id=id,
-            needs=needs,
-            input_from=input_from,
-            timeout=timeout,
-            cwd=os.path.join(self.cwd, cwd or ""),
-            env=env,
-            retries=retries,
-            retry_delay=retry_delay,
-            retry_backoff=retry_backoff,
-            tool=tool,
-            environ=self.env,
-        )
+        cwd = os.path.join(self.cwd, options.get("cwd") or "")
+        given: AddedStepOptions = {**options, "cwd": cwd, "environ": self.env}
+        return task_file.add_task(command, args, **given)
 
 
 class LazyCall(Call):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds, Size
@@ -17,12 +18,13 @@ class Described:
     """The description of a field, for the agent that fills it in."""
 
     text: str
+    bounds: Mapping[str, float] = field(default_factory=dict)  # in the schema only: `queue.submit` checks them
 
     def fault(self, value: Any, /) -> str | None:
         return None
 
     def schema(self) -> dict[str, Any]:
-        return {"description": self.text}
+        return {**self.bounds, "description": self.text}
 
 
 _JOB = Described("A job's id, its name, or the beginning of an id that no other job shares.")
@@ -129,7 +131,7 @@ Tags = Annotated[tuple[str, ...], Described("Only a worker that offers all of th
 Priority = Annotated[Literal["P0", "P1", "P2", "P3"] | None, Described("P0 first, P3 last; else P2.")]
 After = Annotated[tuple[str, ...], Described("Run only when these jobs have succeeded.")]
 AfterAny = Annotated[tuple[str, ...], Described("Run when these jobs have ended, however.")]
-Delay = Annotated[float | None, Bounds(at_least=0), Described("Not before so many seconds from now.")]
+Delay = Annotated[float | None, Described("Not before so many seconds from now.", {"minimum": 0})]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +156,7 @@ class CommandWanted(QueueArguments):
     ]
     cwd: Annotated[str | None, Described("The folder where it runs; else where this server was started.")] = None
     env: Annotated[dict[str, str], Described("Variables for its environment.")] = field(default_factory=dict)
-    timeout_s: Annotated[float | None, Bounds(more_than=0), Described("End it after so many seconds.")] = None
+    timeout_s: Annotated[float | None, Described("End it after so many seconds.", {"exclusiveMinimum": 0})] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

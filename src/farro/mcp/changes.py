@@ -6,21 +6,19 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import asdict
-from datetime import datetime, timedelta
+from dataclasses import asdict, replace
 from typing import Any
 
 from farro.agents import service as agents
 from farro.documents import Document, parse_json
 from farro.errors import InputError
+from farro.jobs.request import Attachments, JobRequest
 from farro.jobs.states import Status
 from farro.mcp import arguments
 from farro.mcp.context import ToolContext, ToolSet
 from farro.plans.forms import is_agent_prompt
-from farro.queue import find_job, jobs, library, prompts, retry, submit
-from farro.queue.admission import enqueue_admitted
-from farro.queue.options import SubmitOptions
+from farro.queue import find_job, jobs, library, retry
+from farro.queue.submit import submit
 
 Answer = dict[str, Any]
 tool = ToolSet()
@@ -34,21 +32,8 @@ _LATER = "wait_for_jobs waits for its end, read_result tells what came of it"
     needs="write",
 )
 def enqueue_command(context: ToolContext, args: arguments.CommandWanted) -> Answer:
-    cwd = os.path.join(context.folder, args.cwd or "")
-    if not os.path.isdir(cwd):
-        raise InputError(f"cwd: {args.cwd} is not a folder")
-    options = SubmitOptions(
-        tags=args.tags,
-        priority=args.priority,
-        timeout_s=args.timeout_s,
-        cwd=os.path.abspath(cwd),
-        env=args.env,
-        after=_resolved(context, args.after),
-        after_any=_resolved(context, args.after_any),
-        not_before=_not_before(context, args.delay_s),
-    )
-    wanted = submit.command(context.store, args.command, role=args.role, job_id=args.id, options=options)
-    return _queued(enqueue_admitted(context.store, wanted, context.gate)[0])
+    asked = _request(args, timeout=args.timeout_s, folder=context.folder, cwd=args.cwd, env=args.env)
+    return _queued(context, replace(asked, command=args.command))
 
 
 @tool(
@@ -59,33 +44,13 @@ def enqueue_command(context: ToolContext, args: arguments.CommandWanted) -> Answ
 def enqueue_plan(context: ToolContext, args: arguments.PlanWanted) -> Answer:
     if (args.plan is None) == (args.plan_id is None):
         raise InputError("give `plan`, or `plan_id` of a kept one (list_plans); one of them")
-    options = _submit_options(context, args)
     if args.plan_id is not None:
-        made = library.submit_plan(
-            context.store,
-            context.library,
-            args.plan_id,
-            job_id=args.id,
-            role=args.role,
-            options=options,
-            gate=context.gate,
-            contract=context.contract,
-        )
-        return _queued(made)
-    document = _document(args.plan, "plan")
-    if is_agent_prompt(document.data):
-        raise InputError("plan: this is an agent prompt; enqueue_agent_task queues one")
-    made, *_ = submit.enqueue(
-        context.store,
-        [document],
-        role=args.role,
-        job_id=args.id,
-        source="plan",
-        options=options,
-        gate=context.gate,
-        contract=context.contract,
-    )
-    return _queued(made)
+        document = library.plan_document(context.library, args.plan_id)
+    else:
+        document = _document(args.plan, "plan")
+        if is_agent_prompt(document.data):
+            raise InputError("plan: this is an agent prompt; enqueue_agent_task queues one")
+    return _queued(context, replace(_request(args), document=document))
 
 
 @tool(
@@ -105,19 +70,8 @@ def enqueue_agent_task(context: ToolContext, args: arguments.AgentWanted) -> Ans
     }
     if args.inputs:
         prompt["inputs"] = args.inputs
-    made = prompts.enqueue(
-        context.store,
-        _document(prompt, "task"),
-        role=None,
-        job_id=args.id,
-        options=_submit_options(context, args),
-        gate=context.gate,
-        contract=context.contract,
-        security=context.settings.security,
-        root=context.root,
-        attach=prompts.AttachmentOptions(task=args.task),
-    )
-    return _queued(made)
+    asked = _request(args, document=_document(prompt, "task"), agent=True, attachments=Attachments(task=args.task))
+    return _queued(context, asked)
 
 
 @tool(
@@ -135,7 +89,7 @@ def retry_job(context: ToolContext, args: arguments.RetryWanted) -> Answer:
         from_step=args.from_step,
         from_start=args.from_start,
         durable=context.settings.durability == "power",
-        gate=context.gate,
+        gate=context.policy.gate,
     )
     return {**asdict(made), "next": _LATER}
 
@@ -179,31 +133,22 @@ def refuse_job(context: ToolContext, args: arguments.Refusal) -> Answer:
     return agents.refuse(context.store, context.root, context.job(args.job), by=context.by, note=args.note).to_data()
 
 
-def _queued(job_id: str) -> Answer:
-    return {"job_id": job_id, "next": _LATER}
-
-
-def _submit_options(context: ToolContext, args: arguments.PlanWanted | arguments.AgentWanted) -> SubmitOptions:
-    return SubmitOptions(
+def _request(args: arguments.QueueArguments, **more: Any) -> JobRequest:
+    return JobRequest(
+        id=args.id,
+        role=args.role,
         tags=args.tags,
         priority=args.priority,
-        after=_resolved(context, args.after),
-        after_any=_resolved(context, args.after_any),
-        not_before=_not_before(context, args.delay_s),
+        delay=args.delay_s,
+        after=args.after,
+        after_any=args.after_any,
+        **more,
     )
 
 
-def _resolved(context: ToolContext, named: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(context.job(one) for one in named))
-
-
-def _not_before(context: ToolContext, delay_s: float | None) -> datetime | None:
-    if delay_s is None:
-        return None
-    try:
-        return context.clock.now() + timedelta(seconds=delay_s)
-    except OverflowError as error:
-        raise InputError(f"delay_s: {delay_s} seconds is too long: the start time would be out of range") from error
+def _queued(context: ToolContext, request: JobRequest) -> Answer:
+    (job,) = submit(context.store, [request], context.policy)
+    return {"job_id": job.id, "next": _LATER}
 
 
 def _document(data: Any, source: str) -> Document:

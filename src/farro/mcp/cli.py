@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farro.cli.options import App, application, asked_store, common, gate, open_root
+from farro.cli.options import App, application, asked_store, common, open_root
 from farro.cli.terminal import answer
 from farro.config.settings import Allowed, Settings
 from farro.doctor.checks import Check
 from farro.errors import FarroError, InputError
 from farro.host.clock import SystemClock
-from farro.queue.admission import operator_name
-from farro.queue.agent_rules import contract_of
+from farro.queue.admission import current_user, operator_name
+from farro.queue.submit import SubmitPolicy
 from farro.store.port import Store
 
 if TYPE_CHECKING:
@@ -96,10 +96,14 @@ def make_context(app: App, store: Store, settings: Settings) -> ToolContext:
         settings=settings,
         library=app.library(store.root, settings),
         ledger=app.ledger(store.root, durable=False, clock=clock),
-        contract=contract_of(store.root, settings),
-        gate=gate(settings, force=False),
+        policy=SubmitPolicy.of(store.root, settings, user=current_user(), spell=_argument),
         clock=clock,
         by=operator_name("mcp"),
         folder=os.getcwd(),
         checks=checks,
     )
+
+
+def _argument(name: str) -> str:
+    """Spell a field of a request as the tools name it."""
+    return {"delay": "delay_s", "timeout": "timeout_s"}.get(name, name)

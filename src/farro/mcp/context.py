@@ -15,8 +15,7 @@ from farro.host import machine
 from farro.host.clock import Clock
 from farro.lazy_dataclass import dataclass
 from farro.queue import find_job
-from farro.queue.admission import Gate
-from farro.queue.agent_rules import Contract
+from farro.queue.submit import SubmitPolicy
 from farro.store.ledger import Ledger
 from farro.store.library import Library
 from farro.store.port import JobView, Store
@@ -30,8 +29,7 @@ class ToolContext:
     settings: Settings
     library: Library
     ledger: Ledger
-    contract: Contract
-    gate: Gate
+    policy: SubmitPolicy
     clock: Clock
     by: str  # the acting user, as an agent name
     folder: str  # default working folder of commands

@@ -15,17 +15,18 @@ from farro.documents import Document
 from farro.errors import BadDocument, Damaged, InputError, JobFailed
 from farro.execution.size_limit import SNAPSHOT
 from farro.host import fs
+from farro.jobs.request import JobRequest
 from farro.jobs.states import Status
 from farro.mcp import arguments
 from farro.mcp.context import ToolContext, ToolSet, cut, inside, quoted, view_data
 from farro.plans.forms import is_agent_prompt
 from farro.queue import alerts as alerting
 from farro.queue import explain as explaining
-from farro.queue import history, jobs, library, listing, logs, results, submit, wait
+from farro.queue import history, jobs, library, listing, logs, results, wait
 from farro.queue import stats as statistics
 from farro.queue import workers as working
 from farro.queue.listing import JobQuery
-from farro.queue.options import NO_OPTIONS
+from farro.queue.submit import prepare
 from farro.swarm import service as swarms
 
 _FILES = 200  # file names of a job in one answer
@@ -312,15 +313,7 @@ def show_plan(context: ToolContext, args: arguments.PlanNamed) -> Answer:
 def check_plan(context: ToolContext, args: arguments.PlanArguments) -> Answer:
     document = Document(args.plan, "plan")
     try:
-        wanted = submit.submissions(
-            context.store,
-            [document],
-            role=None,
-            job_id=None,
-            source="plan",
-            options=NO_OPTIONS,
-            contract=context.contract,
-        )
+        wanted = prepare(context.store, [JobRequest(document=document)], context.policy)
     except BadDocument as bad:
         return {"good": False, "problems": [problem.render("plan") for problem in bad.problems]}
     return {"good": True, "role": wanted[0].role}

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from farro.config.settings import Settings
 from farro.errors import CapacityReached, NotPermitted
 from farro.host import machine
+from farro.jobs import ids
 from farro.lazy_dataclass import dataclass, field
-from farro.store.port import Store, Submission
+from farro.store.port import Store, Submission, Submitted
 
 ROLE_CAP = 200
 TOTAL_CAP = 1000
@@ -84,29 +85,55 @@ class Gate:
     allowed_paths: bool = False  # every job must declare what it may write (security.require_allowed_paths)
 
     @classmethod
-    def of(cls, settings: Any, *, user: str, force: bool) -> Gate:
+    def of(cls, settings: Settings, *, user: str, force: bool) -> Gate:
         """Build the gate from the settings."""
-        capacity, security = getattr(settings, "capacity", None), getattr(settings, "security", None)
-        allowed_paths = bool(getattr(security, "require_allowed_paths", False))
-        if capacity is None:
-            return cls(user=user, force=force, allowed_paths=allowed_paths)
-        roles = {UNCAPPED: None, **capacity.roles}
-        caps = Caps(role=capacity.role_cap, total=capacity.total_cap, roles=roles)
-        may_force = tuple(capacity.force)
-        return cls(caps=caps, user=user, force=force, may_force=may_force, allowed_paths=allowed_paths)
+        capacity = settings.capacity
+        return cls(
+            caps=Caps(role=capacity.role_cap, total=capacity.total_cap, roles={UNCAPPED: None, **capacity.roles}),
+            user=user,
+            force=force,
+            may_force=tuple(capacity.force),
+            allowed_paths=settings.security.require_allowed_paths,
+        )
 
 
-def enqueue_admitted(
+class KnownJobs:
+    """The jobs of a store, each looked up at most once in a submission: looking up an id that does not exist costs
+    several times as much as queueing a job."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._found: dict[str, bool] = {}
+        self._resolved: dict[str, str] = {}
+
+    def __contains__(self, job_id: str) -> bool:
+        if job_id not in self._found:
+            self._found[job_id] = ids.is_job_id(job_id) and self._store.find(job_id) is not None
+        return self._found[job_id]
+
+    def resolve(self, text: str) -> str:
+        """Return the id of the job that `text` names: an id, a name, or the beginning of an id. Raise UnknownJob."""
+        if text not in self._resolved:
+            from farro.queue import find_job  # here: few jobs run after others
+
+            self._resolved[text] = find_job.resolve(self._store, self._store.root, text)
+            self._found[self._resolved[text]] = True
+        return self._resolved[text]
+
+
+def admit(
     store: Store,
     submissions: Sequence[Submission],
     gate: Gate | None,
-    enqueue: Callable[[Sequence[Submission]], list[str]] | None = None,
-) -> list[str]:
+    *,
+    known: KnownJobs | None = None,
+    enqueue: Callable[[Sequence[Submission]], list[Submitted]] | None = None,
+) -> list[Submitted]:
     """Enqueue all submissions if the gate admits them, else none.
 
     Raises CapacityReached or NotPermitted; nothing was queued then. `enqueue` replaces the store's `enqueue_many`.
     """
-    enqueue = enqueue or (lambda wanted: [job.id for job in store.enqueue_many(wanted)])
+    enqueue = enqueue or store.enqueue_many
     if gate is None:
         return enqueue(submissions)
     if gate.force and not {gate.user, "*"} & set(gate.may_force):
@@ -115,15 +142,15 @@ def enqueue_admitted(
             "Nothing was queued"
         )
     check_allowed_paths(submissions, gate)
-    refusal = _refusal(store, submissions, gate.caps)
+    refusal = _refusal(store, submissions, gate.caps, KnownJobs(store) if known is None else known)
     if refusal is None:
         return enqueue(submissions)
     if not gate.force:
         _note(store, "cap_refused", refusal, gate.user)
         raise CapacityReached(str(refusal))
-    ids = enqueue(submissions)
+    made = enqueue(submissions)
     _note(store, "cap_forced", refusal, gate.user)
-    return ids
+    return made
 
 
 def check_allowed_paths(submissions: Sequence[Submission], gate: Gate) -> None:
@@ -136,7 +163,9 @@ def check_allowed_paths(submissions: Sequence[Submission], gate: Gate) -> None:
         )
 
 
-def _refusal(store: Store, submissions: Sequence[Submission], caps: Caps) -> CapacityRefusal | None:
+def _refusal(
+    store: Store, submissions: Sequence[Submission], caps: Caps, known_jobs: KnownJobs
+) -> CapacityRefusal | None:
     capped = [item.role for item in submissions if caps.of(item.role) is not None]
     if not capped:
         return None  # submissions to uncapped roles cost no count
@@ -150,7 +179,7 @@ def _refusal(store: Store, submissions: Sequence[Submission], caps: Caps) -> Cap
     new = {
         (item.job_id, number if item.job_id is None else -1): item.role
         for number, item in enumerate(submissions)
-        if item.job_id is None or store.find(item.job_id) is None
+        if item.job_id is None or item.job_id not in known_jobs
     }
     return check_caps(loads, caps, Counter(new.values()))
 

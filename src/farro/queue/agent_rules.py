@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from farro.config import reader
-from farro.config.settings import Settings
-from farro.documents import Document, refusal
-from farro.errors import BadDocument, Problem
-from farro.lazy_dataclass import dataclass
+from farro.config.settings import SecuritySettings, Settings
+from farro.documents import Document
+from farro.errors import Problem
+from farro.lazy_dataclass import dataclass, field
 from farro.plans import loading
 from farro.plans.forms import Shaped
 from farro.plans.model import Plan
-from farro.queue.options import SubmitOptions
 from farro.roles import names, prompt
 
 AGENT_TOOL = "agent"
@@ -27,8 +26,7 @@ class Contract:
     """The rules of a root for agent work. `check` refuses agent work for roles that the config does not support."""
 
     root: str | None = None
-    allow_absolute: bool = False
-    with_files: bool = False  # the caller also attaches the files that a prompt names
+    security: SecuritySettings = field(default_factory=SecuritySettings)
     check: Callable[[Collection[str]], None] = _any_roles
 
 
@@ -38,33 +36,17 @@ STRICT = Contract()
 def contract_of(root: str, settings: Settings) -> Contract:
     """Return the rules for agent work that is queued in `root`."""
     return Contract(
-        root=root,
-        allow_absolute=settings.security.allow_absolute_paths,
-        check=lambda roles: reader.check_contract(root, settings, roles),
+        root=root, security=settings.security, check=lambda roles: reader.check_contract(root, settings, roles)
     )
 
 
-def read(document: Document, known: Collection[str], contract: Contract) -> tuple[Plan, Shaped]:
-    """Read the plan of a document that is to be queued; an agent prompt is checked by the strict rules."""
-    if prompt.is_agent_prompt(document.data):
-        prompt.load(document, roles=known, allow_absolute=contract.allow_absolute, root=contract.root)
+def read(document: Document, known: Collection[str], contract: Contract, *, agent: bool = False) -> tuple[Plan, Shaped]:
+    """Read the plan of a document that is to be queued; an agent prompt is checked by the strict rules. `agent`: it
+    must be one."""
+    if agent or prompt.is_agent_prompt(document.data):
+        absolute = contract.security.allow_absolute_paths
+        prompt.load(document, roles=known, allow_absolute=absolute, root=contract.root)
     return loading.read(document)
-
-
-def read_all(
-    documents: Collection[Document], known: Collection[str], contract: Contract, source: str
-) -> list[tuple[Plan, Shaped]]:
-    """Read every document, or raise the problems of all of them at once."""
-    found: list[tuple[Plan, Shaped]] = []
-    problems: list[Problem] = []
-    for document in documents:
-        try:
-            found.append(read(document, known, contract))
-        except BadDocument as bad:
-            problems += bad.problems
-    if problems:
-        raise refusal(source, problems)
-    return found
 
 
 def problems(
@@ -72,16 +54,10 @@ def problems(
 ) -> Iterator[Problem]:
     """Yield what a plan may not say about agents and paths. An agent prompt was already checked in full."""
     if shaped.agent:
-        if document.data.get("context_md") is not None and not contract.with_files:
-            why = "names a file, but files cannot be attached this way; use `farro enqueue --prompt-json`"
-            yield document.problem(("context_md",), why)
         return
-    if plan.input is not None and not contract.with_files:
-        why = "names a file that comes with the job, but none can be attached this way; pipe it into `agx submit`"
-        yield document.problem(("input",), why)
     if isinstance(document.data, dict):
-        allowed = document.data.get("allowed_paths")
-        for fault in prompt.path_faults(allowed, allow_absolute=contract.allow_absolute, root=contract.root):
+        allowed, absolute = document.data.get("allowed_paths"), contract.security.allow_absolute_paths
+        for fault in prompt.path_faults(allowed, allow_absolute=absolute, root=contract.root):
             yield document.problem(fault.path, fault.message)
     for index, step in enumerate(plan.steps):
         if step.tool != AGENT_TOOL:
@@ -92,17 +68,6 @@ def problems(
         if not "".join(step.args).strip():
             message = 'must say what the agent shall do, such as ["Summarise CHANGES.md"]'
             yield document.problem(shaped.original((*at, "args")), message)
-
-
-def unsupported_options(document: Document, options: SubmitOptions) -> Iterator[Problem]:
-    """Yield the options that have no meaning for an agent prompt."""
-    if not prompt.is_agent_prompt(document.data):
-        return
-    given = {"--timeout": options.timeout_s, "--cwd": options.cwd, "--env": options.env}
-    for option in (name for name, value in given.items() if value):
-        yield document.problem(
-            (), f"{option} is for commands; an agent's calls are set up under `roles` and `providers` in the config"
-        )
 
 
 def agent_roles(document: Document, plan: Plan) -> set[str]:

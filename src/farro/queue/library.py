@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace as changed
 from typing import Any
 
 from farro.documents import Document, refusal
 from farro.errors import InputError
+from farro.jobs.request import JobRequest
 from farro.lazy_dataclass import dataclass
 from farro.plans import actions as rules
 from farro.plans.actions import Action
 from farro.queue import agent_rules as contracts
-from farro.queue import submit
-from farro.queue.admission import Gate, enqueue_admitted
 from farro.queue.agent_rules import STRICT, Contract
-from farro.queue.options import NO_OPTIONS, SubmitOptions
+from farro.queue.submit import SubmitPolicy, submit
 from farro.store.library import Kind, Library
 from farro.store.port import Store
 
@@ -162,45 +162,25 @@ def job_id(action_id: str, index: int) -> str:
 
 
 def submit_action(
-    store: Store,
-    library: Library,
-    action_id: str,
-    *,
-    role: str | None = None,
-    options: SubmitOptions = NO_OPTIONS,
-    gate: Gate | None = None,
-    contract: Contract = STRICT,
+    store: Store, library: Library, action_id: str, request: JobRequest, policy: SubmitPolicy
 ) -> list[str]:
-    """Queue the job of every input: all, or none if one is invalid. Submitting again yields the same jobs."""
+    """Queue the job of every input, with the options of `request`: all, or none if one is invalid. Submitting again
+    yields the same jobs."""
     source = f"action {action_id}"
-    documents = [
-        Document({**job.prompt, "id": job.job_id}, f"{source}, input {index}")
+    requests = [
+        changed(request, document=Document({**job.prompt, "id": job.job_id}, f"{source}, input {index}"))
         for index, job in enumerate(jobs_of_action(library, action_id), start=1)
     ]
-    return submit.enqueue(store, documents, role=role, source=source, options=options, gate=gate, contract=contract)
+    return [job.id for job in submit(store, requests, policy)]
 
 
-def submit_plan(
-    store: Store,
-    library: Library,
-    plan_id: str,
-    *,
-    job_id: str | None = None,
-    role: str | None = None,
-    options: SubmitOptions = NO_OPTIONS,
-    gate: Gate | None = None,
-    contract: Contract = STRICT,
-) -> str:
-    """Queue a saved plan as one job."""
+def plan_document(library: Library, plan_id: str) -> Document:
+    """Return a saved plan to submit. InputError: there is none, or it wants an input."""
     kept = plan(library, plan_id)
     wanted = rules.fields(kept)
     if wanted:
-        raise InputError(f"plan {plan_id} needs an input ({', '.join(wanted)}); submit it as an action with inputs")
-    documents = [Document(dict(kept), f"plan {plan_id}")]
-    submissions = submit.submissions(
-        store, documents, role=role, job_id=job_id, source=f"plan {plan_id}", options=options, contract=contract
-    )
-    return enqueue_admitted(store, submissions, gate)[0]
+        raise InputError(f"plan {plan_id} wants an input ({', '.join(wanted)}); submit it as an action with inputs")
+    return Document(dict(kept), f"plan {plan_id}")
 
 
 def _check(library: Library, action: Action, source: str) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from farro.plans.lint import suspicions
 from farro.plans.loading import grown, load_data
 from farro.plans.model import Plan
 from farro.queue import agent_rules as contracts
-from farro.queue import options
+from farro.queue import submit
 from farro.queue.agent_rules import Contract
 from farro.queue.history import known_attempts
 from farro.store.port import JobView, Store
@@ -54,12 +54,12 @@ class PlanReport:
 def check(document: Document, context: PlanContext) -> PlanReport:
     """Return all errors in a plan; if there are none, what is suspicious about it on this machine."""
     roles = context.settings.all_roles()
-    contract = Contract(allow_absolute=context.settings.security.allow_absolute_paths, with_files=True)
+    contract = Contract(security=context.settings.security)
     try:
         plan, shaped = contracts.read(document, roles, contract)
     except BadDocument as bad:
         return PlanReport(source=document.source, problems=tuple(bad.problems))
-    found = options.contradictions(document, options.NO_OPTIONS)
+    found = [*submit.contradictions(document, submit.Options())]
     found += contracts.problems(document, plan, shaped, roles, contract)
     if found:
         return PlanReport(source=document.source, problems=tuple(found))

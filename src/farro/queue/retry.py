@@ -22,7 +22,7 @@ from farro.plans.after import Dependencies, alone, dependencies
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.queue import find_job, jobs
-from farro.queue.admission import Gate, enqueue_admitted
+from farro.queue.admission import Gate, admit
 from farro.store.port import CARRIED_BYTES, CarriedFiles, JobView, Store, Submission
 
 _PROMPT_LIMIT = 16 << 20
@@ -186,12 +186,12 @@ def _prepare(
 
 def _queued(store: Store, made: Sequence[_NewJob], gate: Gate | None) -> list[RetriedJob]:
     try:
-        job_ids = enqueue_admitted(store, [one.submission for one in made], gate)
+        queued = admit(store, [one.submission for one in made], gate)
     except FileNotFoundError as error:
         raise _gone(made[0].view) from error
     return [
-        RetriedJob(job_id=job_id, retry_of=one.view.job_id, kept=one.kept)
-        for job_id, one in zip(job_ids, made, strict=True)
+        RetriedJob(job_id=job.id, retry_of=one.view.job_id, kept=one.kept)
+        for job, one in zip(queued, made, strict=True)
     ]
 
 

@@ -22,12 +22,13 @@ from farro.documents import Document
 from farro.errors import BadDocument, IdConflict, InputError, Problem
 from farro.host import fs, leases
 from farro.jobs import ids
+from farro.jobs.request import JobRequest
 from farro.jobs.times import parse_timestamp, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.plans import cron
 from farro.plans.schedule import MOST_MISSED, NAME, NAME_RULE, Schedule, load, plan_problems, run_id, to_run
-from farro.queue import submit
 from farro.queue.admission import Gate
+from farro.queue.submit import SubmitPolicy, submit
 from farro.store.port import Store
 
 FOLDER = "schedules"
@@ -283,7 +284,8 @@ def _submit(store: Store, root: str, entry: ScheduleFile, job_id: str | None, ga
         plan = _plan_file(root, entry.file, entry.schedule.plan_file)
     else:
         plan = entry.document.inside("plan")
-    return submit.enqueue(store, [plan], role=entry.schedule.role, job_id=job_id, source=plan.source, gate=gate)[0]
+    (job,) = submit(store, [JobRequest(document=plan, role=entry.schedule.role, id=job_id)], SubmitPolicy(gate=gate))
+    return job.id
 
 
 @contextlib.contextmanager

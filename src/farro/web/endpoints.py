@@ -21,6 +21,7 @@ from farro.queue.admission import Gate
 from farro.queue.agent_rules import Contract
 from farro.queue.catalog.catalog import Catalog
 from farro.queue.plan_check import PlanContext
+from farro.queue.submit import SubmitPolicy
 from farro.queue.time_travel import QueueHistory
 from farro.store.ledger import Ledger
 from farro.store.library import Library
@@ -60,6 +61,11 @@ class WebState:
     @property
     def root(self) -> str:
         return self.store.root
+
+    @property
+    def policy(self) -> SubmitPolicy:
+        """The rules for what a request submits."""
+        return SubmitPolicy(gate=self.gate(False), contract=self.contract(), clock=self.clock)
 
     def resolve_job(self, text: str, *, shortest: int = 1) -> str:
         """Return the id of the job that `text` names: an id, a job's name, or the beginning of an id.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
-from dataclasses import asdict
-from datetime import datetime, timedelta
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -17,15 +14,13 @@ from farro.documents import Document
 from farro.documents.constraints import Bounds, Length, Prose, Size
 from farro.errors import FarroError, InputError
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.start_times import parse_start
+from farro.jobs.request import Attachments, JobRequest
 from farro.jobs.states import Status
 from farro.jobs.times import parse_duration
 from farro.lazy_dataclass import dataclass, field
-from farro.plans.forms import is_agent_prompt
 from farro.plans.metadata import PRIORITIES
-from farro.queue import find_job, jobs, prompts, prune, retry, submit
-from farro.queue.admission import enqueue_admitted
-from farro.queue.options import SubmitOptions
+from farro.queue import find_job, jobs, prune, retry
+from farro.queue.submit import one_id_for_several, submit
 from farro.web import errors, responses
 from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
@@ -33,10 +28,6 @@ from farro.web.errors import HttpError
 routes = Routes("jobs")
 
 MAX_BULK_JOBS = 200  # in one bulk action
-MAX_DELAY_S = 3650 * 86_400
-MAX_TIMEOUT_S = 365 * 86_400
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 _VERBS: dict[str, Callable[..., Lifecycle]] = {
     "kill": jobs.kill,
@@ -200,115 +191,32 @@ def enqueue(state: WebState, request: ApiRequest) -> Any:
     given = [name for name in ("command", "plan", "plans", "prompt") if getattr(body, name) is not None]
     if len(given) != 1:
         raise InputError("name one of command, plan, plans and prompt: what to run")
-    options = _submit_options(state, body)
-    if body.command is not None:
-        _refuse_attachments(body)
-        if not body.command[0].strip():
-            raise InputError("command: the first word is the program; it is empty")
-        submissions = submit.command(state.store, body.command, role=body.role, job_id=body.id, options=options)
-        return {"jobs": enqueue_admitted(state.store, submissions, state.gate(body.force))}
-    if body.prompt is not None or (body.plan is not None and is_agent_prompt(body.plan)):
-        return {"jobs": [_prompt(state, document.inside(given[0]), body, options)]}
-    _refuse_attachments(body)
-    found = (
-        [document.inside("plan")]
-        if body.plans is None
-        else [_plan_document(document, n) for n in range(len(body.plans))]
-    )
-    made = submit.enqueue(
-        state.store,
-        found,
+    asked = JobRequest(
+        command=body.command or (),
+        agent=body.prompt is not None,
+        id=body.id,
         role=body.role,
-        job_id=body.id,
-        source="body",
-        options=options,
-        gate=state.gate(body.force),
-        contract=state.contract(),
-    )
-    return {"jobs": made}
-
-
-def _plan_document(document: Document, number: int) -> Document:
-    return Document(document.data["plans"][number], f"plans[{number}]")
-
-
-def _refuse_attachments(body: EnqueueBody) -> None:
-    for name in ("narrative", "task"):
-        if getattr(body, name) is not None:
-            raise InputError(f"{name} comes with a prompt")
-
-
-def _prompt(state: WebState, document: Document, body: EnqueueBody, options: SubmitOptions) -> str:
-    if body.task is not None and _TASK.fullmatch(body.task) is None:
-        raise InputError("task: give the id of a task in tasks/")
-    return prompts.enqueue(
-        state.store,
-        document,
-        role=body.role,
-        job_id=body.id,
-        options=options,
-        gate=state.gate(body.force),
-        contract=state.contract(),
-        security=state.settings.security,
-        root=state.root,
-        attach=prompts.AttachmentOptions(task=body.task, narrative=body.narrative),
-    )
-
-
-def _submit_options(state: WebState, body: EnqueueBody) -> SubmitOptions:
-    """Read the options as the command line does. A command without a folder runs in the root."""
-    cwd = body.cwd
-    if cwd is None and body.command is not None:
-        cwd = state.root
-    if cwd is not None:
-        cwd = os.path.abspath(os.path.join(state.root, _without_nul("cwd", cwd)))
-        if not os.path.isdir(cwd):
-            raise InputError(f"cwd: {cwd} is not a folder here")
-    for name, value in body.env.items():
-        if _VARIABLE.fullmatch(name) is None or "\0" in value:
-            raise InputError(f"env: {name[:60]!r} is not the name of a variable, or its value holds a NUL")
-    return SubmitOptions(
         tags=body.tags,
         priority=body.priority,
-        timeout_s=None if body.timeout is None else _duration("timeout", body.timeout, MAX_TIMEOUT_S),
-        cwd=cwd,
+        timeout=body.timeout,
+        folder=state.root,
+        cwd=body.cwd,
         env=body.env,
-        after=tuple(_resolve_jobs(state, "after", body.after)),
-        after_any=tuple(_resolve_jobs(state, "after_any", body.after_any)),
-        not_before=_start_time(state, body),
+        delay=body.delay,
+        at=body.at,
+        after=body.after,
+        after_any=body.after_any,
+        attachments=Attachments(narrative=body.narrative, task=body.task),
+        force=body.force,
     )
-
-
-def _without_nul(name: str, text: str) -> str:
-    if "\0" in text:
-        raise InputError(f"{name}: holds a NUL")
-    return text
-
-
-def _resolve_jobs(state: WebState, option: str, names: tuple[str, ...]) -> list[str]:
-    try:
-        return [state.resolve_job(job) for job in names]
-    except InputError as error:
-        raise type(error)(f"{option}: {error}") from error
-
-
-def _start_time(state: WebState, body: EnqueueBody) -> datetime | None:
-    if body.delay is not None and body.at is not None:
-        raise InputError("`delay` and `at` both set the start time; keep one of them")
-    now = state.clock.now()
-    if body.delay is not None:
-        return now + timedelta(seconds=_duration("delay", body.delay, MAX_DELAY_S))
-    try:
-        return None if body.at is None else parse_start(body.at, now, lambda moment: moment.astimezone())
-    except ValueError as error:
-        raise InputError(f"at: {error}") from error
-
-
-def _duration(name: str, text: str, limit_s: float) -> float:
-    seconds = parse_duration(text)
-    if not 0 < seconds <= limit_s:
-        raise InputError(f"{name}: {text} must be positive and at most {limit_s / 86_400:g} days")
-    return seconds
+    if body.plans is not None:
+        plans = [Document(plan, f"plans[{number}]") for number, plan in enumerate(document.data["plans"])]
+        requests = [replace(asked, document=plan) for plan in plans]
+        if asked.id is not None and len(requests) > 1:
+            raise one_id_for_several(str)
+    else:
+        requests = [asked if body.command is not None else replace(asked, document=document.inside(given[0]))]
+    return {"jobs": [job.id for job in submit(state.store, requests, state.policy)]}
 
 
 # --- the inbox: agent jobs that wait for a person --------------------------------------------------------------------

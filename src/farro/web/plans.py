@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from farro.jobs.request import JobRequest
 from farro.lazy_dataclass import dataclass
 from farro.queue import library, plan_check
+from farro.queue.submit import submit
 from farro.web import responses
 from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
@@ -93,13 +95,6 @@ class SubmitPlanBody:
 def submit_plan(state: WebState, request: ApiRequest) -> Any:
     body: SubmitPlanBody = request.body
     _find_plan(state, request)
-    job_id = library.submit_plan(
-        state.store,
-        state.library(),
-        request.path["plan"],
-        job_id=body.id,
-        role=body.role,
-        gate=state.gate(body.force),
-        contract=state.contract(),
-    )
-    return {"jobs": [job_id]}
+    document = library.plan_document(state.library(), request.path["plan"])
+    asked = JobRequest(document=document, id=body.id, role=body.role, force=body.force)
+    return {"jobs": [job.id for job in submit(state.store, [asked], state.policy)]}

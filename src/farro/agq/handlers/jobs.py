@@ -76,7 +76,7 @@ async def retry(connection: Connection, args: list[bytes]) -> Any:
     """JOB.RETRY id: return the id of the new job."""
     server = connection.server
     job_id = _job_id(args[1])
-    made = await server.call(again.retry, server.store, server.store.root, job_id, gate=server.gate)
+    made = await server.call(again.retry, server.store, server.store.root, job_id, gate=server.policy.gate)
     return made.job_id
 
 

@@ -13,6 +13,7 @@ from farro.agq.handlers.table import table, text
 from farro.agq.resp import CommandError
 from farro.documents import Document, parse_json
 from farro.errors import BadDocument, InputError
+from farro.jobs.request import JobRequest
 from farro.queue import library
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ async def plan_submit(connection: Connection, args: list[bytes]) -> Any:
             roles=roles,
             mint=server.mint,
             replace=replace,
-            contract=server.contract,
+            contract=server.policy.contract,
         )
     except BadDocument as error:
         raise CommandError(f"invalid plan: {memo_jobs.first_problem(error)}") from None
@@ -50,9 +51,7 @@ async def action_submit(connection: Connection, args: list[bytes]) -> Any:
 
     def submit() -> dict[str, Any]:
         action_id = library.save_action(server.library, document, mint=server.mint)
-        queued = library.submit_action(
-            server.store, server.library, action_id, role=role, gate=server.gate, contract=server.contract
-        )
+        queued = library.submit_action(server.store, server.library, action_id, JobRequest(role=role), server.policy)
         kept = library.action(server.library, action_id)
         return {"action_id": action_id, "plan_id": kept["plan_id"], "job_ids": queued}
 

@@ -42,7 +42,7 @@ def push(connection: Connection, args: list[bytes]) -> Any:
     role = keys.queue_role(args[1], roles)
     if server.known_length(role) is None:
         return _push_slowly(connection, args)
-    request = PushRequest(texts=args[2:], role=role, queue=keys.decoded(args[1]))
+    request = PushRequest(texts=args[2:], role=role)
     return server.push(request).map(lambda _: server.estimated_length(role), error=_refused)
 
 

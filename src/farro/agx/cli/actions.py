@@ -9,7 +9,7 @@ import click
 
 from farro import documents
 from farro.agx.cli.context import AgxSession, common
-from farro.agx.cli.submit import PlanSubmitOptions, plan_submission, rehearsed, submit_options
+from farro.agx.cli.submit import PlanSubmitOptions, plan_request, rehearsed, submit_options
 from farro.cli.groups import Hinting
 from farro.cli.plan_files import contents, name_of
 from farro.cli.submit_options import JobOptions
@@ -63,7 +63,7 @@ def submit(
 
     Submitting an action again queues nothing: it prints the same jobs.
     """
-    asked = plan_submission(session, job, options)
+    asked = plan_request(job, options)
     if inputs_file is None:
         if name is not None:
             raise click.UsageError("--name comes with a PLAN and --inputs")
@@ -76,7 +76,7 @@ def submit(
     if inputs_file is None:
         action_id, made = action, session.client.submit_action(action, asked)
     else:
-        action_id, made = session.client.submit_inputs(plan_id, inputs, name=name, submission=asked)
+        action_id, made = session.client.submit_inputs(plan_id, inputs, name=name, request=asked)
     told: dict[str, Any] = {"action_id": action_id, "plan_id": plan_id, "jobs": made}
     if options.wait:
         from farro.agx.cli.wait import wait_for_all

@@ -12,14 +12,12 @@ import click
 
 from farro.agx.cli.group import META
 from farro.cli import terminal
-from farro.cli.options import ROOT_HELP, application, operator_name, read_root, root_option
+from farro.cli.options import ROOT_HELP, application, operator_name, policy, read_root, root_option
 from farro.config import reader
 from farro.config.settings import Settings
 from farro.errors import InputError, NotARoot
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import grave_only
-from farro.queue import admission
-from farro.queue.agent_rules import contract_of
 
 if TYPE_CHECKING:
     from farro.agx.client import PlanClient
@@ -129,8 +127,7 @@ class AgxSession:
             self.__dict__["_read"] = (reader.own_root(), reader.with_store(settings, self.store))
         root, settings = self.root, self.settings
         store = app.open_store(root, settings, log=grave_only(sys.stderr), actor=operator_name(), brief=True)
-        contract = contract_of(root, settings)
-        return app.local_plans(store, settings, contract=contract, by=operator_name(), user=admission.current_user())
+        return app.local_plans(store, settings, policy=policy(store, settings), by=operator_name())
 
     def close(self) -> None:
         client = self.__dict__.pop("client", None)

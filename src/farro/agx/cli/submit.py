@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -12,13 +13,12 @@ from farro.agx import drafting
 from farro.agx.cli import show
 from farro.agx.cli.context import AgxSession, common
 from farro.agx.cli.plans import chosen
-from farro.agx.client import PlanSubmission
 from farro.cli.options import application, option_group
 from farro.cli.plan_files import contents
-from farro.cli.submit_options import JobOptions, job_options, piped_input
+from farro.cli.submit_options import JobOptions, StartOptions, job_options, piped_input
 from farro.cli.terminal import answer, note, say
+from farro.jobs.request import Attachments, JobRequest
 from farro.lazy_dataclass import dataclass
-from farro.queue.submit import STDIN
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,21 +47,13 @@ def submit_options(command: F) -> F:
     )
 
 
-def plan_submission(
-    session: AgxSession,
-    job: JobOptions,
-    options: PlanSubmitOptions,
-    *,
-    job_id: str | None = None,
-    payload: dict[str, bytes] | None = None,
-) -> PlanSubmission:
-    """Check the options, and resolve the jobs that it runs after."""
-    wished = job.parsed(typed=False, after=options.after)
-    if wished.after:
-        from dataclasses import replace
-
-        wished = replace(wished, after=tuple(session.client.job(one).job_id for one in wished.after))
-    return PlanSubmission(role=job.role, job_id=job_id, options=wished, payload=payload or {}, force=options.force)
+def plan_request(
+    job: JobOptions, options: PlanSubmitOptions, *, job_id: str | None = None, data: bytes | None = None
+) -> JobRequest:
+    """Decode the options, and the input of the plan's first step."""
+    start = StartOptions(delay=None, at=None, after=options.after, after_any=())
+    request = job.request(job_id=job_id, start=start, force=options.force)
+    return replace(request, attachments=Attachments(input=data))
 
 
 @click.command()
@@ -95,10 +87,7 @@ def submit(
     if plan is None and job.cwd is None and not session.remote and "://" not in session.settings.store:
         found = drafting.placed(found, os.getcwd(), root=session.root)
     found = drafting.finished(found)
-    payload: dict[str, bytes] = {}
-    if data is not None:
-        found, payload = {**found, "input": STDIN}, {STDIN: data}
-    asked = plan_submission(session, job, options, job_id=job_id, payload=payload)
+    asked = plan_request(job, options, job_id=job_id, data=data)
     if options.dry_run:
         return rehearsed(session, found, asked)
     made = session.client.submit(found, asked)
@@ -114,7 +103,7 @@ def submit(
     return 0
 
 
-def rehearsed(session: AgxSession, plan: dict[str, Any], asked: PlanSubmission, *, jobs: int = 1) -> int:
+def rehearsed(session: AgxSession, plan: dict[str, Any], asked: JobRequest, *, jobs: int = 1) -> int:
     from farro.agx.rehearsal import rehearse
 
     app = application()
@@ -134,7 +123,7 @@ def rehearsed(session: AgxSession, plan: dict[str, Any], asked: PlanSubmission, 
     return 0 if told.good else 2
 
 
-def warn_if_idle(session: AgxSession, asked: PlanSubmission, plan: dict[str, Any]) -> None:
+def warn_if_idle(session: AgxSession, asked: JobRequest, plan: dict[str, Any]) -> None:
     """Say when no worker would take the job: a new user may wait for one that was never started."""
     role = asked.role or plan.get("role") or "Runner"
     if not any(worker.alive and worker.role == role for worker in session.client.workers()):

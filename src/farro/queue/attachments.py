@@ -1,4 +1,4 @@
-"""Queue one agent prompt with its attachments (`farro enqueue --prompt-json`): narrative, payload files, and its task.
+"""Read what is attached to an agent prompt: its narrative, payload files, and its task.
 
 Files are opened without following links, and checks apply to the opened file, so that nothing can be swapped in between
 check and read. Their bytes are copied: a hard link brings its content, and no connection to the file.
@@ -18,90 +18,72 @@ from farro.config.settings import SecuritySettings
 from farro.documents import Document, canonical
 from farro.errors import BadDocument, InputError, Refused
 from farro.host import fs
-from farro.lazy_dataclass import dataclass, field
+from farro.jobs.request import Attachments, Spelling, as_option
 from farro.plans.model import ID_PATTERN
-from farro.queue import submit
-from farro.queue.admission import Gate, enqueue_admitted
-from farro.queue.agent_rules import Contract
-from farro.queue.options import SubmitOptions
-from farro.roles import prompt
 from farro.roles import task as tasks
 from farro.roles.prompt import CONTEXT, FILE_NAME
-from farro.store.port import Store, Submission
-from farro.worker import started_tasks
+from farro.store.port import Submission
 
 MAX_NARRATIVE = 1 << 20  # as much as a prompt may have: an agent has to read it
 
 _NOT_A_TASK = "README"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attachments:
-    """The attachments of a prompt."""
-
-    narrative: str | None = None
-    payload: dict[str, bytes] = field(default_factory=dict)
-    task_id: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttachmentOptions:
-    """The files and texts that the submitter attaches to a prompt."""
-
-    folder: str | None = None  # of the prompt's file; None: it was not read from a file
-    context_md: str | None = None  # path of the narrative
-    narrative: str | None = None  # the narrative itself, of a caller without a file
-    payload: Sequence[str] = ()  # paths
-    task: str | None = None  # id or path
-
-
-def collect(
-    document: Document, asked: AttachmentOptions, *, root: str, roles: Sequence[str], security: SecuritySettings
-) -> Attachments:
-    """Read everything that the options and the prompt name, and report all errors at once.
+def attached(
+    submission: Submission,
+    document: Document,
+    asked: Attachments,
+    *,
+    root: str,
+    roles: Sequence[str],
+    security: SecuritySettings,
+    spell: Spelling = as_option,
+) -> Submission:
+    """Return the submission with everything that the options and the prompt name; report all errors at once.
 
     InputError: something cannot be read. Refused: the config does not allow it.
     """
     wrong: list[str] = []
     against: list[str] = []
-    task_id = None if asked.task is None else _task(document, asked.task, root, roles, security, wrong)
+    task_id = None if asked.task is None else _task(document, asked.task, root, roles, security, spell("task"), wrong)
     room = security.max_job_bytes - len(canonical(document.data))
-    narrative = _narrative(document, asked.folder, asked.context_md, room, wrong)
-    room -= len((narrative or "").encode())
+    narrative = _narrative(document, asked, room, wrong)
+    room -= len((narrative or "").encode("utf-8", "replace"))
     files = _payload(asked.payload, room, security, wrong, against)
     if wrong:
         raise InputError("\n".join([*wrong, *against]))
     if against:
         raise Refused("\n".join(against))
-    return Attachments(narrative=narrative, payload=files, task_id=task_id)
-
-
-def with_attachments(submission: Submission, with_: Attachments) -> Submission:
-    """Return the submission with the attachments in it."""
     prompt: dict[str, Any] = dict(submission.prompt)
-    if with_.narrative is not None:
+    if narrative is not None:
         prompt["context_md"] = CONTEXT
-    if with_.task_id is not None:
-        prompt["inputs"] = {**prompt.get("inputs", {}), "task_id": with_.task_id}
-    return replace(submission, prompt=prompt, narrative=with_.narrative, payload=with_.payload)
+    if task_id is not None:
+        prompt["inputs"] = {**prompt.get("inputs", {}), "task_id": task_id}
+    return replace(submission, prompt=prompt, narrative=narrative, payload=files)
 
 
-def _narrative(
-    document: Document, folder: str | None, context_md: str | None, room: int, wrong: list[str]
-) -> str | None:
-    """Return the text of --context-md, else of the file beside the prompt that it names."""
+def _narrative(document: Document, asked: Attachments, room: int, wrong: list[str]) -> str | None:
+    """Return the text that was given, or that of --context-md, else of the file beside the prompt that it names."""
+    limit = max(0, min(room, MAX_NARRATIVE))
+    if asked.narrative is not None:
+        if len(asked.narrative.encode("utf-8", "replace")) > limit:
+            wrong.append(f"narrative: is larger than {limit} bytes, the largest narrative allowed here")
+        return asked.narrative
     named = document.data.get("context_md")
-    if context_md is None and not isinstance(named, str):
+    if asked.context_md is None and not isinstance(named, str):
         return None
-    if context_md is not None:
-        path, told = context_md, f"--context-md: {context_md}"
-    elif folder is None:
-        message = "names a file, but a prompt from standard input has no folder; name the file with --context-md"
+    if asked.context_md is not None:
+        path, told = asked.context_md, f"--context-md: {asked.context_md}"
+    elif asked.folder is None:
+        message = (
+            "names a file, but files cannot be attached this way; use `farro enqueue --prompt-json FILE`, or name the "
+            "file with --context-md"
+        )
         wrong.append(_rendered(document, ("context_md",), message))
         return None
     else:
-        path, told = f"{folder}/{named}", _rendered(document, ("context_md",), f"{folder}/{named}")
-    limit = max(0, min(room, MAX_NARRATIVE))
+        path = f"{asked.folder}/{named}"
+        told = _rendered(document, ("context_md",), path)
     data = _contents(path, told, limit, wrong)
     if data is None:
         return None
@@ -156,28 +138,34 @@ def _contents(path: str, told: str, limit: int, wrong: list[str]) -> bytes | Non
 
 
 def _task(
-    document: Document, named: str, root: str, roles: Sequence[str], security: SecuritySettings, wrong: list[str]
+    document: Document,
+    named: str,
+    root: str,
+    roles: Sequence[str],
+    security: SecuritySettings,
+    option: str,
+    wrong: list[str],
 ) -> str | None:
-    """Return the id of the task that --task names: an id, or the path of its file with or without its ending."""
+    """Return the id of the task that was named: by its id, or by the path of its file with or without its ending."""
     folder, name = os.path.split(named)
     task_id = re.sub(r"\.(json|md)\Z", "", name)
     places = {os.path.realpath(f"{root}/tasks")}
     if folder and not {os.path.realpath(folder), os.path.realpath(os.path.join(root, folder))} & places:
-        wrong.append(f"--task: {named}: is not in {root}/tasks, where tasks are kept")
+        wrong.append(f"{option}: {named}: is not in {root}/tasks, where tasks are kept")
         return None
     if re.fullmatch(ID_PATTERN, task_id) is None or task_id == _NOT_A_TASK:
-        wrong.append(f"--task: {named}: is not a task's id: 1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit")
+        wrong.append(f"{option}: {named}: is not a task's id: 1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit")
         return None
     inputs = document.data.get("inputs")
     named_before = inputs.get("task_id", task_id) if isinstance(inputs, dict) else task_id
     if named_before != task_id:
         at = ("inputs", "task_id")
-        wrong.append(_rendered(document, at, f"is {documents.show(named_before)}, but --task says {task_id}"))
+        wrong.append(_rendered(document, at, f"is {documents.show(named_before)}, but {option} says {task_id}"))
     files = [f"{root}/tasks/{task_id}.{ending}" for ending in ("json", "md")]
     path = next((path for path in files if os.path.lexists(path)), None)
     if path is None:
-        wrong.append(f"--task: there is no {files[0]} nor .md")
-    elif (data := _contents(path, f"--task: {path}", documents.DEFAULT.size, wrong)) is not None:
+        wrong.append(f"{option}: there is no {files[0]} nor .md")
+    elif (data := _contents(path, f"{option}: {path}", documents.DEFAULT.size, wrong)) is not None:
         try:
             tasks.read(data, path, name=task_id, roles=roles, allow_absolute=security.allow_absolute_paths)
         except BadDocument as bad:
@@ -187,43 +175,3 @@ def _task(
 
 def _rendered(document: Document, path: tuple[str, ...], message: str) -> str:
     return document.problem(path, message).render(document.source)
-
-
-def enqueue(
-    store: Store,
-    document: Document,
-    *,
-    role: str | None,
-    job_id: str | None,
-    options: SubmitOptions,
-    gate: Gate,
-    contract: Contract,
-    security: SecuritySettings,
-    root: str,
-    attach: AttachmentOptions,
-) -> str:
-    """Queue the prompt and return the job's id. Everything is checked before anything is written."""
-    known = sorted(store.roles())
-    prompt.load(document, roles=known, allow_absolute=contract.allow_absolute, root=contract.root)
-    (wanted,) = submit.submissions(
-        store,
-        [document],
-        role=role,
-        job_id=job_id,
-        source=document.source,
-        options=options,
-        contract=replace(contract, with_files=True),
-    )
-    try:
-        found = collect(document, attach, root=root, roles=known, security=security)
-    except Refused:
-        store.note("payload_refused", role=wanted.role, user=gate.user)
-        raise
-    if attach.narrative is not None:
-        if len(attach.narrative.encode("utf-8", "replace")) > MAX_NARRATIVE:
-            raise InputError(f"the narrative is longer than {MAX_NARRATIVE} bytes")
-        found = replace(found, narrative=attach.narrative)
-    job = enqueue_admitted(store, [with_attachments(wanted, found)], gate)[0]
-    if found.task_id is not None:
-        started_tasks.mark(root, found.task_id, job)
-    return job
