@@ -18,7 +18,7 @@ from fake_providers import FakeProvider, Reply, answers, hangs, is_cut, raw, say
 from farro.agents.providers.port import Provider, Reach, Request, Usage
 from farro.agents.providers.registry import make_provider
 from farro.config.settings import ProviderSettings, Secret
-from farro.host.processes import MARKER
+from farro.host.process_tree import MARKER
 from farro.testing.provider import BEHAVIOURS, KEY, WORDS, ProviderStage, Trouble, request
 from support import eventually
 

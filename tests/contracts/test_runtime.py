@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from farro.errors import AlreadyRunning, InputError
-from farro.host import cgroup_limits, fs, process_table
+from farro.host import cgroup, fs, process_table
 from farro.host.clock import SystemClock
 from farro.testing.runtime import *  # noqa: F403 - the suite
 from farro.testing.runtime import RuntimeBench, alive
@@ -133,7 +133,7 @@ BUSY = "print('up', flush=True)\nwhile True: pass"
 def test_memory_is_limited(bench: Bench, group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is a cgroup where available, else the address space of each process."""
     if not group:
-        monkeypatch.setattr(cgroup_limits, "make", lambda **limits: None)
+        monkeypatch.setattr(cgroup, "make", lambda **limits: None)
     limits = ComponentLimits(memory_bytes=200 << 20)
     bench.runtime.launch(bench.component(argv=(sys.executable, "-c", HOG), limits=limits))
     eventually(lambda: not alive(bench), "it does not end")

@@ -28,7 +28,7 @@ WAIT_S = 60.0
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a worker is: this process may have servers of other tests. And patient: where processors are busy a call that
     does nothing may take some milliseconds."""
-    monkeypatch.setattr("farro.host.processes.childless", lambda: True)
+    monkeypatch.setattr("farro.host.process_tree.childless", lambda: True)
     monkeypatch.setattr("farro.execution.functions._LOOKS", 500)
 
 

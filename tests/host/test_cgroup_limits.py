@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from farro.host import cgroup_limits
-from farro.host.cgroup_limits import LimitGroup
+from farro.host import cgroup
+from farro.host.cgroup import LimitGroup
 from support import need
 
 pytestmark = pytest.mark.linux
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.linux
 
 @pytest.fixture
 def group() -> Iterator[LimitGroup]:
-    made = cgroup_limits.make(processes=20, memory_bytes=256 << 20)
+    made = cgroup.make(processes=20, memory_bytes=256 << 20)
     need(made is not None, "a cgroup that may be made (root, or systemd's Delegate)")
     assert made is not None
     yield made
@@ -74,10 +74,10 @@ def test_attaching_an_ended_process_is_no_error(group: LimitGroup) -> None:
 
 
 def test_no_limit_group_is_made_without_a_cgroup_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup_limits, "_place", lambda *_: None)
-    assert cgroup_limits.make(processes=5, memory_bytes=None) is None
+    monkeypatch.setattr(cgroup, "_place", lambda *_: None)
+    assert cgroup.make(processes=5, memory_bytes=None) is None
 
 
 def test_no_limit_group_is_made_in_a_read_only_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup_limits, "_place", lambda *_: "/proc/self")
-    assert cgroup_limits.make(processes=5, memory_bytes=1 << 30) is None
+    monkeypatch.setattr(cgroup, "_place", lambda *_: "/proc/self")
+    assert cgroup.make(processes=5, memory_bytes=1 << 30) is None

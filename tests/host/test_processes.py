@@ -20,8 +20,18 @@ from typing import Any
 import pytest
 
 from farro.errors import StorageTrouble
-from farro.host import cgroup, fs, process_limits, process_table, process_tree, processes, worker_processes
-from farro.host.processes import Exit, NotStarted, Process, ProcessLimits
+from farro.host import (
+    cgroup,
+    fs,
+    process_identity,
+    process_limits,
+    process_table,
+    process_tree,
+    processes,
+    worker_processes,
+)
+from farro.host.process_limits import ProcessLimits
+from farro.host.processes import Exit, Launch, NotStarted, Process
 from support import need
 
 pytestmark = pytest.mark.linux
@@ -42,14 +52,15 @@ class Starter:
 
     def try_start(self, *argv: str, env: Mapping[str, str] = {}, **options: Any) -> Process | NotStarted:
         self.count += 1
-        options = {"stdin": None, "cwd": str(self.folder), **options}
-        return processes.start(
-            argv,
+        how = {name: options.pop(name) for name in ("limits", "pass_fds", "spawn") if name in options}
+        launch = Launch(
+            argv=argv,
             stdout=self.out(),
             stderr=self.out("err"),
             env={**ENV, "FIFO": str(self.fifo), "STUBBORN": STUBBORN, **env},
-            **options,
+            **{"stdin": None, "cwd": str(self.folder), **options},
         )
+        return processes.start(launch, **how)
 
     def start(self, *argv: str, **options: Any) -> Process:
         started = self.try_start(*argv, **options)
@@ -376,10 +387,10 @@ def test_a_tree_that_goes_on_forking_is_ended(starter: Starter) -> None:
 
 def test_other_markers_are_left_alone(starter: Starter) -> None:
     process = starter.start("sleep", "1000", env={"FARRO_CLAIM": "claim-10"})
-    assert processes.end_marked("claim-1") == ()
-    assert processes.end_marked("laim-10") == ()
+    assert process_tree.end_marked("claim-1") == ()
+    assert process_tree.end_marked("laim-10") == ()
     assert process.wait(0) is None
-    assert processes.end_marked("claim-10") == ()
+    assert process_tree.end_marked("claim-10") == ()
     assert process.wait(None) is not None
 
 
@@ -388,21 +399,22 @@ def test_a_watchdog_in_another_process_ends_the_processes_of_a_dead_worker(start
     worker = (
         "import os, sys\n"
         "from farro.host import processes\n"
-        "processes.start(['sh', '-c', os.environ['SCRIPT']], stdin=None, stdout=sys.argv[1] + '/o', "
-        "stderr=sys.argv[1] + '/e', cwd='/', env={**os.environ, 'FARRO_CLAIM': 'claim-dead'})\n"
+        "processes.start(processes.Launch(argv=['sh', '-c', os.environ['SCRIPT']], stdin=None, "
+        "stdout=sys.argv[1] + '/o', stderr=sys.argv[1] + '/e', cwd='/', "
+        "env={**os.environ, 'FARRO_CLAIM': 'claim-dead'}))\n"
         "os.kill(os.getpid(), 9)\n"
     )
     env = {**ENV, "FIFO": str(starter.fifo), "STUBBORN": STUBBORN, "SCRIPT": ESCAPE + "sleep 1000"}
     dead = subprocess.run([sys.executable, "-c", worker, str(starter.folder)], env=env, check=False)
     assert dead.returncode == -9
     escaped = starter.told_pid()
-    watchdog = "import sys; from farro.host import processes; sys.exit(len(processes.end_marked('claim-dead')))"
+    watchdog = "import sys; from farro.host import process_tree; sys.exit(len(process_tree.end_marked('claim-dead')))"
     subprocess.run([sys.executable, "-c", watchdog], check=True)
     assert not lives(escaped)
 
 
 def test_the_caller_of_end_marked_is_spared(starter: Starter) -> None:
-    script = "from farro.host import processes; processes.end_marked('claim-own'); print('alive')"
+    script = "from farro.host import process_tree; process_tree.end_marked('claim-own'); print('alive')"
     assert starter.run(sys.executable, "-c", script, env={"FARRO_CLAIM": "claim-own"}).code == 0
     assert starter.said() == b"alive\n"
 
@@ -464,26 +476,26 @@ def test_a_process_keeps_its_marker_during_exec(starter: Starter, tmp_path: Path
 ADOPTING = """
 import os, sys
 from farro.host import processes, process_tree
-assert processes.any_left()   # not known before
-assert processes.adopt_orphans()
-assert not processes.any_left()
+assert process_tree.any_left()   # not known before
+assert process_tree.adopt_orphans()
+assert not process_tree.any_left()
 def go(script):
     go.n += 1
     at = sys.argv[1] + f'/a{go.n}'
-    p = processes.start(['sh', '-c', script], stdin=None, stdout=at + 'o', stderr=at + 'e', cwd='/',
-                        env={**os.environ, 'FARRO_CLAIM': 'claim-adopt'})
+    p = processes.start(processes.Launch(argv=['sh', '-c', script], stdin=None, stdout=at + 'o', stderr=at + 'e',
+                        cwd='/', env={**os.environ, 'FARRO_CLAIM': 'claim-adopt'}))
     assert p.wait(None).code == 0
 go.n = 0
 go('exit 0')
-assert not processes.any_left()
+assert not process_tree.any_left()
 go(os.environ['SCRIPT'] + 'exit 0')
 pid = int(open(os.environ['FIFO']).read())
-assert processes.any_left()
-assert processes.end_marked('claim-adopt') == ()
-assert not processes.any_left()
+assert process_tree.any_left()
+assert process_tree.end_marked('claim-adopt') == ()
+assert not process_tree.any_left()
 assert not os.path.exists(f'/proc/{pid}')   # not even a zombie
 go('setsid sh -c "exit 0" & exit 0')         # ends by itself, and becomes a zombie of ours
-while processes.any_left(): os.sched_yield()
+while process_tree.any_left(): os.sched_yield()
 try:
     while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None: os.sched_yield()
 except ChildProcessError:
@@ -502,8 +514,8 @@ def test_a_worker_that_adopts_orphans_knows_when_nothing_is_left(starter: Starte
 
 
 def test_a_living_process_matches_its_identity(starter: Starter) -> None:
-    assert processes.matches(processes.identity())
-    assert processes.identity()["pid"] == os.getpid()
+    assert process_identity.matches(process_identity.identity())
+    assert process_identity.identity()["pid"] == os.getpid()
 
 
 @pytest.mark.parametrize(
@@ -524,31 +536,31 @@ def test_a_living_process_matches_its_identity(starter: Starter) -> None:
 )
 def test_a_changed_identity_matches_and_kills_no_process(starter: Starter, change: dict[str, Any]) -> None:
     process = starter.start("sleep", "1000")
-    claimed: dict[str, object] = {**processes.identity_of(process.pid), **change}
-    assert not processes.matches(claimed)
-    assert not processes.kill_identified(claimed)
+    claimed: dict[str, object] = {**process_identity.identity_of(process.pid), **change}
+    assert not process_identity.matches(claimed)
+    assert not process_identity.kill_identified(claimed)
     assert process.wait(0) is None
     process.end(None, grace_s=0)
 
 
 def test_an_identified_process_is_killed_and_then_matches_no_more(starter: Starter) -> None:
     process = starter.start("sleep", "1000")
-    claimed = processes.identity_of(process.pid)
-    assert processes.kill_identified(claimed)
+    claimed = process_identity.identity_of(process.pid)
+    assert process_identity.kill_identified(claimed)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not processes.matches(claimed)  # a zombie matches no identity
-    assert not processes.kill_identified(claimed)
+    assert not process_identity.matches(claimed)  # a zombie matches no identity
+    assert not process_identity.kill_identified(claimed)
     ended = process.wait(None)
     assert ended is not None
     assert ended.signal == signal.SIGKILL
-    assert not processes.matches(claimed)
+    assert not process_identity.matches(claimed)
 
 
 def test_a_pid_that_changes_hands_before_the_pin_is_not_killed(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = starter.start("sleep", "1000")
-    claimed = processes.identity_of(process.pid)
+    claimed = process_identity.identity_of(process.pid)
     pin = os.pidfd_open
     before = process_table.entry(process.pid)
     assert before is not None
@@ -559,7 +571,7 @@ def test_a_pid_that_changes_hands_before_the_pin_is_not_killed(
         return pin(pid)
 
     monkeypatch.setattr(os, "pidfd_open", change_hands)
-    assert not processes.kill_identified(claimed)
+    assert not process_identity.kill_identified(claimed)
     monkeypatch.undo()
     assert process.wait(0) is None
     process.end(None, grace_s=0)
@@ -569,17 +581,17 @@ def test_a_pid_that_changes_hands_before_the_pin_is_not_killed(
 
 IN_CGROUP = """
 import os, sys
-from farro.host import processes
-path = processes.own_cgroup()
+from farro.host import cgroup, processes
+path = cgroup.own_cgroup()
 assert path, 'no cgroup'
 assert open('/proc/self/cgroup').read().splitlines()[-1].endswith(os.path.basename(path))
-p = processes.start(['sh', '-c', os.environ['SCRIPT']], stdin=None, stdout=sys.argv[1] + '/o',
-                    stderr=sys.argv[1] + '/e', cwd='/', env=dict(os.environ))
+p = processes.start(processes.Launch(argv=['sh', '-c', os.environ['SCRIPT']], stdin=None, stdout=sys.argv[1] + '/o',
+                    stderr=sys.argv[1] + '/e', cwd='/', env=dict(os.environ)))
 p.wait(None)
 print(path, flush=True)
 if sys.argv[2] == 'die':
     os.kill(os.getpid(), 9)
-assert processes.remove_cgroup(path) == (sys.argv[2] == 'leave')
+assert cgroup.remove_cgroup(path) == (sys.argv[2] == 'leave')
 """
 FORGET = 'env -i PATH=$PATH FIFO=$FIFO STUBBORN="$STUBBORN" ' + ESCAPE + "exit"
 
@@ -595,13 +607,13 @@ def test_an_escaped_process_dies_with_the_cgroup_of_its_worker(starter: Starter)
     argv = [sys.executable, "-c", IN_CGROUP, str(starter.folder), "die"]
     path = subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False).stdout.decode().strip()
     escaped = starter.told_pid()
-    processes.end_marked("claim-cg")
+    process_tree.end_marked("claim-cg")
     assert lives(escaped)  # no marker, no parent, no session
-    assert processes.kill_cgroup(path)
+    assert cgroup.kill_cgroup(path)
     assert not lives(escaped)
-    assert processes.remove_cgroup(path)
-    assert processes.kill_cgroup(path)  # a missing cgroup counts as killed
-    assert processes.remove_cgroup(path)
+    assert cgroup.remove_cgroup(path)
+    assert cgroup.kill_cgroup(path)  # a missing cgroup counts as killed
+    assert cgroup.remove_cgroup(path)
 
 
 WORKER = """
@@ -640,18 +652,18 @@ def test_without_a_cgroup2_hierarchy_there_is_no_cgroup_and_no_noise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cgroup, "_current", lambda: None)
-    assert processes.own_cgroup() is None
+    assert cgroup.own_cgroup() is None
     monkeypatch.setattr(cgroup, "_current", lambda: str(tmp_path / "none"))
-    assert processes.own_cgroup() is None
+    assert cgroup.own_cgroup() is None
     monkeypatch.undo()
-    monkeypatch.setattr(cgroup, "_lines", lambda path: ["tmpfs /tmp tmpfs rw 0 0"])
-    assert processes.own_cgroup() is None
+    monkeypatch.setattr(cgroup, "_text", lambda path: "tmpfs /tmp tmpfs rw 0 0")
+    assert cgroup.own_cgroup() is None
 
 
 @pytest.mark.parametrize("path", ["/sys/fs/cgroup", "/sys/fs/cgroup/user.slice", "", "/", "farro-1-xyz"])
 def test_a_cgroup_that_farro_did_not_make_is_not_touched(path: str) -> None:
-    assert not processes.kill_cgroup(path)
-    assert not processes.remove_cgroup(path)
+    assert not cgroup.kill_cgroup(path)
+    assert not cgroup.remove_cgroup(path)
 
 
 def test_a_child_that_was_never_waited_for_is_known_as_started(starter: Starter) -> None:

@@ -54,7 +54,7 @@ def take_away(name: str) -> None:
     elif name == "bounds":
         bounding.SharedLimits.limits = lambda *_, **__: ProcessLimits()  # type: ignore[method-assign]
         bounding.SharedLimits.exceeded = lambda *_: None  # type: ignore[method-assign]
-        bounding.cgroup_limits.make = lambda **_: None
+        bounding.cgroup.make = lambda **_: None
     elif name == "the pipe":
         levels._piped = lambda path: os.open(path, os.O_RDONLY)
     else:  # arguments of bubblewrap
@@ -73,7 +73,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     become(order["user"])
     process_tree.adopt_orphans()
     if order["without_cgroup"]:
-        bounding.cgroup_limits.make = lambda **_: None
+        bounding.cgroup.make = lambda **_: None
     for name in order["without"]:
         take_away(name)
     if order["way"] == "outlive":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from farro.host import cgroup_limits
+from farro.host import cgroup
 from farro.sandbox.levels import Sandbox
 from sandbox.hostile_stage import NOBODY, Ground, ground, working
 from sandbox.hostile_ways import WAYS
@@ -134,7 +134,7 @@ def test_a_step_exhausts_resources_without_a_sandbox(place: Ground, way: str) ->
 @pytest.mark.linux
 def test_all_processes_of_a_step_share_one_memory_limit() -> None:
     working("A")
-    group = cgroup_limits.make(processes=9, memory_bytes=1 << 30)
+    group = cgroup.make(processes=9, memory_bytes=1 << 30)
     need(group is not None, "a cgroup that may be made")
     assert group is not None
     group.close()

@@ -202,10 +202,10 @@ def test_the_folder_for_temporary_files_is_gone_afterwards(desk: Desk) -> None:
 
 
 def test_the_error_names_the_limit_that_was_reached(desk: Desk) -> None:
-    from farro.host import cgroup_limits
+    from farro.host import cgroup
     from support import need
 
-    group = cgroup_limits.make(processes=5, memory_bytes=None)
+    group = cgroup.make(processes=5, memory_bytes=None)
     need(group is not None, "a cgroup that may be made (root, or systemd's Delegate)")
     assert group is not None
     group.close()

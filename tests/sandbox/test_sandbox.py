@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from farro.host import process_table, process_tree
-from farro.host.processes import Exit, NotStarted, Process
+from farro.host.processes import Exit, Launch, NotStarted, Process
 from farro.sandbox import leftovers, limits
 from farro.sandbox.confinement import Confinement
 from farro.sandbox.levels import Sandbox
@@ -44,15 +44,15 @@ class Box:
         self, *argv: str, stdin: str | None = None, env: Mapping[str, str] | None = None, **more: str
     ) -> Process | NotStarted:
         self.count += 1
-        return self.sandbox.start(
-            argv,
-            confinement=self.confinement,
+        launch = Launch(
+            argv=argv,
             stdin=stdin,
             stdout=str(self.folder / f"{self.count}.out"),
             stderr=str(self.folder / f"{self.count}.err"),
             cwd=more.get("cwd", str(self.folder)),
             env={"PATH": os.environ["PATH"], "FARRO_CLAIM": f"box-{self.folder}", **(env or {})},
         )
+        return self.sandbox.start(launch, confinement=self.confinement)
 
     def run(self, *argv: str, stdin: str | None = None, env: Mapping[str, str] | None = None) -> Exit:
         process = self.start(*argv, stdin=stdin, env=env)

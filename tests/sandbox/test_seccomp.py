@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from farro.sandbox.seccomp import program
-from farro.sandbox.syscall_numbers import AUDIT_ARCH, NUMBERS
+from farro.sandbox.syscalls import AUDIT_ARCH, NUMBERS
 
 ALLOW = 0x7FFF0000
 ERRNO = 0x00050000

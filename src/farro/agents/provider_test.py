@@ -21,7 +21,7 @@ from farro.errors import InputError, UnknownRole
 from farro.execution.runner import Guarding
 from farro.host import fs, trees
 from farro.host.clock import Clock
-from farro.host.processes import MARKER
+from farro.host.process_tree import MARKER
 from farro.jobs.retry import Uniform
 from farro.lazy_dataclass import dataclass
 from farro.store.ledger import Prices

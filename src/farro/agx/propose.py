@@ -34,7 +34,7 @@ from farro.execution.runner import Guarding
 from farro.execution.tool_catalog import ToolInfo
 from farro.host import machine
 from farro.host.clock import Clock
-from farro.host.processes import MARKER
+from farro.host.process_tree import MARKER
 from farro.jobs.retry import Uniform
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.model import MAX_STEPS

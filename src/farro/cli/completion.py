@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
 import click
@@ -47,45 +47,66 @@ def completion(context: click.Context, shell: str, root: str | None, as_json: bo
     reply(as_json, {"shell": shell, "script": script}, script)
 
 
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _offering(names: Callable[[str], Iterable[str]]) -> Completion:
+    """Complete with names that `names` finds in the root."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        root = _root(context)
+        found = () if root is None else (name for name in names(root) if name.startswith(incomplete))
+        return [CompletionItem(name) for name in islice(found, OFFERED)]
+
+    return complete
+
+
+def _path(kind: str) -> Completion:
+    """Let the shell complete the name of a file or a folder."""
+    return lambda context, parameter, incomplete: [CompletionItem(incomplete, type=kind)]
+
+
 def equip(command: click.Command) -> None:
     """Give every parameter of a command its completion, chosen by the name of the parameter or of its value."""
     for parameter in command.params:
-        name, value = (parameter.name or "").lower(), parameter.metavar or ""
-        if parameter._custom_shell_complete is not None or isinstance(parameter.type, click.Choice):
-            continue
-        if "--job" in parameter.opts:
-            parameter._custom_shell_complete = _named_jobs
-        elif name in _JOBS:
-            parameter._custom_shell_complete = _jobs
-        elif name in ("role", "roles"):
-            parameter._custom_shell_complete = _roles
-        elif name in _FOLDERS:
-            parameter._custom_shell_complete = _folders
-        elif "FILE" in value:
-            parameter._custom_shell_complete = _jobs_or_file if "JOB" in value else _some_file
-        elif value == "SCHEDULE":
-            parameter._custom_shell_complete = _schedules
-        elif value.strip("[]") == "SWARM" and command.name != "create":  # a new swarm needs a new name
-            parameter._custom_shell_complete = _swarms
+        if parameter._custom_shell_complete is None and not isinstance(parameter.type, click.Choice):
+            parameter._custom_shell_complete = _completion_of(command, parameter)
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             equip(inner)
 
 
-def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the names of job folders, unfinished ones first; no job is opened."""
-    root = _root(context)
-    if root is None:
-        return []
+def _completion_of(command: click.Command, parameter: click.Parameter) -> Completion | None:
+    name, value = (parameter.name or "").lower(), parameter.metavar or ""
+    jobs, file = _offering(_jobs), _path("file")
+    if "--job" in parameter.opts:
+        return _offering(lambda root: sorted(islice(_names(f"{root}/jobs/.names"), LOOKED_AT)))
+    if name in _JOBS:
+        return jobs
+    if name in ("role", "roles"):
+        return _offering(lambda root: sorted(name for name in _names(f"{root}/agents") if ids.ROLE.fullmatch(name)))
+    if name in _FOLDERS:
+        return _path("dir")
+    if "FILE" in value and "JOB" in value:
+        return lambda *given: [*jobs(*given), *file(*given)]
+    if "FILE" in value:
+        return file
+    if value == "SCHEDULE":
+        return _offering(lambda root: sorted({name.rsplit(".", 1)[0] for name in _names(f"{root}/schedules")}))
+    if value.strip("[]") == "SWARM" and command.name != "create":  # a new swarm needs a new name
+        return _offering(_swarms)
+    return None
+
+
+def _jobs(root: str) -> Iterator[str]:
+    """Yield the names of job folders, unfinished ones first; no job is opened."""
     known = chain(_names(f"{root}/jobs/.names"), _job_names(root))
-    names = (name for name in islice(known, LOOKED_AT) if name.startswith(incomplete) and ids.is_job_id(name))
-    return [CompletionItem(name) for name in islice(names, OFFERED)]
+    return (name for name in islice(known, LOOKED_AT) if ids.is_job_id(name))
 
 
-def _named_jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    root = _root(context)
-    found = [] if root is None else sorted(islice(_names(f"{root}/jobs/.names"), LOOKED_AT))
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)][:OFFERED]
+def _swarms(root: str) -> list[str]:
+    """Return all swarms that were ever created: only their files tell which were removed, and none is opened."""
+    return [name for name in sorted(_names(f"{root}/swarms")) if os.path.exists(f"{root}/swarms/{name}/desired.json")]
 
 
 def _job_names(root: str) -> Iterator[str]:
@@ -100,38 +121,6 @@ def _job_names(root: str) -> Iterator[str]:
     for role in roles:
         for ending in ("failed", "killed", "succeeded"):
             yield from _names(f"{role}/completed/{ending}")
-
-
-def _roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    root = _root(context)
-    found = [] if root is None else sorted(_names(f"{root}/agents"))
-    return [CompletionItem(name) for name in found if name.startswith(incomplete) and ids.ROLE.fullmatch(name)]
-
-
-def _schedules(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    root = _root(context)
-    found = [] if root is None else sorted({name.rsplit(".", 1)[0] for name in _names(f"{root}/schedules")})
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
-
-
-def _swarms(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer all swarms that were ever created: only their files tell which were removed, and none is opened."""
-    root = _root(context)
-    known = [] if root is None else sorted(_names(f"{root}/swarms"))
-    found = [name for name in known if os.path.exists(f"{root}/swarms/{name}/desired.json")]
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)][:OFFERED]
-
-
-def _folders(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="dir")]
-
-
-def _some_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="file")]
-
-
-def _jobs_or_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [*_jobs(context, parameter, incomplete), *_some_file(context, parameter, incomplete)]
 
 
 def _root(context: click.Context) -> str | None:

@@ -10,42 +10,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from farro.app import App
+from farro.app import App as App
 from farro.cli import terminal
 from farro.cli.groups import not_empty
 from farro.config import reader
-from farro.config.reader import own_root
+from farro.config.reader import own_root as own_root
 from farro.config.settings import AGQ, Settings
 from farro.errors import NotARoot
 from farro.jobs.request import as_option
 from farro.log.structured import Log, grave_only
 from farro.queue import admission
-from farro.queue.admission import Gate, operator_name
+from farro.queue.admission import Gate
+from farro.queue.admission import operator_name as operator_name
 from farro.store.port import Store
 
 if TYPE_CHECKING:
     from farro.queue.submit import SubmitPolicy
-
-__all__ = [
-    "App",
-    "application",
-    "asked_store",
-    "common",
-    "daemon",
-    "gate",
-    "json_option",
-    "open_job",
-    "open_root",
-    "operator_name",
-    "option_group",
-    "own_root",
-    "policy",
-    "read_root",
-    "read_root_or_here",
-    "root_option",
-    "starts_strictly",
-    "store_option",
-]
 
 _STRICT, _STORE = "farro.strict", "farro.store"  # in click's context
 F = TypeVar("F", bound=Callable[..., Any])

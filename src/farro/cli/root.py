@@ -20,7 +20,7 @@ from farro.doctor import root as roots
 from farro.doctor.checks import counted
 from farro.doctor.report import CheckResult, Examination
 from farro.errors import InputError, NotARoot
-from farro.sandbox import report as confinement
+from farro.sandbox import checks as confinement
 
 if TYPE_CHECKING:
     from farro.agents.presets import AddedPresets

@@ -6,12 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from farro.execution.commands import Executable
 from farro.execution.runner import Guarding
 from farro.host import fs, trees
-from farro.host.processes import NotStarted, Process
+from farro.host.processes import Launch, NotStarted, Process
 from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.sandbox import leftovers, paths, violations
 from farro.sandbox.confinement import Confinement
@@ -103,18 +102,7 @@ class Confined:
             readable=readable,
         )
 
-    def start(
-        self,
-        command: Executable,
-        *,
-        stdin: str | int | None,
-        stdout: str,
-        stderr: str,
-        cwd: str,
-        env: Mapping[str, str],
-        tasks: str | None = None,
-        network: bool | None = None,
-    ) -> Process | NotStarted:
+    def start(self, launch: Launch, *, tasks: str | None = None, network: bool | None = None) -> Process | NotStarted:
         """Start a process as processes.start does. `tasks`: the folder in which the step may add tasks; `network`
         None: as configured."""
         guarding = self._guarding
@@ -130,17 +118,7 @@ class Confined:
             memory_bytes=guarding.memory_bytes,
             processes=guarding.processes,
         )
-        return self._sandbox.start(
-            command.argv,
-            executable=command.file,
-            confinement=confinement,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=cwd,
-            env=env,
-            bounds=self._bounds,
-        )
+        return self._sandbox.start(launch, confinement=confinement, bounds=self._bounds)
 
     def violation(self, stderr: str | None, said: bytes = b"") -> str | None:
         """Return what a finished step did, or failed to do, outside allowed_paths. `stderr`: file of a failed step;

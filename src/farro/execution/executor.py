@@ -20,7 +20,7 @@ from farro.execution.results import Inline, PlanResult, StepResult
 from farro.execution.step import BegunCall, FinishedReader, PipedInput, RunningTry, Tries, TryResult, input_of
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
-from farro.host import processes
+from farro.host import process_tree
 from farro.host.clock import Clock
 from farro.jobs.outcomes import ErrorInfo
 from farro.lazy_dataclass import dataclass
@@ -88,7 +88,7 @@ class PlanRun:
     clock: Clock
     root: str | None = None  # what steps see as FARRO_ROOT
     step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
-    term_grace_s: float = processes.GRACE_S
+    term_grace_s: float = process_tree.GRACE_S
     earlier: Sequence[str] = ()  # folders of earlier attempts, oldest first: what succeeded there is not run again
     durable: bool = True  # successes survive a power cut
     # A step that has written more than this and goes on is piped into the step that reads it while both run. When the
@@ -153,7 +153,7 @@ def _run_to_end(plan: Plan, run: PlanRun, steps: _Run) -> PlanResult:
 
 
 def _tries(plan: Plan, run: PlanRun) -> Tries:
-    own_env = {"FARRO_JOB": run.job_id, processes.MARKER: run.claim_marker}
+    own_env = {"FARRO_JOB": run.job_id, process_tree.MARKER: run.claim_marker}
     if run.root is not None:
         own_env["FARRO_ROOT"] = run.root
     return Tries(

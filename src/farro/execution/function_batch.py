@@ -19,7 +19,7 @@ from farro.execution.runner import Work
 from farro.execution.step import BegunCall, Tries
 from farro.execution.tools import Tools
 from farro.execution.work import PlanCache
-from farro.host import processes
+from farro.host import process_tree
 from farro.host.clock import Clock
 from farro.jobs.outcomes import Outcome, Report, Succeeded
 from farro.plans.forms import is_agent_prompt
@@ -41,7 +41,7 @@ def run_batch(works: Sequence[Work], *, plans: PlanCache, tools: Tools, clock: C
         return []
     started_s = clock.monotonic_s()
     begun = FunctionCalls([run for _, _, _, run in calls]).quick()
-    alone = processes.childless()  # else `run_plan` checks whose children there are
+    alone = process_tree.childless()  # else `run_plan` checks whose children there are
     return [
         (_quick_outcome(work, plan, run) if alone and not tries.task_folder.made else None)
         or BegunCall(tries=tries, run=run, started_s=started_s, over=_over(plan.steps[0], run))
@@ -67,7 +67,7 @@ def _call(work: Work, plans: PlanCache, tools: Tools, clock: Clock) -> tuple[Wor
         attempt_dir=work.folder,
         job_id=work.job_id,
         base_env=work.env,
-        own_env={"FARRO_JOB": work.job_id, processes.MARKER: work.marker, "FARRO_ROOT": work.root},
+        own_env={"FARRO_JOB": work.job_id, process_tree.MARKER: work.marker, "FARRO_ROOT": work.root},
         cwd=work.cwd,
         tools=tools,
         task_folder=TaskFolder(work.folder, clock.sleep, work.make),

@@ -14,7 +14,7 @@ from typing import Literal
 
 from farro.execution.functions import FunctionRun
 from farro.execution.stop import Stop
-from farro.host import processes, waiting
+from farro.host import process_tree, waiting
 from farro.host.clock import Clock
 from farro.host.processes import Process
 from farro.host.thread_turns import RESTING
@@ -121,13 +121,13 @@ class ProcessWatch:
         job. [test_process_that_left_its_session_and_environment_ends_with_its_job,
         test_worker_that_inherited_children_ends_no_stray_process]
         """
-        if not processes.childless() and (look or processes.any_left()):
+        if not process_tree.childless() and (look or process_tree.any_left()):
             tick = self._tick_now if grace_s else None
             every_s = self._tick_every_s
-            self.left.update(processes.end_marked(self._marker, grace_s, while_waiting=tick, every_s=every_s))
+            self.left.update(process_tree.end_marked(self._marker, grace_s, while_waiting=tick, every_s=every_s))
             # Checked for each: a plan may begin meanwhile, and its processes must be left alone.
-            if processes.adopts_only_its_own():
-                self.left.update(processes.end_adopted(lambda pid: _watches == {self}))
+            if process_tree.adopts_only_its_own():
+                self.left.update(process_tree.end_adopted(lambda pid: _watches == {self}))
 
     def tick_if_due(self) -> float:
         """Call the caller's tick if it is due; return the time before it."""
@@ -214,7 +214,7 @@ class ProcessWatch:
                 one.ending = "stopped"
         tick, every_s = self._tick_now, self._tick_every_s
         until_s = self._ask_functions(running, REST_GRACE_S)
-        self.left.update(processes.end_marked(self._marker, REST_GRACE_S, while_waiting=tick, every_s=every_s))
+        self.left.update(process_tree.end_marked(self._marker, REST_GRACE_S, while_waiting=tick, every_s=every_s))
         for one in self._not_taken(running):
             grace_s = self._grace_s(one, until_s, REST_GRACE_S)
             self.left.update(one.started.end(one.marker, grace_s=grace_s, while_waiting=tick, every_s=every_s))

@@ -16,9 +16,9 @@ from farro.execution.functions import CallFiles, FunctionRun
 from farro.execution.process_watch import WatchedTry
 from farro.execution.results import StepResult
 from farro.execution.tools import Call, LazyCall, Tools
-from farro.host import fs, processes
+from farro.host import fs, process_tree, processes
 from farro.host.clock import Clock
-from farro.host.processes import Exit, NotStarted, Process
+from farro.host.processes import Exit, Launch, NotStarted, Process
 from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.lazy_dataclass import dataclass
 from farro.plans.model import Plan, Step
@@ -366,14 +366,18 @@ class Tries:
             self._mkdir(f"{self.attempt_dir}/steps")
             self._mkdir(folder)
             self.task_folder.open()
-            if self.confined is not None:
-                tasks_dir = self.task_folder.path
-                return self.confined.start(
-                    command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, tasks=tasks_dir
-                )
-            return processes.start(
-                command.argv, executable=command.file, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env
+            launch = Launch(
+                argv=command.argv,
+                executable=command.file,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=cwd,
+                env=env,
             )
+            if self.confined is not None:
+                return self.confined.start(launch, tasks=self.task_folder.path)
+            return processes.start(launch)
         return self.call(step, command, attempt, stdin)
 
     def call(
@@ -412,7 +416,7 @@ class Tries:
         }
 
     def _marker(self, step: Step, attempt: int) -> str:
-        return f"{self.own_env[processes.MARKER]}/{step.id}/{attempt}"
+        return f"{self.own_env[process_tree.MARKER]}/{step.id}/{attempt}"
 
     def _cwd(self, step: Step) -> str:
         return self.cwd if step.cwd is None else os.path.join(self.cwd, step.cwd)

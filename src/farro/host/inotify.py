@@ -16,20 +16,14 @@ import threading
 from typing import Any, NamedTuple
 
 # <sys/inotify.h>
-MODIFY = 0x0000_0002
 ATTRIB = 0x0000_0004
 CLOSE_WRITE = 0x0000_0008
 MOVED_FROM = 0x0000_0040
 MOVED_TO = 0x0000_0080
 CREATE = 0x0000_0100
 DELETE = 0x0000_0200
-DELETE_SELF = 0x0000_0400
-MOVE_SELF = 0x0000_0800
-UNMOUNT = 0x0000_2000
 Q_OVERFLOW = 0x0000_4000  # the queue was full: events are missing, scan the folder
 IGNORED = 0x0000_8000  # the watch is gone: unwatched, or the folder was removed
-ONLYDIR = 0x0100_0000
-DONT_FOLLOW = 0x0200_0000
 ISDIR = 0x4000_0000
 
 _HEADER = struct.Struct("iIII")  # wd, mask, cookie, length of the padded name

@@ -29,51 +29,12 @@ from functools import partial
 from typing import Literal, Protocol
 
 from farro.host import fs, process_limits, process_tree
-from farro.host.cgroup import kill_cgroup, own_cgroup, remove_cgroup
-from farro.host.process_identity import Identity, identity, identity_of, kill_identified, matches
 from farro.host.process_limits import ProcessLimits
-from farro.host.process_tree import (
-    GRACE_S,
-    MARKER,
-    adopt_orphans,
-    adopts_only_its_own,
-    any_left,
-    childless,
-    end_adopted,
-    end_marked,
-    end_tree,
-    starting,
-)
+from farro.host.process_tree import GRACE_S, end_tree
 from farro.host.spawn import AVAILABLE, Streams, posix_spawn
 from farro.host.thread_turns import RESTING
 from farro.host.which import which
 from farro.lazy_dataclass import dataclass
-
-__all__ = [
-    "GRACE_S",
-    "MARKER",
-    "Exit",
-    "Identity",
-    "NotStarted",
-    "Process",
-    "ProcessLimits",
-    "adopt_orphans",
-    "adopts_only_its_own",
-    "any_left",
-    "childless",
-    "end_adopted",
-    "end_marked",
-    "end_tree",
-    "identity",
-    "identity_of",
-    "kill_cgroup",
-    "kill_identified",
-    "matches",
-    "own_cgroup",
-    "remove_cgroup",
-    "start",
-    "starting",
-]
 
 Spawn = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
 Reason = Literal[
@@ -120,28 +81,29 @@ class Enclosure(Protocol):
         KiB), None if unknown. Called once, when the enclosing process has ended."""
 
 
-def start(
-    argv: Sequence[str],
-    *,
-    stdin: str | int | None,
-    stdout: str,
-    stderr: str,
-    cwd: str,
-    env: Mapping[str, str],
-    executable: str | None = None,
-    limits: ProcessLimits | None = None,
-    pass_fds: Sequence[int] = (),
-    spawn: Spawn | None = None,
-) -> Process | NotStarted:
-    """Execute `argv` without a shell. `stdout` and `stderr` are created and must not exist. `stdin` is a path, None for
-    /dev/null, or a descriptor, which is closed here.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """A command to execute without a shell, and its streams."""
 
-    `executable` is the file to execute instead of searching argv[0] on the PATH of `env`. `pass_fds` are inherited in
-    addition to the three streams. `spawn` makes the call that forks, perhaps on a thread that has dropped rights.
-    Raises StorageTrouble when the two files cannot be created, OSError when `stdin` cannot be opened.
+    argv: Sequence[str]
+    executable: str | None = None  # the file to execute; None: argv[0] is searched on the PATH of `env`
+    stdin: str | int | None  # a path, None for /dev/null, or a descriptor, which `start` closes
+    stdout: str  # this file and that of stderr are created and must not exist
+    stderr: str
+    cwd: str
+    env: Mapping[str, str]
+
+
+def start(
+    launch: Launch, *, limits: ProcessLimits | None = None, pass_fds: Sequence[int] = (), spawn: Spawn | None = None
+) -> Process | NotStarted:
+    """Start a process. `pass_fds` are inherited in addition to the three streams. `spawn` makes the call that forks,
+    perhaps on a thread that has dropped rights. Raises StorageTrouble when the two files cannot be created, OSError
+    when `stdin` cannot be opened.
     """
     if limits is not None and not process_limits.available():
         return NotStarted(reason="not_supported", message="limits can be set on Linux only")
+    argv, stdin, stdout, stderr = launch.argv, launch.stdin, launch.stdout, launch.stderr
     opened: list[int] = []
     try:
         if stdin is not None:
@@ -152,38 +114,30 @@ def start(
         started_s = time.monotonic()
         try:
             with process_tree.starting():
-                file = executable or which(argv[0], env.get("PATH"), cwd)
+                file = launch.executable or which(argv[0], launch.env.get("PATH"), launch.cwd)
                 if file is not None and spawn is None and not pass_fds and AVAILABLE and min(opened) > 2:
-                    process = Process(posix_spawn(file, argv, streams, cwd=cwd, env=env), started_s)
+                    process = Process(posix_spawn(file, argv, streams, cwd=launch.cwd, env=launch.env), started_s)
                 else:
-                    fork = partial(_popen, argv, streams, executable=executable, cwd=cwd, env=env, pass_fds=pass_fds)
+                    fork = partial(_popen, launch, streams, pass_fds)
                     popen = fork() if spawn is None else spawn(fork)
                     process = Process(popen.pid, started_s, popen)
         except (OSError, ValueError) as error:
-            return _not_started(error, executable or argv[0], cwd)
+            return _not_started(error, launch.executable or argv[0], launch.cwd)
     finally:
         for fd in opened:
             os.close(fd)
     return process if limits is None else _limit(process, limits)
 
 
-def _popen(
-    argv: Sequence[str],
-    streams: Streams,
-    *,
-    executable: str | None,
-    cwd: str,
-    env: Mapping[str, str],
-    pass_fds: Sequence[int],
-) -> subprocess.Popen[bytes]:
+def _popen(launch: Launch, streams: Streams, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        argv,
-        executable=executable,
+        launch.argv,
+        executable=launch.executable,
         stdin=subprocess.DEVNULL if streams.stdin is None else streams.stdin,
         stdout=streams.stdout,
         stderr=streams.stderr,
-        cwd=cwd,
-        env=env,
+        cwd=launch.cwd,
+        env=launch.env,
         start_new_session=True,
         pass_fds=pass_fds,
     )

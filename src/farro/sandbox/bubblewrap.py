@@ -23,16 +23,17 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from farro.host import fs, process_limits, process_tree, processes
-from farro.host.processes import NotStarted, Process
+from farro.host.processes import Launch, NotStarted, Process
 from farro.host.thread_turns import RESTING
 from farro.sandbox import limits as bounding
 from farro.sandbox import paths, seccomp
-from farro.sandbox.confinement import Confinement, Launch, within
+from farro.sandbox.confinement import Confinement, within
 from farro.sandbox.limits import SharedLimits
-from farro.sandbox.syscall_numbers import machine
+from farro.sandbox.syscalls import machine
 
 if sys.platform != "win32":
     import fcntl
@@ -49,13 +50,15 @@ _MARKS = "FARRO_"  # variables by which the processes of a job are found in /pro
 _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 
 
-def start(bwrap: str, launch: Launch, bounds: SharedLimits | None = None) -> Process | NotStarted:
+def start(
+    bwrap: str, launch: Launch, confinement: Confinement, bounds: SharedLimits | None = None
+) -> Process | NotStarted:
     """Like processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
-    _refuse_links(launch)
-    with PinnedPaths(launch.confinement) as pinned:
+    _refuse_links(launch, confinement)
+    with PinnedPaths(confinement) as pinned:
 
         def begin() -> Process | NotStarted:
-            return _start(bwrap, launch, bounds, pinned.fds)
+            return _start(bwrap, launch, confinement, bounds, pinned.fds)
 
         def begin_anew() -> Process | NotStarted:
             fs.unlink(launch.stdout)
@@ -65,7 +68,7 @@ def start(bwrap: str, launch: Launch, bounds: SharedLimits | None = None) -> Pro
         try:
             return rebuilt(begin(), begin_anew, lambda came: came.message if isinstance(came, NotStarted) else None)
         finally:
-            if launch.stdin is not None:
+            if isinstance(launch.stdin, int):
                 os.close(launch.stdin)
 
 
@@ -78,11 +81,13 @@ def rebuilt(came: _Came, anew: Callable[[], _Came], said: Callable[[_Came], str 
     return came
 
 
-def _start(bwrap: str, launch: Launch, bounds: SharedLimits | None, pinned: Mapping[str, int]) -> Process | NotStarted:
-    """Try once; stdin stays open."""
-    confinement = launch.confinement
-    name = machine()
+def _start(
+    bwrap: str, launch: Launch, confinement: Confinement, bounds: SharedLimits | None, pinned: Mapping[str, int]
+) -> Process | NotStarted:
+    """Try once; stdin, a descriptor, stays open."""
+    name, file = machine(), launch.executable
     assert name is not None
+    assert file is not None
     with Pipes() as pipes:
         filter_r, filter_w = pipes.make()
         os.write(filter_w, seccomp.program(name, inet=True, attributes=True))  # noqa: TID251 - a pipe, no file
@@ -94,20 +99,19 @@ def _start(bwrap: str, launch: Launch, bounds: SharedLimits | None, pinned: Mapp
         except ValueError as error:
             return NotStarted(reason="bad_argument", message=str(error))
         fds = ("--seccomp", str(filter_r), "--info-fd", str(info_w), "--block-fd", str(block_r))
-        process = processes.start(
-            [
+        monitor = replace(
+            launch,
+            argv=[
                 *(bwrap, "--args", str(variables)),
-                *(*arguments(confinement, pinned, file=launch.file, cwd=launch.cwd), *fds, "--"),
-                *(launch.file, *launch.argv[1:]),
+                *(*arguments(confinement, pinned, file=file, cwd=launch.cwd), *fds, "--"),
+                *(file, *launch.argv[1:]),
             ],
             executable=bwrap,
-            stdin=None if launch.stdin is None else os.dup(launch.stdin),
-            stdout=launch.stdout,
-            stderr=launch.stderr,
+            stdin=os.dup(launch.stdin) if isinstance(launch.stdin, int) else None,
             cwd="/",
             env={name: value for name, value in launch.env.items() if name.startswith(_MARKS)},
-            pass_fds=(variables, filter_r, info_w, block_r, *pinned.values()),
         )
+        process = processes.start(monitor, pass_fds=(variables, filter_r, info_w, block_r, *pinned.values()))
         if isinstance(process, NotStarted):
             return process
         pipes.close(filter_r, info_w, block_r)
@@ -213,10 +217,9 @@ def _skeleton(confinement: Confinement, file: str, cwd: str) -> list[str]:
     return sorted({f"{_TMP}/{first}" for first, deeper, _ in _below_tmp(confinement, file, cwd) if deeper})
 
 
-def _refuse_links(launch: Launch) -> None:
+def _refuse_links(launch: Launch, confinement: Confinement) -> None:
     """Refuse links in the job's own /tmp where a path is to be bound: bubblewrap would make a file at their target."""
-    confinement = launch.confinement
-    for first, deeper, _ in _below_tmp(confinement, launch.file, launch.cwd):
+    for first, deeper, _ in _below_tmp(confinement, launch.executable or "", launch.cwd):
         if confinement.tmp is not None and not deeper and os.path.islink(f"{confinement.tmp}/{first}"):
             raise paths.PathRefused(f"{_TMP}/{first} is a link that an earlier step has left there")
 

@@ -1,9 +1,61 @@
-"""The doctor's check of the sandbox: which level confines jobs with allowed_paths on this machine."""
+"""Report, for `farro sandbox` and for doctor, which level confines jobs here, why not a better one, and what it cannot
+prevent."""
 
 from __future__ import annotations
 
+import os
+
 from farro.doctor.checks import Check, Finding, edit, failed, ok, warning
-from farro.sandbox.levels import Sandbox, SandboxChoice
+from farro.host import cgroup
+from farro.lazy_dataclass import dataclass
+from farro.sandbox.levels import Level, Probe, Sandbox, SandboxChoice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxReport:
+    level: Level  # that confines jobs here
+    wanted: SandboxChoice  # by the config
+    runs: bool  # whether jobs with allowed_paths are run
+    probes: tuple[Probe, ...]  # of every level
+    processes: str  # how their number is limited
+    memory: str
+    gaps: tuple[str, ...]
+    advice: tuple[str, ...]  # what would make it better
+
+
+def report(wanted: SandboxChoice, *, required: bool) -> SandboxReport:
+    """Probe every level, whatever the config says."""
+    chosen = Sandbox.available(wanted)
+    probes = (*Sandbox.available("A").probes, *Sandbox.available("B").probes)
+    group = cgroup.make(processes=16, memory_bytes=64 << 20)
+    if group is not None:
+        group.close()
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    watched = "counted four times a second: root is bound by no limit" if root else "RLIMIT_NPROC"
+    return SandboxReport(
+        level=chosen.level,
+        wanted=wanted,
+        runs=chosen.level != "none" or not (required or wanted in ("A", "B")),
+        probes=probes,
+        processes="a cgroup" if group is not None else watched,
+        memory="a cgroup, for all processes of a plan together" if group is not None else "RLIMIT_AS, for each process",
+        gaps=chosen.gaps(),
+        advice=tuple(_advice(chosen, probes, wanted)),
+    )
+
+
+def _advice(chosen: Sandbox, probes: tuple[Probe, ...], wanted: SandboxChoice) -> list[str]:
+    if chosen.level == "A":
+        return []
+    best = probes[0]
+    if best.works:
+        return [f"level A works here: set security.sandbox to auto (it is {wanted})"]
+    if not chosen.bwrap:
+        return ["install bubblewrap: apt-get install bubblewrap, dnf install bubblewrap"]
+    told = ["level A needs namespaces for this user: see docs/sandbox.md"]
+    if not probes[1].works:
+        told.append("level B needs Linux 5.13 or newer with Landlock among its security modules (lsm=…,landlock)")
+    return told
 
 
 def checks(wanted: SandboxChoice, *, required: bool, config: str) -> list[Check]:

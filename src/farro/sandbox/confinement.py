@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from farro.host.process_limits import ProcessLimits
 from farro.lazy_dataclass import dataclass, field
 
@@ -28,20 +26,6 @@ class Confinement:
     @property
     def limits(self) -> ProcessLimits:
         return ProcessLimits(address_space=self.memory_bytes, file_size=self.file_bytes, processes=self.processes)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
-    """The arguments of processes.start for one process."""
-
-    argv: tuple[str, ...]
-    file: str  # the file to execute
-    stdin: int | None  # never of a file: see Sandbox.start
-    stdout: str
-    stderr: str
-    cwd: str  # physical
-    env: Mapping[str, str]
-    confinement: Confinement
 
 
 def within(path: str, folder: str) -> bool:

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from farro.host import processes
-from farro.host.processes import NotStarted, Process
+from farro.host.processes import Launch, NotStarted, Process
 from farro.sandbox import limits as bounding
 from farro.sandbox import paths, seccomp, syscalls
-from farro.sandbox.confinement import Confinement, Launch, within
+from farro.sandbox.confinement import Confinement, within
 from farro.sandbox.limits import SharedLimits
-from farro.sandbox.syscall_numbers import machine
+from farro.sandbox.syscalls import machine
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 13, 1 << 14, 1 << 15
@@ -35,9 +35,10 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEV = "/dev"
 
 
-def start(abi: int, launch: Launch, bounds: SharedLimits | None = None) -> Process | NotStarted:
+def start(
+    abi: int, launch: Launch, confinement: Confinement, bounds: SharedLimits | None = None
+) -> Process | NotStarted:
     """Like processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
-    confinement = launch.confinement
     rules = ruleset_of(confinement, abi)
 
     def prepare() -> None:
@@ -49,17 +50,8 @@ def start(abi: int, launch: Launch, bounds: SharedLimits | None = None) -> Proce
         return _on_a_thread_of_its_own(prepare, fork)
 
     try:
-        process = processes.start(
-            launch.argv,
-            executable=launch.file,
-            stdin=launch.stdin,
-            stdout=launch.stdout,
-            stderr=launch.stderr,
-            cwd=launch.cwd,
-            env=launch.env,
-            limits=(bounds or bounding).limits(confinement, alone=False),
-            spawn=spawn,
-        )
+        limits = (bounds or bounding).limits(confinement, alone=False)
+        process = processes.start(launch, limits=limits, spawn=spawn)
         if bounds is not None and isinstance(process, Process):
             bounds.attach_started(process.pid)
         return process

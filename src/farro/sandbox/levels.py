@@ -6,20 +6,20 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Literal
 
 from farro.host import fs, processes
-from farro.host.processes import NotStarted, Process
+from farro.host.processes import Launch, NotStarted, Process
 from farro.host.which import which
 from farro.lazy_dataclass import dataclass
 from farro.sandbox import bubblewrap, landlock, seccomp, syscalls
 from farro.sandbox import limits as bounding
-from farro.sandbox.confinement import Confinement, Launch
+from farro.sandbox.confinement import Confinement
 from farro.sandbox.limits import SharedLimits
 from farro.sandbox.paths import PathRefused
-from farro.sandbox.syscall_numbers import machine
+from farro.sandbox.syscalls import machine
 
 Level = Literal["A", "B", "none"]
 SandboxChoice = Literal["auto", "A", "B", "none"]
@@ -62,64 +62,33 @@ class Sandbox:
         return self.level != "A"
 
     def start(
-        self,
-        argv: Sequence[str],
-        *,
-        confinement: Confinement,
-        stdin: str | int | None,
-        stdout: str,
-        stderr: str,
-        cwd: str,
-        env: Mapping[str, str],
-        executable: str | None = None,
-        bounds: SharedLimits | None = None,
+        self, launch: Launch, *, confinement: Confinement, bounds: SharedLimits | None = None
     ) -> Process | NotStarted:
         """Like processes.start. An input file is passed through a pipe: a descriptor of the file itself could be opened
         again for writing, through /proc, and its mode and times could be set. `bounds`: limits shared by several.
 
         Call it from a thread that lives as long as the process: on level A the process dies with that thread."""
-        env = {**env, **confinement.env}
+        env, cwd = {**launch.env, **confinement.env}, launch.cwd
         if confinement.tmp is not None:
-            env = {**env, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), confinement.tmp)}
-        source = _piped(stdin) if isinstance(stdin, str) else stdin
-        file = executable or which(argv[0], env.get("PATH"), cwd)
+            env |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), confinement.tmp)
+        source = _piped(launch.stdin) if isinstance(launch.stdin, str) else launch.stdin
+        file = launch.executable or which(launch.argv[0], env.get("PATH"), cwd)
         if file is None or not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
             _close(source)
             if file is None:
-                return NotStarted(reason="not_found", message=f"{argv[0]}: command not found")
+                return NotStarted(reason="not_found", message=f"{launch.argv[0]}: command not found")
             return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
         cwd = os.path.realpath(cwd)
-        launch = Launch(
-            argv=tuple(argv),
-            file=os.path.join(cwd, file),
-            stdin=source,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=cwd,
-            env=env,
-            confinement=confinement,
-        )
-        return self._start(launch, bounds)
-
-    def _start(self, launch: Launch, bounds: SharedLimits | None) -> Process | NotStarted:
+        launch = replace(launch, executable=os.path.join(cwd, file), stdin=source, cwd=cwd, env=env)
         try:
             if self.level == "A":
-                return bubblewrap.start(self.bwrap, launch, bounds)
+                return bubblewrap.start(self.bwrap, launch, confinement, bounds)
             if self.level == "B":
-                return landlock.start(self.abi, launch, bounds)
+                return landlock.start(self.abi, launch, confinement, bounds)
         except PathRefused as refused:
-            _close(launch.stdin)
+            _close(source)
             return NotStarted(reason="refused", message=str(refused))
-        return processes.start(
-            launch.argv,
-            executable=launch.file,
-            stdin=launch.stdin,
-            stdout=launch.stdout,
-            stderr=launch.stderr,
-            cwd=launch.cwd,
-            env=launch.env,
-            limits=(bounds or bounding).limits(launch.confinement, alone=False),
-        )
+        return processes.start(launch, limits=(bounds or bounding).limits(confinement, alone=False))
 
 
 @cache

@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import replace
 
-from farro.host import cgroup_limits, process_table
+from farro.host import cgroup, process_table
 from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import ErrorInfo
 from farro.sandbox.confinement import Confinement
@@ -34,7 +34,7 @@ class SharedLimits:
         free, nodes = _free(disk)
         self._floor = min(free_bytes, free // 2)  # this plan is not to blame for a disk that is full already
         self._nodes_floor = min(_NODES, nodes // 2)
-        self.group = cgroup_limits.make(processes=processes, memory_bytes=memory_bytes) if group else None
+        self.group = cgroup.make(processes=processes, memory_bytes=memory_bytes) if group else None
         self._counts = self.group is None and _is_root()
 
     def limits(self, confinement: Confinement, *, alone: bool) -> ProcessLimits:

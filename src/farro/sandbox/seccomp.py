@@ -14,7 +14,7 @@ import errno
 import struct
 from collections.abc import Iterator
 
-from farro.sandbox.syscall_numbers import AUDIT_ARCH, NUMBERS
+from farro.sandbox.syscalls import AUDIT_ARCH, NUMBERS
 
 # Programs that do not try to leave the sandbox do not need these.
 _REFUSED = {

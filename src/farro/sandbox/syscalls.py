@@ -1,4 +1,5 @@
-"""Make the system calls that Python does not offer: drop a thread's rights, and open a path beneath a folder.
+"""Make the system calls that Python does not offer: drop a thread's rights, and open a path beneath a folder; and list
+the numbers of system calls.
 
 None of them changes a file, so they bypass host.fs.
 """
@@ -7,10 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import struct
 import sys
-
-from farro.sandbox.syscall_numbers import NUMBERS, machine
 
 _NO_NEW_PRIVS, _CAPBSET_DROP, _SECUREBITS, _CAP_AMBIENT = 38, 24, 28, 47
 _AMBIENT_CLEAR_ALL = 4
@@ -22,6 +22,112 @@ _SECCOMP_FILTER = 1
 _RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
 _BENEATH_WITHOUT_MAGIC = 0x08 | 0x02
+
+
+# The numbers of system calls on the machines that farro supports.
+AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_MACHINES = ("x86_64", "aarch64")  # the columns of the table
+_NUMBERS: dict[str, tuple[int | None, int | None]] = {
+    "open": (2, None),
+    "ioctl": (16, 29),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "clone": (56, 220),
+    "creat": (85, None),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "ptrace": (101, 117),
+    "syslog": (103, 116),
+    "capset": (126, 91),
+    "mknod": (133, None),
+    "vhangup": (153, 58),
+    "pivot_root": (155, 41),
+    "adjtimex": (159, 171),
+    "chroot": (161, 51),
+    "acct": (163, 89),
+    "settimeofday": (164, 170),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "reboot": (169, 142),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "init_module": (175, 105),
+    "delete_module": (176, 106),
+    "quotactl": (179, 60),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "lookup_dcookie": (212, 18),
+    "clock_settime": (227, 112),
+    "kexec_load": (246, 104),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "openat": (257, 56),
+    "mknodat": (259, 33),
+    "fchmodat": (268, 53),
+    "unshare": (272, 97),
+    "perf_event_open": (298, 241),
+    "fanotify_init": (300, 262),
+    "prlimit64": (302, 261),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "clock_adjtime": (305, 266),
+    "setns": (308, 268),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "finit_module": (313, 273),
+    "seccomp": (317, 277),
+    "kexec_file_load": (320, 294),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+}
+# From 424 on every machine has the same numbers.
+_ALL = {
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "io_uring_register": 427,
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "fspick": 433,
+    "clone3": 435,
+    "openat2": 437,
+    "pidfd_getfd": 438,
+    "process_madvise": 440,
+    "mount_setattr": 442,
+    "quotactl_fd": 443,
+    "landlock_create_ruleset": 444,
+    "landlock_add_rule": 445,
+    "landlock_restrict_self": 446,
+    "fchmodat2": 452,
+    "setxattrat": 463,
+    "removexattrat": 466,
+    "open_tree_attr": 467,
+    "file_setattr": 469,
+}
+NUMBERS: dict[str, dict[str, int]] = {
+    name: {call: number for call, row in _NUMBERS.items() if (number := row[column]) is not None} | _ALL
+    for column, name in enumerate(_MACHINES)
+}
+
+
+def machine() -> str | None:
+    """Return the name of this machine in these tables; None if farro does not know its numbers."""
+    name = platform.machine().lower()
+    name = {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    return name if name in NUMBERS else None
+
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _machine = machine() if sys.platform == "linux" else None

@@ -142,7 +142,7 @@ def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, File
             left[0] -= 1
             try:
                 status = os.lstat(one)
-                yield one[len(root) + 1 :], _of_own(status)
+                yield one[len(root) + 1 :], _seen(one, status, own=True)
                 if stat.S_ISDIR(status.st_mode):
                     names = (name for name in os.listdir(one)[: max(left[0], 0)] if name != _ATTEMPTS)
                     below += [f"{one}/{name}" for name in names]
@@ -153,24 +153,9 @@ def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, File
         level = below
 
 
-def _of_own(status: os.stat_result) -> FileState:
-    return FileState(
-        kind=stat.S_IFMT(status.st_mode),
-        inode=status.st_ino,
-        mode=stat.S_IMODE(status.st_mode),
-        owner=(status.st_uid, status.st_gid),
-        links=0,
-        size=0,
-        mtime_ns=0,
-        ctime_ns=0,
-        attributes=(),
-        own=True,
-    )
-
-
-def _seen(path: str, status: os.stat_result) -> FileState:
+def _seen(path: str, status: os.stat_result, *, own: bool = False) -> FileState:
     attributes: tuple[str, ...] = ()
-    if hasattr(os, "listxattr"):
+    if hasattr(os, "listxattr") and not own:
         try:
             attributes = tuple(sorted(os.listxattr(path, follow_symlinks=False)))
         except OSError:
@@ -180,9 +165,10 @@ def _seen(path: str, status: os.stat_result) -> FileState:
         inode=status.st_ino,
         mode=stat.S_IMODE(status.st_mode),
         owner=(status.st_uid, status.st_gid),
-        links=status.st_nlink,
-        size=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        ctime_ns=status.st_ctime_ns,
+        links=0 if own else status.st_nlink,
+        size=0 if own else status.st_size,
+        mtime_ns=0 if own else status.st_mtime_ns,
+        ctime_ns=0 if own else status.st_ctime_ns,
         attributes=attributes,
+        own=own,
     )

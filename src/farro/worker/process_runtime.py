@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from farro.errors import AlreadyRunning, BadName, InputError
-from farro.host import cgroup_limits, fs, leases, process_identity, process_limits, process_table, process_tree
+from farro.host import cgroup, fs, leases, process_identity, process_limits, process_table, process_tree
 from farro.host.clock import Clock
 from farro.jobs.times import timestamp
 from farro.worker.runtime import NAME, STOP_S, ProcessSpec, ProcessView, Stopped
@@ -152,7 +152,7 @@ class ProcessRuntime:
         self._reap()
         folders = tuple(str(folder) for folder in record.get("cgroup", ()))
         if folders:
-            cgroup_limits.LimitGroup(folders=folders, by_thread=False).close()
+            cgroup.LimitGroup(folders=folders, by_thread=False).close()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -161,7 +161,7 @@ class ProcessRuntime:
         with leases.exclusively(f"{self._folder}/{_LOCK}"):
             yield
 
-    def _start(self, component: ProcessSpec, mark: str, group: cgroup_limits.LimitGroup | None) -> int:
+    def _start(self, component: ProcessSpec, mark: str, group: cgroup.LimitGroup | None) -> int:
         log = fs.open_append(component.log)
         try:
             popen = subprocess.Popen(
@@ -241,11 +241,11 @@ class ProcessRuntime:
         return data if whole else {}
 
 
-def _group(component: ProcessSpec) -> cgroup_limits.LimitGroup | None:
+def _group(component: ProcessSpec) -> cgroup.LimitGroup | None:
     """Make a cgroup with the component's memory limit; None if it has no limit, or no cgroup can be made here."""
     if component.limits.memory_bytes is None:
         return None
-    return cgroup_limits.make(processes=None, memory_bytes=component.limits.memory_bytes)
+    return cgroup.make(processes=None, memory_bytes=component.limits.memory_bytes)
 
 
 def _rotated(log: str) -> int:

@@ -20,10 +20,10 @@ from farro.agents.providers.registry import Place
 from farro.agents.providers.worktrees import Git, open_worktree
 from farro.config.settings import ProviderSettings
 from farro.errors import InputError
-from farro.execution.commands import Executable
 from farro.execution.confined import CannotConfine, Confined
 from farro.host import fs
-from farro.host.processes import MARKER, NotStarted, Process
+from farro.host.process_tree import MARKER
+from farro.host.processes import Launch, NotStarted, Process
 from farro.host.which import which
 from farro.jobs.outcomes import PATH_VIOLATION
 from farro.lazy_dataclass import dataclass, field
@@ -165,15 +165,16 @@ class CliProvider:
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(stdin)
         fs.create(stdin, prompt_text(request).encode("utf-8", "replace"))
-        started = confined.start(
-            Executable(argv=words, file=file),
+        launch = Launch(
+            argv=words,
+            executable=file,
             stdin=stdin,
             stdout=output.answer,
             stderr=output.errors,
             cwd=cwd,
             env=env,
-            network=self.settings.network or reach.network,
         )
+        started = confined.start(launch, network=self.settings.network or reach.network)
         if isinstance(started, NotStarted):
             violation = started.reason == "refused"
             raise self._trouble(started.message, retryable=started.passing, charged=False, violation=violation)

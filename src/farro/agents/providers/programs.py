@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from farro.agents.providers.port import OutputSink
 from farro.execution.step import TRY
 from farro.host import fs
-from farro.host.processes import MARKER
+from farro.host.process_tree import MARKER
 
 ALWAYS = ("PATH", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM")  # these hold no secrets
 

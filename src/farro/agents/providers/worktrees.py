@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from farro.agents.providers.port import SLICE_S, ProviderTrouble
 from farro.agents.providers.programs import ALWAYS, ProgramOutput, named, own_mark
 from farro.host import fs, processes, trees
-from farro.host.processes import NotStarted
+from farro.host.processes import Launch, NotStarted
 from farro.lazy_dataclass import dataclass
 
 FOLDER = "jobs/.worktrees"
@@ -41,14 +41,15 @@ class Git:
     def __call__(self, cwd: str, *words: str, most: int = 1 << 20) -> bytes:
         """Run git and return its output. Waits in slices, so that an exception raised in this thread is noticed."""
         with ProgramOutput(self.folder) as output:
-            process = processes.start(
-                ("git", *_SAFELY, *words),
+            git = Launch(
+                argv=("git", *_SAFELY, *words),
                 stdin=None,
                 stdout=output.answer,
                 stderr=output.errors,
                 cwd=cwd,
                 env={**named(self.environ, _ENVIRONMENT), **self.marks, **_OWN},
             )
+            process = processes.start(git)
             if isinstance(process, NotStarted):
                 raise _trouble(f"{process.message}: a worktree needs git; install it, or set workspace to root")
             try:

@@ -26,7 +26,7 @@ from farro.execution.runners import hand_off, limits
 from farro.execution.runners.hand_off import RunnerOrder
 from farro.execution.runners.runner_slots import RunnerSlot, RunnerSlots
 from farro.execution.work import failed
-from farro.host import fs, process_identity, processes, waiting
+from farro.host import fs, process_identity, process_tree, waiting
 from farro.host.clock import Clock
 from farro.host.process_limits import ProcessLimits
 from farro.host.processes import Exit, Process
@@ -229,7 +229,7 @@ class ProcessRunner:
             run.events.register(run.control_fd, waiting.ERRORS_ONLY)
             run.events.register(run.log_fd, waiting.READS)
             started_s = time.monotonic()
-            with processes.starting():
+            with process_tree.starting():
                 popen = subprocess.Popen(
                     # -u: what a tool printed before a crash must not be lost in a buffer.
                     [sys.executable, "-P", "-u", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
@@ -251,7 +251,7 @@ class ProcessRunner:
 
     def _marked(self, work: Work) -> dict[str, str]:
         agent = {name: work.env[name] for name in ("FARRO_AGENT",) if name in work.env}
-        own = {processes.MARKER: work.marker, "FARRO_JOB": work.job_id, "FARRO_ROOT": work.root}
+        own = {process_tree.MARKER: work.marker, "FARRO_JOB": work.job_id, "FARRO_ROOT": work.root}
         return {**self._environ, **agent, **own}
 
     def is_alive(self, run: ProcessRun) -> bool:
@@ -260,7 +260,7 @@ class ProcessRunner:
     def terminate(self, run: ProcessRun) -> None:
         run.terminated = True
         if self.is_alive(run):  # by its marker: the pid may be another process's by now
-            processes.end_marked(run.work.marker)
+            process_tree.end_marked(run.work.marker)
 
     def wait(self, run: ProcessRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
         if run.outcome is not None:
@@ -272,8 +272,8 @@ class ProcessRunner:
             # Whatever ended it: its plan was over when it left its outcome, and nothing needs to be repeated.
             came = None if process.exit is None else hand_off.take(run.work.folder)
             # A runner that left its outcome has ended its processes; what it could not end cannot be found cheaply.
-            if came is None or (not processes.childless() and processes.any_left()):
-                processes.end_marked(run.work.marker, while_waiting=tick, every_s=self._tick_every_s)
+            if came is None or (not process_tree.childless() and process_tree.any_left()):
+                process_tree.end_marked(run.work.marker, while_waiting=tick, every_s=self._tick_every_s)
         except BaseException:
             process.end(run.work.marker, grace_s=0)
             raise

@@ -22,7 +22,7 @@ from farro.execution.runners.hand_off import RunnerOrder
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.execution.work import PlanCache, perform_work
-from farro.host import leases, process_limits, processes
+from farro.host import leases, process_limits, process_tree
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Failed, Outcome
 
@@ -45,7 +45,7 @@ def main() -> int:
     order = RunnerOrder.from_line(line)
     if order.place_fd is not None:
         leases.adopt(order.place_fd)
-    processes.adopt_orphans()
+    process_tree.adopt_orphans()
     process_limits.limit_self(order.limits)
     stop = Stop(SystemClock())
     threading.Thread(target=listen, args=(control, stop, order.work.marker), name="control", daemon=True).start()
@@ -80,7 +80,7 @@ def listen(control: BinaryIO, stop: Stop, marker: str) -> None:
         if line.startswith(b"stop "):
             stop.request(float(line[5:]))
     stop.request(0.0)  # no more steps are started
-    processes.end_marked(marker)
+    process_tree.end_marked(marker)
     os._exit(ORPHANED)
 
 
