@@ -25,13 +25,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench import contestants, machine, own, places, quiet, report, results, rounds, swarms, web
+from bench import commands, contestants, machine, own, places, quiet, report, results, rounds, swarms, web
 from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
 KEPT = os.path.join(places.BUILD, "results.json")
 FULL_JOBS, FULL_ROUNDS = 2000, 5  # about a second each: in a shorter round, the start would dominate
-PARTS = ("swarms", "web")  # measured separately, together with what they are compared with
+PARTS = ("commands", "swarms", "web")  # measured separately, together with what they are compared with
 ASIDE_ROUNDS = 2  # for contestants outside the main table: farro with other numbers of slots
 UNEVEN = 4.0  # the largest ratio of the slowest to the fastest sync in a run that can be compared
 SPACE_BYTES = 25 << 30  # a job's folder takes about 50 KiB in blocks, and nothing is removed before the end
@@ -97,7 +97,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=int(env.get("BENCH_JOBS", 0)), help="jobs in a round")
     parser.add_argument("--rounds", type=int, default=int(env.get("BENCH_ROUNDS", 0)))
     parser.add_argument(
-        "--only", default=env.get("BENCH_ONLY", ""), help="names that have one of these words; own; swarms; web"
+        "--only",
+        default=env.get("BENCH_ONLY", ""),
+        help="words in names; own; commands; swarms; web",
     )
     parser.add_argument("--add", action="store_true", help="put these parts beside the last full run's, and write")
     parser.add_argument("--keep", action="store_true", help="leave the scratch folders; the next run removes them")
@@ -179,6 +181,12 @@ def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch
     found.machine |= quietness()
     if not only or "own" in only:
         found.own = measure_own(size, scratch)
+    if not only or "commands" in only:
+        try:
+            size_of_part = commands.Size() if size.jobs >= FULL_JOBS else commands.QUICK
+            found.own["commands"] = commands.measure(scratch, size_of_part)
+        except (Missing, rounds.Broken, subprocess.SubprocessError) as error:
+            missing["commands"] = str(error)
     if not only or "swarms" in only:
         try:
             found.own["swarms"] = swarms.measure(scratch, swarms.Size() if size.jobs >= FULL_JOBS else swarms.QUICK)

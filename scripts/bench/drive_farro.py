@@ -2,6 +2,7 @@
 
 python -m bench.drive_farro enqueue|pickup N    one by one, through the Store port
 python -m bench.drive_farro many N              enqueue_many, BATCH a call
+python -m bench.drive_farro commands N          the same, of jobs of one command
 python -m bench.drive_farro count N             N jobs enqueued and drained with a counter in the fs seam
 """
 
@@ -20,6 +21,7 @@ from bench import gear
 
 BATCH = 100
 PROMPT = {"plan_id": "bench", "steps": [{"step_number": 1, "tool": "noop", "command": "noop"}]}
+COMMAND = {"plan_id": "bench", "steps": [{"step_number": 1, "command": "true"}]}
 
 
 class Counting:
@@ -44,17 +46,17 @@ def open_store() -> Any:
     return App().open_store(gear.home(), reader.load(gear.home()))
 
 
-def submission() -> Any:
+def submission(prompt: dict[str, Any] = PROMPT) -> Any:
     from farro.store.port import Submission
 
-    return Submission(role="Runner", prompt=PROMPT)
+    return Submission(role="Runner", prompt=prompt)
 
 
-def many(jobs: int) -> dict[str, Any]:
+def many(jobs: int, prompt: dict[str, Any]) -> dict[str, Any]:
     store = open_store()
     start_ns = time.monotonic_ns()
     for done in range(0, jobs, BATCH):
-        store.enqueue_many([submission() for _ in range(min(BATCH, jobs - done))])
+        store.enqueue_many([submission(prompt) for _ in range(min(BATCH, jobs - done))])
     return {"start_ns": start_ns, "end_ns": time.monotonic_ns()}
 
 
@@ -79,8 +81,8 @@ def count(jobs: int) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1] == "count":
         gear.answer(count(int(sys.argv[2])))
-    elif sys.argv[1] == "many":
-        gear.answer(many(int(sys.argv[2])))
+    elif sys.argv[1] in ("many", "commands"):
+        gear.answer(many(int(sys.argv[2]), COMMAND if sys.argv[1] == "commands" else PROMPT))
     else:
         store = open_store()
         gear.drive(lambda number: store.enqueue(submission()))

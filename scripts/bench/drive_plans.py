@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 import farro
-from farro.execution import Stop, Tools, run_plan
+from farro.execution import PlanRun, Stop, Tools, run_plan
 from farro.host import processes
 from farro.host.clock import SystemClock
 from farro.host.process_tree import adopt_orphans
@@ -45,8 +45,7 @@ def piped(home: str) -> dict[str, float]:
         folder = os.path.join(home, str(turn))
         os.mkdir(folder)
         began_s = time.perf_counter()
-        result = run_plan(
-            plan,
+        run = PlanRun(
             attempt_dir=folder,
             job_id="bench",
             base_env=dict(os.environ),
@@ -58,6 +57,7 @@ def piped(home: str) -> dict[str, float]:
             stop=Stop(clock),
             clock=clock,
         )
+        result = run_plan(plan, run)
         took["farro"].append(time.perf_counter() - began_s)
         assert result.success
         began_s = time.perf_counter()

@@ -136,6 +136,8 @@ def _facts(results: Results) -> Iterable[list[str]]:
                 told = f"{box[f'{level}_ms']:.1f} ms; without {box['plain_ms']:.1f} ms"
                 yield [f"a step in the sandbox, level {level}", told]
 
+    for name, per_s in own.get("commands", {}).get("per_s", {}).items():
+        yield [f"jobs of one command (`true`), two at once: {name}", f"{number(per_s)} jobs/s"]
     yield from _swarms(own.get("swarms", {}))
     yield from _web(own.get("web", {}))
 
@@ -260,6 +262,9 @@ READING = """## How to read this
   of its own with the default slots; syncs are counted apart.
 - **Backlog**: so many jobs are queued before the workers start. The bar compares the long one from the worker's
   start, with the listing of the queue, to the steady rate of the short one.
+- **Jobs of one command.** Each starts `true`. xargs and GNU parallel get their arguments from a pipe, keep no job and
+  never repeat one; farro claims, runs and commits each from its folder, with its output in files. farro's rate is
+  that between the first and the last tenth of the jobs; GNU parallel gets a quarter of them.
 - **Swarms.** To start a component beyond its process: the CPU of a controller and of all its components from the
   signal to the confirmation that they work, less what each component had used when it had imported everything; the
   time is that of a start beside one of as many bare processes that import the SDK and open the bus. A controller's

@@ -25,6 +25,7 @@ IN_STEPS = 0.9
 ADD_MS = 3.0
 SANDBOX_MS = {"A": 10.0, "B": 3.0}
 PING_OF_REDIS = 0.3
+COMMANDS_OF_XARGS, POWER_COMMANDS_OF_XARGS, SLOTS_OF_PROCESSES = 0.5, 0.3, 0.85
 LIST_MS, EVENT_MS, SLOWER_PERCENT = 100.0, 200.0, 5.0  # of farro web
 COMPONENT_MS = 20.0  # of a swarm's start, a component, beyond its process
 FAN_IN_PERCENT = 20.0  # of a core
@@ -242,7 +243,17 @@ def _own(results: Results) -> list[Bar]:
     for name, limit in limits.items():
         ratio = commands.get(name, {}).get("ratio")
         found.append(_bar(f"{name}, of python -c pass", ratio, limit, unit=" x"))
-    return [*found, *_plans(results), *_swarms(results), *_web(results)]
+    return [*found, *_plans(results), *_commands(results), *_swarms(results), *_web(results)]
+
+
+def _commands(results: Results) -> list[Bar]:
+    found = results.own.get("commands", {})
+    bars = (
+        ("process: jobs of one command, of xargs -P2", "process_of_xargs", COMMANDS_OF_XARGS),
+        ("power: jobs of one command, of xargs -P2", "power_of_xargs", POWER_COMMANDS_OF_XARGS),
+        ("one worker with two slots, of two workers with one", "slots_of_processes", SLOTS_OF_PROCESSES),
+    )
+    return [_bar(what, found.get(name), limit, least=True, unit=" x") for what, name, limit in bars]
 
 
 def _web(results: Results) -> list[Bar]:
