@@ -83,20 +83,26 @@ class TaskFolder:
                     with contextlib.suppress(FileNotFoundError):
                         fs.unlink(f"{self.path}/{name}")
 
-    def seal(self) -> list[AddedTask]:
-        """Refuse every add from now on; return tasks that arrived before and were not taken."""
+    def seal_empty(self) -> bool:
+        """Refuse every add from now on, if nothing was added that is not taken; return whether nothing was."""
         with self._lock:
             self._sealed = True
         if not self._made:
-            return []
+            return True
         try:
             fs.rmdir(self.path)
-            return []
         except (FileNotFoundError, NotADirectoryError):
-            return []  # a step removed it, or replaced it by a file
+            return True  # a step removed it, or replaced it by a file
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+            return False
+        return True
+
+    def seal(self) -> list[AddedTask]:
+        """Refuse every add from now on; return tasks that arrived before and were not taken."""
+        if self.seal_empty():
+            return []
         fs.move(self.path, f"{self.path}{SEALED}")
         late = self._take(f"{self.path}{SEALED}")
         names = (f"{self._name}{SEALED}/{name}{TAKEN}" for name in self._taken)

@@ -258,6 +258,8 @@ class _Run:
         """Seal the task folder when every process is over, and check once more. Tasks that arrived become waiting
         steps."""
         folder = self.tries.task_folder
+        if not self.frontier.waiting and folder.seal_empty():
+            return None
         error = self._grow_late(folder.take(self.succeeded))
         if error is None and not self.frontier.waiting:
             late = folder.seal()

@@ -163,17 +163,15 @@ class Process:
         self._started_s = started_s
         self._shell: Enclosure | None = None
         process_tree.started(self.pid)
-        self._pidfd: int | None = None
-        # Old kernels, other systems, no descriptors left: `wait` then polls every few milliseconds instead.
-        with contextlib.suppress(AttributeError, OSError):
-            self._pidfd = os.pidfd_open(self.pid)
+        self._pidfd: int | None = None  # opened when this process has to be waited for
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """Wait for its end; None after the timeout (None: no timeout) or when `wake_fd` is readable first."""
-        if self.exit is None:
-            if self._pidfd is None:
+        if self.exit is None and not self._reap() and timeout_s != 0:
+            fd = self.fileno()
+            if fd is None:
                 self._wait_by_looking(timeout_s, wake_fd)
-            elif _readable(self._pidfd, timeout_s, wake_fd):
+            elif _readable(fd, timeout_s, wake_fd):
                 self._reap()
         return self.exit
 
@@ -184,6 +182,10 @@ class Process:
 
     def fileno(self) -> int | None:
         """Return a descriptor that is readable when the process has ended, None where there is none."""
+        if self._pidfd is None and self.exit is None:
+            # Old kernels, other systems, no descriptors left: `wait` then polls every few milliseconds instead.
+            with contextlib.suppress(AttributeError, OSError):
+                self._pidfd = os.pidfd_open(self.pid)
         return self._pidfd
 
     def end(

@@ -36,7 +36,7 @@ class Streams(NamedTuple):
 def posix_spawn(file: str, argv: Sequence[str], streams: Streams, *, cwd: str, env: Mapping[str, str]) -> int:
     """Execute `file` in a new session, with these streams (descriptors greater than 2) and no other descriptor; return
     its PID. Raises OSError, or ValueError for text that cannot be passed on."""
-    if any("=" in name for name in env):
+    if "=" in "".join(env):
         raise ValueError("illegal environment variable name")
     arguments = _texts(argv)
     variables = _texts([f"{name}={value}" for name, value in env.items()])

@@ -13,7 +13,7 @@ def which(name: str, path: str | None, cwd: str) -> str | None:
     else:
         places = [f"{folder or '.'}/{name}" for folder in (os.defpath if path is None else path).split(os.pathsep)]
     for place in places:
-        file = os.path.join(cwd, place)
+        file = place if place.startswith(os.sep) else os.path.join(cwd, place)
         if os.access(file, os.X_OK) and os.path.isfile(file):  # in this order: most folders do not have it
             return file
     return None
