@@ -3,10 +3,10 @@
 Building a dataclass takes 0.3 to 1 ms, because the source of each method is written and compiled. A command imports
 more than a hundred of them and uses a third. So only slots, which cannot be added later, and methods that need
 no compiling are made at import; the fields and `__init__` follow with the first instance, or when the fields are asked
-for. Equality, hash, representation and the refusal to change a frozen instance are plain functions over the fields.
+for. `__eq__`, `__hash__`, `__repr__` and the `__setattr__` of frozen classes are plain functions over the fields.
 [test_a_lazy_class_equals_that_of_the_standard_library, test_nothing_is_compiled_before_it_is_used]
 
-A class may be met by several threads while it is built, and a thread may be ended in the middle of it. So a copy is
+Several threads may use a class while it is built, and a thread may end while it builds one. So a copy is
 built, and the results are put into the class by plain assignments: no attribute is ever missing, and a copy that was
 left half built is built again. [test_nothing_is_missing_while_a_class_is_built,
 test_an_interrupted_build_is_repeated]

@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[Asked, str]] = {
     "a bad task": (Asked(prompt=PROMPT, options={"task": "../../etc"}), "task: ../../etc: is not in "),
     "an attachment without a prompt": (
         Asked(command=["true"], options={"task": "t"}),
-        "task comes with an agent prompt",
+        "task belongs to an agent prompt",
     ),
     "a file beside a prompt without a folder": (
         Asked(prompt={**PROMPT, "context_md": "prompt.md"}),

@@ -438,7 +438,7 @@ def test_file_of_many_prompts_takes_no_payload_files(agents: Program) -> None:
 
 def test_payload_files_are_refused_without_a_prompt(agents: Program) -> None:
     told = agents.call("enqueue", "--payload", "x.md", "--", "true", code=2).err
-    assert "--payload comes with an agent prompt" in told
+    assert "--payload belongs to an agent prompt" in told
 
 
 def test_status_and_plan_commands_show_a_prompt(agents: Program) -> None:

@@ -41,7 +41,7 @@ def job() -> None:
 @click.option("--force", is_flag=True, help="Queue it though a cap is reached, if the config permits it to you.")
 @common
 def create(new_name: str, tasks_file: str, role: str | None, force: bool, root: str | None, as_json: bool) -> None:
-    """Queue a job under a name that nobody has yet. Everything is checked before anything is queued.
+    """Queue a job under a new name. Everything is checked before anything is queued.
 
     Wherever a JOB is asked for the name will do. A pruned job frees its name.
     """

@@ -98,7 +98,7 @@ def named_job_id(store: Store, root: str, name: str) -> str:
 
 
 def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
-    """Return what to run instead of that job; None if it already waits to do just that.
+    """Return the job that replaces this one; None if this one is queued with the same plan.
 
     Raises before anything is changed.
     """

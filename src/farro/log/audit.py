@@ -108,8 +108,8 @@ class AuditLog:
         atexit.register(self.flush)
 
     def _start_anew(self) -> None:
-        """Initialise, also in a forked child: the parent writes what it buffered, and a lock that another thread held
-        at the fork would never be released."""
+        """Initialise; called again in a forked child. The child drops the buffer, which the parent writes, and makes
+        its own lock, because no thread of the child would release a lock that was held at the fork."""
         self._pid = os.getpid()
         self._buffer: list[tuple[datetime, Sequence[AuditEvent]]] = []
         self._since_s = 0.0  # when the oldest event of `_buffer` was recorded

@@ -96,7 +96,7 @@ def show_job(context: ToolContext, args: arguments.Shown) -> Answer:
     "time is over. Better than asking again and again.",
 )
 def wait_for_jobs(context: ToolContext, args: arguments.WaitAsked) -> Answer:
-    raise AssertionError("the server waits in slices: a wait can be cancelled")
+    raise AssertionError("the server calls wait_slice repeatedly, so that a wait can be cancelled")
 
 
 def wait_slice(context: ToolContext, job_ids: tuple[str, ...], timeout_s: float) -> list[wait.EndedJob]:

@@ -226,7 +226,7 @@ class _Checks:
             return made
         for name in ("context_md", "narrative", "payload", "task"):
             if getattr(given, name):
-                raise InputError(f"{self._spell(name)} comes with an agent prompt; leave it out, or give one")
+                raise InputError(f"{self._spell(name)} belongs to an agent prompt; leave it out, or give a prompt")
         return made if given.input is None else with_input(made, given.input)
 
     # --- options ---

@@ -482,8 +482,8 @@ class Store(WorkerStore, Protocol):
         """Run one watchdog pass. Any number may run at once, and every step can be repeated (RELIABILITY 10, 12)."""
 
     def watch_deaths(self, *, stale: bool = False) -> DeathWatch | None:
-        """Return a watch that reports dead agents at once, `stale`: also jobs that became stale. None: this store has
-        no such events, so recovery only runs at intervals."""
+        """Return a watch that reports the death of agents and, with `stale`, jobs that became stale. None: this store
+        has no such events, so recovery only runs at intervals."""
 
     def stale(self) -> list[str]:
         """Return the ids of jobs that wait for `resolve_stale`."""

@@ -75,7 +75,7 @@ class OutputSink(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reach:
-    """What a provider that is a program may touch. The sandbox enforces it."""
+    """The files and the network that a provider's program may use. The sandbox enforces it."""
 
     root: str  # of the repository
     writable: tuple[str, ...] = ()  # absolute, inside the root unless the config allows others

@@ -80,7 +80,7 @@ def _written(came: Outcome | SyncFailed) -> dict[str, Any]:
         again = {"retryable": came.retryable, "retry_after_s": came.retry_after_s}
         data |= {"outcome": "failed", "error": asdict(came.error), **again}
     elif not isinstance(came, Succeeded) or came.children:
-        raise TypeError(f"a runner leaves no {came!r}")
+        raise TypeError(f"a runner cannot hand over {came!r}")
     return data
 
 

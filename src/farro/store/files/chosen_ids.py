@@ -51,8 +51,8 @@ def digest_of(folder: str) -> str | None:
 
 
 def make_durable(context: FilesContext, name: str) -> None:
-    """Sync a folder that another submitter staged, and which may so far be durable only through that submitter's
-    journal. If the folder is gone, another process has published it, after it synced it or wrote its own record."""
+    """Sync a folder that another submitter staged: so far, only that submitter's journal may keep it. If the folder is
+    gone, another process has published it, after a sync or a record of its own."""
     if not context.policy.durable:
         return
     folder = f"{context.staging}/{name}"

@@ -70,8 +70,8 @@ def parse_prompt(text: bytes) -> dict[str, Any]:
 
 
 def _read(path: str, limit: int) -> bytes:
-    """Read a file; report an error that concerns this file alone as damage of this job. As an OSError it was taken for
-    trouble of the disk: the worker retried the same job for ever, and the others waited.
+    """Read a file; report an error that concerns this file alone as damage of this job. An OSError would count as
+    trouble of the disk: the worker would retry this job for ever while the others wait.
     [test_a_corrupt_job_fails_alone]"""
     try:
         return fs.read_bytes(path, limit)

@@ -241,7 +241,7 @@ class PlainQueue(RobustQueue):
 
 
 class Acknowledgements:
-    """The deliveries of one channel that are settled: acknowledged in order in one frame, some milliseconds late.
+    """Acknowledge the settled deliveries of one channel in order, in one frame, some milliseconds late.
 
     Acknowledgements are never so late that the broker waits for free prefetch slots. A process that dies before it
     sends them gets the messages again.
