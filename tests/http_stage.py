@@ -20,6 +20,7 @@ from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
 from farro.queue.admission import Gate
 from farro.store.port import Agent, Store, Submission
 from farro.web import access_keys, server
+from one_job import claim_one, commit_one
 from support import eventually
 
 PATIENCE_S = 60.0
@@ -190,14 +191,14 @@ class ManualWorker:
         self.agent: Agent = store.join("hands", role=role)
 
     def one(self, *, fail: str | None = None) -> str | None:
-        claim = self._store.claim(self.agent)
+        claim = claim_one(self._store, self.agent)
         if claim is None:
             return None
         if fail is None:
-            self._store.commit(claim, Succeeded(report=REPORT))
+            commit_one(self._store, claim, Succeeded(report=REPORT))
         else:
             error = ErrorInfo(category="step_failed", message=fail)
-            self._store.commit(claim, Failed(error=error, report=REPORT))
+            commit_one(self._store, claim, Failed(error=error, report=REPORT))
         return claim.job_id
 
     def leave(self) -> None:

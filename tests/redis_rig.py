@@ -23,6 +23,7 @@ from farro.store.redis import RedisStore
 from farro.store.redis.client import RedisAddress
 from farro.store.redis.context import RedisContext
 from farro.store.redis.workspace import LocalWorkspace
+from one_job import claim_one, commit_one, release_one
 from stage import EPOCH, ROLES, plan, report, submission
 
 _NUMBERS = itertools.count()
@@ -90,20 +91,20 @@ def life(store: RedisStore) -> list[Any]:
     answers.append(len(store.enqueue_many([submission(3, job_id="a"), submission(4, job_id="b")])))
     store.enqueue_named("nightly", submission(5, job_id="named"))
     store.enqueue(Submission(role="Runner", prompt=plan(6, metadata={"after": ["chosen"]}), job_id="after"))
-    first = store.claim(worker)
+    first = claim_one(store, worker)
     assert first is not None
     answers.append((first.job_id, first.attempt))
     child = Child(role="CodeReviewer", prompt=plan(7))
-    answers.append(store.commit(first, Succeeded(report=report(first), children=(child,))).status)
-    second = store.claim(worker)
+    answers.append(commit_one(store, first, Succeeded(report=report(first), children=(child,))).status)
+    second = claim_one(store, worker)
     assert second is not None
-    answers.append((second.attempt, store.release(second).status))
+    answers.append((second.attempt, release_one(store, second).status))
     answers.append(store.kill(boss, "a").status)
     mine = store.enqueue_claimed(worker, submission(8, job_id="mine"))
     assert mine is not None
     store.heartbeat(worker, mine)
-    answers.append((mine.attempt, store.commit(mine, Succeeded(report=report(mine))).status))
-    third = store.claim(worker)
+    answers.append((mine.attempt, commit_one(store, mine, Succeeded(report=report(mine))).status))
+    third = claim_one(store, worker)
     assert third is not None
     answers.append((third.job_id, third.attempt))
     store.leave(worker)

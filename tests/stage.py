@@ -30,6 +30,7 @@ from farro.testing.store_kit import ROLES as ROLES
 from farro.testing.store_kit import plan as plan
 from farro.testing.store_kit import report as report
 from farro.testing.store_kit import submission as submission
+from one_job import claim_one, commit_one
 
 EPOCH = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 
@@ -139,17 +140,17 @@ class History:
 
 def work_one(store: FilesStore, agent: Agent, history: History, *, fail: bool = False, children: int = 0) -> bool:
     """Run one turn of a worker: claim, "work", commit. False: there was no job."""
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     if claim is None:
         return False
     history.executed.append((claim.job_id, claim.attempt))
     try:
         if fail:
             error = ErrorInfo(category="step_failed", message="no")
-            told = store.commit(claim, Failed(error=error, report=report(claim, "failed")))
+            told = commit_one(store, claim, Failed(error=error, report=report(claim, "failed")))
         else:
             offspring = tuple(Child(role="CodeReviewer", prompt=plan(n)) for n in range(children))
-            told = store.commit(claim, Succeeded(report=report(claim), children=offspring))
+            told = commit_one(store, claim, Succeeded(report=report(claim), children=offspring))
     except ClaimLost:
         history.lost.append((claim.job_id, claim.attempt))
     else:

@@ -19,7 +19,7 @@ from farro.jobs.moves import waits_for_person
 from farro.store.ledger import CallRecord
 from farro.store.port import Submission
 from farro.worker.leader import FileLeadership
-from farro.worker.slot import Slot, Turn
+from farro.worker.worker import Slot, Turn, WorkerSetup
 
 PROMPT: dict[str, Any] = {
     "role": "SeniorEngineer",
@@ -94,20 +94,18 @@ class AgentRoot:
         settings = self.settings
         store = App().open_store(self.root, settings, brief=True)
         performer = App().performer(self.root, settings, App().runner(self.root, settings), self.clock)
-        slot = Slot(
+        setup = WorkerSetup(
             store=store,
             role=role,
             name="test",
-            number=0,
-            tags=(),
             performer=performer,
-            stop=stop or Stop(self.clock),
             clock=self.clock,
             log=self._noted,
             hand_off=None
             if handover is None
             else App().hand_off(self.root, settings, store, self.clock, self._noted, bypass=handover),
         )
+        slot = Slot(setup, stop or Stop(self.clock))
         try:
             return [slot.run_once() for _ in range(turns)]
         finally:

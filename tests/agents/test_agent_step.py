@@ -15,7 +15,7 @@ from agents.agent_root import CHANGE, PROMPT, REVIEW, MakeRoot
 from farro.agents.providers.port import Answer, ProviderTrouble, Request, Usage
 from farro.agents.providers.scripted import ScriptedProvider
 from farro.jobs.states import Status
-from farro.worker.slot import Turn
+from farro.worker.worker import Turn
 
 REVIEWER = {"role": "CodeReviewer", "answer": REVIEW}
 ENGINEER = {"role": "SeniorEngineer", "answer": CHANGE}

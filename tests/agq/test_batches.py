@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from farro.agq.client.connection import AgqAddress
 from farro.errors import AgentLost, Lost, StorageTrouble
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Report, Succeeded
-from farro.store.port import BatchStore, Claim
+from farro.store.port import AttemptResult, Claim, Commits
 from farro.store.redis.workspace import LocalWorkspace
+from one_job import claim_one, commit_all, release_one
 from support import eventually
 
 
@@ -76,19 +77,14 @@ def test_an_error_with_one_result_concerns_no_other(front: Front, monkeypatch: p
     push(client, "a", "b", "c")
     assert len(taken(client)) == 3
     calls = front.server.workers._calls
-    alone, together = front.store.commit, front.store.commit_batch  # type: ignore[attr-defined]
+    commit = front.store.commit
 
-    def torn(ended: Any) -> Any:
-        together([one for one in ended if one[0].job_id != "b"])
-        raise StorageTrouble("no room on the disk")
+    def torn(ended: Sequence[AttemptResult]) -> Commits:
+        answers = iter(commit([one for one in ended if one.claim.job_id != "b"]).answers)
+        full = StorageTrouble("no room on the disk")
+        return Commits([full if one.claim.job_id == "b" else next(answers) for one in ended], [])
 
-    def full(claim: Any, outcome: Any, move: Any = None) -> Any:
-        if claim.job_id == "b":
-            raise StorageTrouble("no room on the disk")
-        return alone(claim, outcome, move)
-
-    monkeypatch.setattr(calls._batch_store, "commit_batch", torn)
-    monkeypatch.setattr(calls._store, "commit", full)
+    monkeypatch.setattr(calls._store, "commit", torn)
     words = ["JOB.DONE", "a", result("a"), "b", result("b"), "c", result("c")]
     said = client.execute_command(*words)
     assert (said[0], said[2]) == ("OK", "OK")
@@ -335,54 +331,51 @@ def good(claim: Claim) -> Succeeded:
 
 
 def test_small_jobs_go_over_agq_in_batches(front: Front, slots: AgqStore) -> None:
-    assert isinstance(slots, BatchStore)
     client = front.client()
     push(client, "a", "b", "c", "d")
     agent = slots.join("agw", role="Runner")
-    claims = slots.claim_batch(agent, 4)
+    claims = slots.claim(agent, 4)
     assert [(claim.job_id, claim.attempt) for claim in claims] == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
     slots.hand_back(claims[3:])
     assert front.status("d") == "queued"
     client.execute_command("JOB.CANCEL", "b")
-    results = slots.commit_batch([(claim, good(claim)) for claim in claims[:3]])
+    results = commit_all(slots, [(claim, good(claim)) for claim in claims[:3]])
     assert [isinstance(one, Lost) for one in results] == [False, True, False]
     assert [front.status(name) for name in "abc"] == ["succeeded", "killed", "succeeded"]
-    (again,) = slots.claim_batch(agent, 4)
+    (again,) = slots.claim(agent, 4)
     assert (again.job_id, again.envelope.lifecycle.status) == ("d", "in_progress")
-    slots.release(again, "no room")
+    release_one(slots, again, "no room")
     eventually(lambda: front.status("d") == "queued", "at once, while the slot goes on")
-    assert slots.claim_batch(agent, 4)[0].job_id == "d"
+    assert slots.claim(agent, 4)[0].job_id == "d"
 
 
 def test_a_wake_before_the_wait_is_not_missed(front: Front, slots: AgqStore) -> None:
     """A worker is stopped between a slot's claim and its wait."""
     agent = slots.join("agw", role="Runner")
-    cursor = slots.changes(None, role="Runner").cursor
-    assert slots.claim(agent) is None
+    assert claim_one(slots, agent) is None
     slots.wake("Runner")
     began_s = time.monotonic()
-    after = slots.changes(cursor, role="Runner", timeout_s=90.0).cursor
+    assert slots.claim(agent, 1, wait_s=90.0) == []
     assert time.monotonic() - began_s < 45
     push(front.client(), "a")
-    slots.changes(after, role="Runner", timeout_s=90.0)
-    assert slots.claim(agent) is not None
+    assert len(slots.claim(agent, 1, wait_s=90.0)) == 1
 
 
 def test_a_leaving_slot_hands_back_its_batch(front: Front, slots: AgqStore) -> None:
     push(front.client(), "a", "b")
     agent = slots.join("agw", role="Runner")
-    assert len(slots.claim_batch(agent, 4)) == 2
+    assert len(slots.claim(agent, 4)) == 2
     slots.leave(agent)
     eventually(lambda: [front.status("a"), front.status("b")] == ["queued", "queued"], "they go back")
     with pytest.raises(AgentLost):
-        slots.claim_batch(agent, 4)
+        slots.claim(agent, 4)
 
 
 def test_jobs_that_differ_in_their_ids_share_one_plan(front: Front, slots: AgqStore) -> None:
     client = front.client()
     for name in ("a", "b"):
         client.lpush("queue:ready", job(name, plan_id="p"))
-    first, second = slots.claim_batch(slots.join("agw", role="Runner"), 4)
+    first, second = slots.claim(slots.join("agw", role="Runner"), 4)
     assert first.envelope.prompt == second.envelope.prompt
     first.make()
     assert json.loads((Path(first.folder).parent.parent / "prompt.json").read_text())["id"] == "a"

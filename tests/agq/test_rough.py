@@ -55,11 +55,11 @@ def test_jobs_of_an_unwritten_reply_go_back_at_once(
     front.client().lpush("queue:ready", job("a"), job("b"))
     claims, go_on, claim = [], threading.Event(), front.store.claim
 
-    def slow(agent: Any) -> Any:
+    def slow(agent: Any, limit: int) -> Any:
         claims.append(agent)
         if len(claims) == 2:
             assert go_on.wait(30)
-        return claim(agent)
+        return claim(agent, limit)
 
     monkeypatch.setattr(front.store, "claim", slow)
     raw = front.raw()

@@ -1,36 +1,20 @@
-"""Batches of jobs in one call, on every store that supports them: each job has its own fence and result, and jobs that
+"""Batches of jobs in one call, on every store: each job has its own fence and result, and jobs that
 were not started return to their places."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
-
-import pytest
+from collections.abc import Callable, Sequence
 
 from contracts.adapters import Adapter
-from contracts.conftest import ADAPTERS, opened
-from farro.errors import ClaimLost, Lost
+from farro.errors import ClaimLost, FarroError, UnknownRole
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.store.port import BatchStore, Claim, Store, Submission
+from farro.store.port import Agent, AttemptResult, Claim, NextClaim, Store, Submission
+from one_job import claim_one, commit_all
 from stage import plan, report, submission
-
-
-@pytest.fixture(params=[name for name in ADAPTERS if name != "memory"])
-def kit(request: pytest.FixtureRequest, shm: Path) -> Iterator[Adapter]:
-    """The stores that support batches."""
-    with closing(opened(request, shm)) as made:
-        yield made
-
-
-@pytest.fixture
-def batches(kit: Adapter) -> BatchStore:
-    assert isinstance(kit.store, BatchStore)
-    return kit.store
 
 
 def names(claims: Sequence[Claim]) -> list[str]:
@@ -51,42 +35,42 @@ def badly(claim: Claim) -> tuple[Claim, Outcome]:
     return claim, Failed(error=ErrorInfo(category="step_failed", message="no"), report=report(claim, "failed"))
 
 
-def end(store: BatchStore, claims: Sequence[Claim]) -> list[Lifecycle | Lost]:
-    return store.commit_batch([well(claim) for claim in claims])
+def end(store: Store, claims: Sequence[Claim]) -> list[Lifecycle | FarroError]:
+    return commit_all(store, [well(claim) for claim in claims])
 
 
-def test_a_batch_of_jobs_is_claimed_in_order(kit: Adapter, batches: BatchStore) -> None:
+def test_a_batch_of_jobs_is_claimed_in_order(kit: Adapter) -> None:
     one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
-    assert batches.claim_batch(one, 3) == []
+    assert kit.store.claim(one, 3) == []
     ids = fill(kit.store, 10)
-    first = batches.claim_batch(one, 3)
+    first = kit.store.claim(one, 3)
     assert names(first) == ids[:3]
     assert len({claim.envelope.lifecycle.correlation_id for claim in first}) == 3
     assert {claim.attempt for claim in first} == {1}
-    assert names(batches.claim_batch(other, 16)) == ids[3:7], "at most four or half: other workers take the rest"
+    assert names(kit.store.claim(other, 16)) == ids[3:7], "at most four or half: other workers take the rest"
     assert sorted(job for view in kit.store.agents() for job in view.jobs) == ids[:7]
     assert kit.store.count()[Status.IN_PROGRESS] == 7
     told = [kit.store.find(job_id) for job_id in ids[:3]]
     assert [view.status for view in told if view is not None] == [Status.IN_PROGRESS] * 3
 
 
-def test_a_long_job_of_a_batch_is_recorded_as_claimed(kit: Adapter, batches: BatchStore) -> None:
+def test_a_long_job_of_a_batch_is_recorded_as_claimed(kit: Adapter) -> None:
     fill(kit.store, 4)
-    claims = batches.claim_batch(kit.store.join("a", role="Runner"), 2)
-    batches.record_claim(claims[1])
-    batches.record_claim(claims[1])
+    claims = kit.store.claim(kit.store.join("a", role="Runner"), 2)
+    kit.store.heartbeat(claims[1].agent, claims[1])
+    kit.store.heartbeat(claims[1].agent, claims[1])
     view = kit.store.find(claims[1].job_id)
     assert view is not None
     assert view.lifecycle == claims[1].envelope.lifecycle
-    assert all(isinstance(what, Lifecycle) for what in end(batches, claims))
+    assert all(isinstance(what, Lifecycle) for what in end(kit.store, claims))
 
 
-def test_each_job_of_a_batch_is_committed_under_its_own_fence(kit: Adapter, batches: BatchStore) -> None:
+def test_each_job_of_a_batch_is_committed_under_its_own_fence(kit: Adapter) -> None:
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
     fill(kit.store, 8)
-    claims = batches.claim_batch(agent, 4)
+    claims = kit.store.claim(agent, 4)
     kit.store.kill(operator, "j01")
-    told = batches.commit_batch([well(claims[0]), well(claims[1]), badly(claims[2]), well(claims[3])])
+    told = commit_all(kit.store, [well(claims[0]), well(claims[1]), badly(claims[2]), well(claims[3])])
     assert [type(what) for what in told] == [Lifecycle, ClaimLost, Lifecycle, Lifecycle]
     views = [kit.store.find(job_id) for job_id in ("j00", "j01", "j02", "j03")]
     assert [view.status for view in views if view is not None] == [
@@ -97,25 +81,25 @@ def test_each_job_of_a_batch_is_committed_under_its_own_fence(kit: Adapter, batc
     ]
     lives = [view.lifecycle for view in views if view is not None]
     assert all(life.first_claimed_at is not None and life.agent == agent.id for life in (lives[0], lives[2]))
-    assert all(isinstance(what, ClaimLost) for what in end(batches, claims)), "a commit is accepted once"
+    assert all(isinstance(what, ClaimLost) for what in end(kit.store, claims)), "a commit is accepted once"
 
 
-def test_committing_a_batch_unblocks_dependents(kit: Adapter, batches: BatchStore) -> None:
+def test_committing_a_batch_unblocks_dependents(kit: Adapter) -> None:
     agent = kit.store.join("a", role="Runner")
     first, _ = fill(kit.store, 2)
     waiting = kit.store.enqueue(Submission(role="Runner", job_id="later", prompt=plan(9, metadata={"after": [first]})))
-    claims = batches.claim_batch(agent, 4)
+    claims = kit.store.claim(agent, 4)
     assert waiting not in names(claims)
-    end(batches, claims)
-    assert names(batches.claim_batch(agent, 4)) == [waiting]
+    end(kit.store, claims)
+    assert names(kit.store.claim(agent, 4)) == [waiting]
 
 
-def test_jobs_not_started_return_to_their_places_in_the_queue(kit: Adapter, batches: BatchStore) -> None:
+def test_jobs_not_started_return_to_their_places_in_the_queue(kit: Adapter) -> None:
     ids = fill(kit.store, 8)
     agent, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
-    claims = batches.claim_batch(agent, 4)
+    claims = kit.store.claim(agent, 4)
     cursor = kit.store.changes(None, role="Runner").cursor
-    batches.hand_back(claims[1:])
+    kit.store.hand_back(claims[1:])
     told = kit.store.changes(cursor, role="Runner").items
     assert {change.job_id for change in told if change.status is Status.QUEUED} == set(ids[1:4]), (
         "waiting workers are woken"
@@ -123,48 +107,48 @@ def test_jobs_not_started_return_to_their_places_in_the_queue(kit: Adapter, batc
     view = kit.store.find(ids[1])
     assert view is not None
     assert (view.status, view.lifecycle.attempt, view.lifecycle.hops) == (Status.QUEUED, 0, ())
-    again = [kit.store.claim(other) for _ in range(3)]
+    again = [claim_one(kit.store, other) for _ in range(3)]
     assert [claim.job_id for claim in again if claim is not None] == ids[1:4], "before later jobs"
     assert {claim.attempt for claim in again if claim is not None} == {1}
-    assert [type(what) for what in end(batches, claims[1:])] == [ClaimLost] * 3, "another agent holds them now"
-    assert isinstance(end(batches, claims[:1])[0], Lifecycle)
+    assert [type(what) for what in end(kit.store, claims[1:])] == [ClaimLost] * 3, "another agent holds them now"
+    assert isinstance(end(kit.store, claims[:1])[0], Lifecycle)
     events = [line["event"] for line in kit.audited if line.get("job_id") == ids[1]]
     if events:  # for Redis see tests/store/redis/test_batches.py
         assert events == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
 
 
-def test_a_job_taken_by_another_agent_is_not_handed_back(kit: Adapter, batches: BatchStore) -> None:
+def test_a_job_taken_by_another_agent_is_not_handed_back(kit: Adapter) -> None:
     fill(kit.store, 4)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
-    claims = batches.claim_batch(agent, 2)
+    claims = kit.store.claim(agent, 2)
     kit.store.kill(operator, claims[1].job_id)
-    batches.hand_back(claims[1:])
+    kit.store.hand_back(claims[1:])
     view = kit.store.find(claims[1].job_id)
     assert view is not None
     assert view.status is Status.KILLED
 
 
-def test_a_job_that_was_started_before_is_claimed_alone(kit: Adapter, batches: BatchStore) -> None:
+def test_a_job_that_was_started_before_is_claimed_alone(kit: Adapter) -> None:
     """If it kills its worker again, no other job is affected."""
     ids = fill(kit.store, 8)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
-    assert kit.store.claim(agent) is not None
+    assert claim_one(kit.store, agent) is not None
     kit.die(agent)
     kit.store.recover(operator)
     kit.store.resolve_stale(operator, ids[0])
     kit.clock.advance(3600)
     other = kit.store.join("b", role="Runner")
-    assert names(batches.claim_batch(other, 16)) == ids[1:5]
-    assert names(batches.claim_batch(other, 16)) == ids[5:], "not together with the job behind it"
-    alone = batches.claim_batch(other, 16)
+    assert names(kit.store.claim(other, 16)) == ids[1:5]
+    assert names(kit.store.claim(other, 16)) == ids[5:], "not together with the job behind it"
+    alone = kit.store.claim(other, 16)
     assert names(alone) == ids[:1]
     assert alone[0].attempt == 2
 
 
-def test_a_worker_that_dies_with_a_batch_loses_no_job(kit: Adapter, batches: BatchStore) -> None:
+def test_a_worker_that_dies_with_a_batch_loses_no_job(kit: Adapter) -> None:
     ids = fill(kit.store, 8)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
-    assert names(batches.claim_batch(agent, 4)) == ids[:4]
+    assert names(kit.store.claim(agent, 4)) == ids[:4]
     kit.die(agent)
     kit.store.recover(operator)
     assert sorted(kit.store.stale()) == ids[:4]
@@ -174,9 +158,7 @@ def test_a_worker_that_dies_with_a_batch_loses_no_job(kit: Adapter, batches: Bat
         assert told.status is Status.QUEUED
 
 
-def test_slots_that_claim_batches_run_each_job_once(
-    kit: Adapter, batches: BatchStore, figure: Callable[..., None]
-) -> None:
+def test_slots_that_claim_batches_run_each_job_once(kit: Adapter, figure: Callable[..., None]) -> None:
     ids = fill(kit.store, 90)
     done: list[str] = []
 
@@ -184,9 +166,9 @@ def test_slots_that_claim_batches_run_each_job_once(
         agent = kit.store.join("w", role="Runner")
         empty = 0
         while empty < 50:  # the lock of another agent is checked again a moment later
-            claims = batches.claim_batch(agent, 8)
-            batches.hand_back(claims[5:])
-            end(batches, claims[:5])
+            claims = kit.store.claim(agent, 8)
+            kit.store.hand_back(claims[5:])
+            end(kit.store, claims[:5])
             done.extend(names(claims[:5]))
             empty = 0 if claims else empty + 1
             if not claims:
@@ -201,12 +183,72 @@ def test_slots_that_claim_batches_run_each_job_once(
     figure(f"{kit.name}: jobs that several slots claimed in rows, each done once", len(done))
 
 
-def test_one_batch_commits_jobs_of_several_agents(kit: Adapter, batches: BatchStore) -> None:
+def test_one_batch_commits_jobs_of_several_agents(kit: Adapter) -> None:
     one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
     ids = fill(kit.store, 6)
-    claims = [*batches.claim_batch(one, 2), *batches.claim_batch(other, 2)]
+    claims = [*kit.store.claim(one, 2), *kit.store.claim(other, 2)]
     mixed = [claims[0], claims[2], claims[1], claims[3]]
-    told = end(batches, mixed)
+    told = end(kit.store, mixed)
     assert [what.job_id for what in told if isinstance(what, Lifecycle)] == names(mixed)
     assert [what.agent for what in told if isinstance(what, Lifecycle)] == [one.id, other.id, one.id, other.id]
     assert kit.store.pending("Runner") == len(ids) - 4
+
+
+def test_a_commit_claims_the_next_batch(kit: Adapter) -> None:
+    agent = kit.store.join("a", role="Runner")
+    ids = fill(kit.store, 8)
+    first = kit.store.claim(agent, 2)
+    answers, claims = kit.store.commit([AttemptResult(*well(claim)) for claim in first], NextClaim(agent, 2))
+    assert [type(answer) for answer in answers] == [Lifecycle, Lifecycle]
+    assert names(claims) == ids[2:4]
+    assert kit.store.count()[Status.SUCCEEDED] == 2
+
+
+def test_the_answers_of_a_commit_survive_a_claim_that_fails(kit: Adapter) -> None:
+    agent, gone = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
+    fill(kit.store, 4)
+    claims = kit.store.claim(agent, 2)
+    kit.store.leave(gone)
+    answers, more = kit.store.commit([AttemptResult(*well(claim)) for claim in claims], NextClaim(gone, 2))
+    assert [type(answer) for answer in answers] == [Lifecycle, Lifecycle]
+    assert more == []
+
+
+def test_a_refused_result_keeps_no_other_from_its_commit(kit: Adapter) -> None:
+    agent = kit.store.join("a", role="Runner")
+    fill(kit.store, 4)
+    good, bad = kit.store.claim(agent, 2)
+    nowhere = Move(reason=Reason.ROUTED, status=Status.QUEUED, role="Nobody")
+    answers = kit.store.commit([AttemptResult(*well(bad), nowhere), AttemptResult(*well(good))]).answers
+    assert [type(answer) for answer in answers] == [UnknownRole, Lifecycle]
+    assert isinstance(end(kit.store, [bad])[0], Lifecycle), "it is still held"
+
+
+class Waiting:
+    """Claim in a thread, waiting for a job."""
+
+    def __init__(self, store: Store, agent: Agent) -> None:
+        self._claims: list[list[Claim]] = []
+        self._thread = threading.Thread(target=lambda: self._claims.append(store.claim(agent, 2, 3600.0)), daemon=True)
+        self._thread.start()
+
+    def claimed(self) -> list[str]:
+        self._thread.join(90)
+        assert self._claims, "it still waits"
+        return names(self._claims[0])
+
+
+def test_a_waiting_claim_gets_the_job_that_enters(kit: Adapter) -> None:
+    waiting = Waiting(kit.store, kit.store.join("a", role="Runner"))
+    ids = fill(kit.process(), 1)
+    assert waiting.claimed() == ids
+
+
+def test_wake_ends_a_waiting_claim(kit: Adapter) -> None:
+    agent = kit.store.join("a", role="Runner")
+    assert kit.store.claim(agent, 2) == []
+    kit.store.wake("Runner")  # before the wait, as when a worker is stopped
+    assert Waiting(kit.store, agent).claimed() == []
+    waiting = Waiting(kit.store, agent)
+    kit.store.wake("Runner")
+    assert waiting.claimed() == []

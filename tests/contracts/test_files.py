@@ -27,6 +27,7 @@ from farro.jobs.states import Reason, Status
 from farro.store.feed import ChangeFeed
 from farro.store.files import FilesStore
 from farro.store.port import Agent, Change, Claim, QueuePause, Submission
+from one_job import claim_one, commit_one, release_one
 from stage import Crash, plan, read, report, submission
 
 YEARS_S = 20 * 365 * 86400
@@ -101,7 +102,7 @@ def silent(files: Files, dog: Agent) -> None:
 
 
 def claimed(store: FilesStore, agent: Agent) -> Claim:
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     return claim
 
@@ -122,7 +123,7 @@ def test_no_handle_into_a_jobs_folder_is_kept(files: Files) -> None:
     """R4: a handle would follow the folder to its next owner; the path of a job that was taken gives ENOENT instead."""
     job_id = files.store.enqueue(submission())
     agent = files.store.join("worker", role="Runner")
-    claim = files.store.claim(agent)
+    claim = claim_one(files.store, agent)
     assert claim is not None
 
     def into_the_job() -> list[str]:
@@ -132,7 +133,7 @@ def test_no_handle_into_a_jobs_folder_is_kept(files: Files) -> None:
 
     assert into_the_job() == []
     files.store.heartbeat(agent, claim)
-    files.store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(files.store, claim, Succeeded(report=report(claim)))
     assert into_the_job() == []
 
 
@@ -201,11 +202,11 @@ def test_the_lock_of_an_agent_that_died_before_the_move_is_removed(files: Files)
     with watched() as seam:
         seam.before = once("move", "/in-progress/", crash)
         with pytest.raises(Crash):
-            victim.claim(agent)
+            claim_one(victim, agent)
     lock = f"{files.root}/agents/Runner/incoming/j/lock"
     assert os.readlink(lock) == agent.id, "complete, with its owner"
     survivor = files.store.join("worker", role="Runner")
-    assert files.store.claim(survivor) is None, "its holder is alive"
+    assert claim_one(files.store, survivor) is None, "its holder is alive"
     files.die(agent, victim)
     files.clock.advance(1)  # a lock that stays is looked at again
     claim = claimed(files.store, survivor)
@@ -227,7 +228,7 @@ def test_the_winner_of_a_move_restores_its_lock(files: Files) -> None:
         claim = claimed(files.store, agent)
     home = os.path.dirname(os.path.dirname(claim.folder))
     assert os.readlink(f"{home}/lock") == agent.id
-    files.store.commit(claim, success(claim))
+    commit_one(files.store, claim, success(claim))
     assert "lock" not in os.listdir(f"{files.root}/agents/Runner/completed/succeeded/j")
 
 
@@ -245,7 +246,7 @@ def test_a_job_edited_between_read_and_move_is_read_again(files: Files, turns: i
     def meanwhile() -> None:
         os.unlink(f"{incoming}/lock")  # a lock that seems dead to them
         for _ in range(turns):
-            other.release(claimed(other, quick))
+            release_one(other, claimed(other, quick))
         Path(kept).write_bytes(read(f"{incoming}/job.json"))
         os.rename(kept, f"{incoming}/job.json")
 
@@ -259,7 +260,7 @@ def test_a_job_edited_between_read_and_move_is_read_again(files: Files, turns: i
 
 def test_a_job_of_this_process_is_claimed_without_reading_its_files(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
-    assert files.store.claim(agent) is None
+    assert claim_one(files.store, agent) is None
     wanted = submission(job_id="j")
     files.store.enqueue(wanted)
     with watched() as seam:
@@ -273,10 +274,10 @@ def test_a_job_of_this_process_is_claimed_without_reading_its_files(files: Files
 
 def test_a_job_that_left_and_came_back_is_read_again(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
-    assert files.store.claim(agent) is None
+    assert claim_one(files.store, agent) is None
     files.store.enqueue(submission(job_id="j"))
     other = files.process()
-    other.release(claimed(other, other.join("quick", role="Runner")))
+    release_one(other, claimed(other, other.join("quick", role="Runner")))
     claim = claimed(files.store, agent)
     assert claim.attempt == 2
     assert [hop.reason for hop in claim.envelope.lifecycle.hops] == [Reason.RELEASED]
@@ -284,7 +285,7 @@ def test_a_job_that_left_and_came_back_is_read_again(files: Files) -> None:
 
 def test_a_prompt_edited_in_the_queue_is_read(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
-    assert files.store.claim(agent) is None  # a process that claims here need not read its own new jobs
+    assert claim_one(files.store, agent) is None  # a process that claims here need not read its own new jobs
     files.store.enqueue(submission(job_id="j"))
     path = Path(files.root, "agents/Runner/incoming/j/prompt.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "plan_id": "put-right"}))
@@ -299,7 +300,7 @@ def test_a_job_of_this_process_is_found_before_the_feed_reports_it(
     """A worker that is woken by an enqueue claims while another thread, which reads the feed, has not yet reported the
     job. Without this the job waited until the next look at the queue."""
     agent = files.store.join("worker", role="Runner")
-    assert files.store.claim(agent) is None
+    assert claim_one(files.store, agent) is None
     feed = files.store._feed("Runner")
     reading, over = threading.Event(), threading.Event()
 
@@ -328,7 +329,7 @@ def test_an_attempt_is_counted_before_work_starts(files: Files) -> None:
     with watched() as seam:
         seam.before = once("exchange", "/job.json", crash)
         with pytest.raises(Crash):
-            victim.claim(agent)
+            claim_one(victim, agent)
     home = f"agents/Runner/in-progress/{agent.id}"
     assert lifecycle(files, home, "j").status is Status.QUEUED, "job.json still says so; the path wins"
     assert os.listdir(f"{files.root}/{home}/j/attempts") == ["0001"]
@@ -350,7 +351,7 @@ def test_a_claim_syncs_only_when_there_is_something_to_lose(files: Files) -> Non
     with watched() as seam:
         claim = claimed(files.store, agent)
         assert seam.ops()["fsync"] == 0
-        files.store.release(claim)
+        release_one(files.store, claim)
         before = seam.ops()["fsync"]
         claimed(files.store, agent)
         assert seam.ops()["fsync"] == before + 1, "hops are there now: job.json is synced before it replaces (R6)"
@@ -364,7 +365,7 @@ def test_each_worker_examines_a_job_once(files: Files) -> None:
     agents = [files.store.join("worker", role="Runner", slot=slot) for slot in range(3)]
     with watched() as seam:
         for _ in range(5):
-            assert [files.store.claim(agent) for agent in agents] == [None] * 3
+            assert [claim_one(files.store, agent) for agent in agents] == [None] * 3
             files.clock.advance(31)  # past a rescan, which lists names only
     prompts = Counter(path for op, path in seam.looks if op == "read" and path.endswith("/prompt.json"))
     assert len(prompts) == 60
@@ -376,10 +377,10 @@ def test_an_idle_worker_finds_an_unreported_job_by_polling(files: Files) -> None
     store = files.process()
     store._feeds.update({role: ChangeFeed() for role in (None, *store.roles())})  # a disk that reports no changes
     agent = store.join("worker", role="Runner")
-    assert store.claim(agent) is None
+    assert claim_one(store, agent) is None
     files.store.enqueue(submission(job_id="j"))
     files.clock.advance(4.9)
-    assert store.claim(agent) is None
+    assert claim_one(store, agent) is None
     files.clock.advance(0.2)
     assert claimed(store, agent).job_id == "j"
 
@@ -391,10 +392,10 @@ def test_a_claim_does_not_list_the_queue(files: Files) -> None:
     incoming = f"{files.root}/agents/Runner/incoming"
     with watched() as seam:
         while claim is not None:
-            files.store.commit(claim, success(claim))
+            commit_one(files.store, claim, success(claim))
             if len(seam.performs) < 200:
                 files.store.enqueue(submission())
-            following = files.store.claim(agent)
+            following = claim_one(files.store, agent)
             if following is None:
                 break
             claim = following
@@ -409,15 +410,15 @@ def test_the_cost_of_a_claim_does_not_grow_with_the_backlog(shm: Path, figure: C
         made = make_adapter(kind, str(shm / f"{kind}-{backlog}"))
         made.store.enqueue_many([submission(n) for n in range(backlog)])
         agent = made.store.join("worker", role="Runner")
-        first = made.store.claim(agent)
+        first = claim_one(made.store, agent)
         assert first is not None
-        made.store.commit(first, success(first))
+        commit_one(made.store, first, success(first))
         costs[backlog] = set()
         for _ in range(50):
             with watched() as seam:
-                claim = made.store.claim(agent)
+                claim = claim_one(made.store, agent)
                 assert claim is not None
-                made.store.commit(claim, success(claim))
+                commit_one(made.store, claim, success(claim))
             costs[backlog].add(seam.cost)
         made.close()
     assert costs[100] == costs[3000]
@@ -431,9 +432,9 @@ def test_durability_differs_only_in_syncing(shm: Path) -> None:
         made = make_adapter(kind, str(shm / kind))
         with watched() as seam:
             made.store.enqueue(submission(job_id="j"))
-            claim = made.store.claim(made.store.join("worker", role="Runner"))
+            claim = claim_one(made.store, made.store.join("worker", role="Runner"))
             assert claim is not None
-            made.store.commit(claim, success(claim))
+            commit_one(made.store, claim, success(claim))
         made.close()
         calls[kind] = [op for op, _ in seam.performs]
     assert "fsync" not in calls["process"]
@@ -446,7 +447,7 @@ def test_durability_differs_only_in_syncing(shm: Path) -> None:
 def test_results_are_mirrored_in_the_jobs_folder(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     claim = claimed(files.store, files.store.join("worker", role="Runner"))
-    files.store.commit(claim, success(claim))
+    commit_one(files.store, claim, success(claim))
     home = f"{files.root}/agents/Runner/completed/succeeded/j"
     assert read(f"{home}/result.md") == read(f"{home}/attempts/0001/result.md")
     assert json.loads(read(f"{home}/attempts/0001/result.json"))["attempt"] == 1
@@ -459,10 +460,10 @@ def test_enoent_with_the_source_still_there_is_not_a_fence(files: Files) -> None
     claim = claimed(files.store, agent)
     os.rmdir(claim.folder)  # a step removed a folder of the store
     with pytest.raises(Damaged):
-        files.store.commit(claim, success(claim))
+        commit_one(files.store, claim, success(claim))
     files.store.heartbeat(agent, claim)  # still ours
     os.mkdir(claim.folder)
-    assert files.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert commit_one(files.store, claim, success(claim)).status is Status.SUCCEEDED
 
 
 def test_children_of_a_fenced_attempt_are_not_delivered(files: Files) -> None:
@@ -473,7 +474,7 @@ def test_children_of_a_fenced_attempt_are_not_delivered(files: Files) -> None:
     with watched() as seam:
         seam.before = once("exchange", "/job.json", crash)  # sealed, not decided
         with pytest.raises(Crash):
-            victim.commit(claim, success(claim, Child(role="Runner", prompt=plan(1))))
+            commit_one(victim, claim, success(claim, Child(role="Runner", prompt=plan(1))))
     assert os.path.exists(f"{files.root}/agents/Runner/in-progress/{agent.id}/parent/outbox/0001.json")
     files.die(agent, victim)
     boss = files.store.join("boss", role=None)
@@ -482,7 +483,8 @@ def test_children_of_a_fenced_attempt_are_not_delivered(files: Files) -> None:
     files.store.recover(boss)
     assert [seen.job_id for seen in files.store.list()] == ["parent"]
     with pytest.raises(ClaimLost):
-        files.store.commit(
+        commit_one(
+            files.store,
             Claim(
                 agent=files.store.join("worker", role="Runner"),
                 envelope=claim.envelope,
@@ -502,7 +504,7 @@ def test_children_in_the_outbox_are_delivered_by_the_next_watchdog(files: Files)
     with watched() as seam:
         seam.after = once("move", "/jobs/outbox/", crash)
         with pytest.raises(Crash):
-            victim.commit(claim, success(claim, Child(role="Runner", prompt=plan(1))))
+            commit_one(victim, claim, success(claim, Child(role="Runner", prompt=plan(1))))
     files.die(agent, victim)
     done = files.store.recover(files.store.join("dog", role=None))
     assert ("parent", "dispatched") in [(each.job_id, each.what) for each in done]
@@ -541,13 +543,13 @@ def test_decided_job_is_rolled_forward(files: Files) -> None:
     with watched() as seam:
         seam.before = once("move", "/completed/", crash)
         with pytest.raises(Crash):
-            victim.commit(claim, success(claim))
+            commit_one(victim, claim, success(claim))
     files.die(agent, victim)
     done = files.store.recover(files.store.join("dog", role=None))
     assert ("j", "rolled_forward") in [(each.job_id, each.what) for each in done]
     now = lifecycle(files, "agents/Runner/completed/succeeded", "j")
     assert (now.status, now.attempt, len(now.hops)) == (Status.SUCCEEDED, 1, 1)
-    assert files.store.claim(files.store.join("worker", role="Runner")) is None, "not repeated"
+    assert claim_one(files.store, files.store.join("worker", role="Runner")) is None, "not repeated"
 
 
 def test_killing_a_decided_job_returns_its_decision(files: Files) -> None:
@@ -558,7 +560,7 @@ def test_killing_a_decided_job_returns_its_decision(files: Files) -> None:
     with watched() as seam:
         seam.before = once("move", "/completed/", crash)
         with pytest.raises(Crash):
-            victim.commit(claim, success(claim))
+            commit_one(victim, claim, success(claim))
     boss = files.store.join("boss", role=None)
     assert files.store.kill(boss, "j").status is Status.SUCCEEDED
     assert os.listdir(f"{files.root}/agents/Runner/completed/succeeded") == ["j"]
@@ -591,7 +593,7 @@ def test_watchdog_against_a_live_worker(files: Files) -> None:
         agent = files.store.join("worker", role="Runner")
         claim = claimed(files.store, agent)
         start = len(seam.performs)
-        files.store.commit(claim, success(claim))
+        commit_one(files.store, claim, success(claim))
         calls = sum(op != "fsync" for op, _ in seam.performs[start:])
     refused = 0
     for at in range(calls):
@@ -616,7 +618,7 @@ def test_watchdog_against_a_live_worker(files: Files) -> None:
         with watched() as seam:
             seam.before = fence
             try:
-                store.commit(claim, success(claim))
+                commit_one(store, claim, success(claim))
             except ClaimLost:
                 refused += 1
         now = files.store.find(job_id)
@@ -780,7 +782,7 @@ def test_an_unreadable_job_json_is_rebuilt_at_the_claim(files: Files, text: byte
     Path(path).write_bytes(text)
     claim = claimed(files.store, files.store.join("worker", role="Runner"))
     assert (claim.job_id, claim.attempt, claim.envelope.prompt) == ("j", 1, plan(3))
-    assert files.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert commit_one(files.store, claim, success(claim)).status is Status.SUCCEEDED
     assert ("warning", "job.json rebuilt") in [(level, message) for level, message, _ in files.logged]
 
 
@@ -793,9 +795,9 @@ def test_a_contradictory_job_affects_no_other_job(files: Files) -> None:
         Path(f"{bad}/{name}").write_text("garbage")
     agent = files.store.join("worker", role="Runner")
     order = []
-    while (claim := files.store.claim(agent)) is not None:
+    while (claim := claim_one(files.store, agent)) is not None:
         order.append(claim.job_id)
-        files.store.commit(claim, success(claim))
+        commit_one(files.store, claim, success(claim))
     assert sorted(order) == ["a-good", "c-good"]
     assert os.listdir(f"{files.root}/jobs/quarantine") == ["b-bad"]
     seen = files.store.find("b-bad")
@@ -818,7 +820,7 @@ def test_a_job_file_that_is_no_file_damages_only_its_job(files: Files, name: str
     assert (seen.damaged is not None) == (name == "job.json")
     worker = files.store.join("worker", role="Runner")
     assert claimed(files.store, worker).job_id == "b-good"
-    assert files.store.claim(worker) is None
+    assert claim_one(files.store, worker) is None
     seen = files.store.find("a-bad")
     assert seen is not None
     assert (seen.status, seen.lifecycle.terminal) == (Status.FAILED, True)
@@ -833,7 +835,7 @@ def test_a_job_without_its_prompt_is_quarantined_and_a_foreign_folder_left(files
     os.mkdir(f"{files.root}/agents/Runner/incoming/no-job")
     worker = files.store.join("worker", role="Runner")
     assert claimed(files.store, worker).job_id == "b-good"
-    assert files.store.claim(worker) is None
+    assert claim_one(files.store, worker) is None
     seen = files.store.find("a-bad")
     assert seen is not None
     assert (seen.status, seen.lifecycle.terminal, seen.damaged) == (Status.FAILED, True, "prompt.json is missing")
@@ -860,7 +862,7 @@ def test_a_folder_without_a_prompt_is_not_a_job(files: Files) -> None:
     os.mkdir(f"{files.root}/agents/Runner/incoming/debris")
     agent = files.store.join("worker", role="Runner")
     for _ in range(3):
-        assert files.store.claim(agent) is None
+        assert claim_one(files.store, agent) is None
     assert [level for level, _, _ in files.logged] == ["critical"], "logged once"
     assert os.listdir(f"{files.root}/agents/Runner/incoming") == ["debris"]
 
@@ -880,7 +882,7 @@ def test_a_missing_destination_strands_no_job(files: Files) -> None:
     gone = f"{files.root}/agents/Runner/completed/succeeded"
     os.rmdir(gone)
     with pytest.raises(TryAgain, match="farro init"):
-        files.store.commit(claim, success(claim))
+        commit_one(files.store, claim, success(claim))
     seen = files.store.find("j")
     assert seen is not None
     assert seen.status is Status.IN_PROGRESS
@@ -896,7 +898,7 @@ def test_one_id_in_two_places_is_quarantined_not_overwritten(files: Files) -> No
     twin = f"{files.root}/agents/Runner/completed/succeeded/j"
     os.mkdir(twin)  # empty: a plain rename would replace it silently
     with pytest.raises(Damaged, match="quarantine"):
-        files.store.commit(claim, success(claim))
+        commit_one(files.store, claim, success(claim))
     assert os.listdir(twin) == []
     assert os.listdir(f"{files.root}/jobs/quarantine") == ["j"]
 
@@ -906,7 +908,7 @@ def test_an_unreadable_pause_still_pauses(files: Files) -> None:
     folder, which a test can make as any user."""
     os.mkdir(f"{files.root}/agents/Runner/.paused")
     files.store.enqueue(submission(job_id="a"))
-    assert files.store.claim(files.store.join("worker", role="Runner")) is None
+    assert claim_one(files.store, files.store.join("worker", role="Runner")) is None
     assert files.store.paused() == {"Runner": QueuePause(by="an unknown user", at="")}
 
 
@@ -915,7 +917,7 @@ def test_a_disk_error_is_no_due_time(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
     due = files.clock.now() + timedelta(seconds=5)
     files.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
-    assert files.store.claim(agent) is None
+    assert claim_one(files.store, agent) is None
     with placed(BadLook(1)) as seam:
         assert files.store.next_due("Runner") is None
     assert seam.hit is not None
@@ -947,7 +949,7 @@ def test_a_queue_paused_between_read_and_move_keeps_its_job(files: Files, row: b
 
     with watched() as seam:
         seam.before = pause
-        taken = files.store.claim_batch(agent, 3) if row else [files.store.claim(agent)]
+        taken = files.store.claim(agent, 3) if row else [claim_one(files.store, agent)]
     assert [claim for claim in taken if claim is not None] == []
     for name in "abc":
         assert sorted(os.listdir(f"{files.root}/agents/Runner/incoming/{name}")) == ["job.json", "prompt.json"]
@@ -992,15 +994,15 @@ def test_a_claim_that_the_disk_refuses_counts_no_attempt(files: Files, begun: bo
     files.store.enqueue(submission(job_id="a"))
     if begun:
         first = claimed(files.store, agent)
-        files.store.commit(
-            first, Failed(error=ErrorInfo(category="c", message="m"), report=report(first), retryable=True)
+        commit_one(
+            files.store, first, Failed(error=ErrorInfo(category="c", message="m"), report=report(first), retryable=True)
         )
         files.clock.advance(60)
     for _ in range(4):
         fs.set_seam(NoRoom())
         try:
             with pytest.raises(TryAgain):
-                files.store.claim(agent)
+                claim_one(files.store, agent)
         finally:
             fs.set_seam(None)
     claim = claimed(files.store, agent)

@@ -15,6 +15,7 @@ from farro.host import fs
 from farro.jobs.states import Status
 from farro.queue import find_job
 from farro.store.port import Submission
+from one_job import claim_one
 from stage import plan, submission, work_one
 
 
@@ -95,7 +96,7 @@ def test_a_pruned_job_frees_its_name(files: Files) -> None:
     first = store.enqueue_named("nightly", submission(1))
     kept = store.enqueue_named("kept", submission(2))
     worker = store.join("w", role="Runner")
-    claim = store.claim(worker)
+    claim = claim_one(store, worker)
     assert claim is not None
     assert claim.job_id == first
     operator = store.join("o", role=None)

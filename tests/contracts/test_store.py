@@ -28,7 +28,8 @@ from farro.jobs.moves import Move
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
-from farro.store.port import Agent, BatchStore, Claim, PersonAnswer, QueuePause, Store, Submission, Submitted
+from farro.store.port import Agent, Claim, PersonAnswer, QueuePause, Store, Submission, Submitted
+from one_job import claim_one, commit_one, release_one, route_one
 from stage import plan, report, submission
 
 NO = ErrorInfo(category="step_failed", message="no")
@@ -55,7 +56,7 @@ def operator(store: Store) -> Agent:
 
 
 def claimed(store: Store, agent: Agent) -> Claim:
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None, "nothing to claim"
     return claim
 
@@ -75,9 +76,9 @@ def place(store: Store, job_id: str) -> str:
 def drained(store: Store, agent: Agent) -> list[str]:
     """Claim and finish every job. Returns the ids in the order of the claims."""
     order = []
-    while (claim := store.claim(agent)) is not None:
+    while (claim := claim_one(store, agent)) is not None:
         order.append(claim.job_id)
-        store.commit(claim, success(claim))
+        commit_one(store, claim, success(claim))
     return order
 
 
@@ -100,7 +101,7 @@ def make_open_failure(store: Store) -> str:
     """A failed job that is not final: the manager still decides about it."""
     job_id = store.enqueue(submission(routing={"mode": "manager"}))
     claim = claimed(store, worker(store))
-    store.commit(claim, failure(claim))
+    commit_one(store, claim, failure(claim))
     return job_id
 
 
@@ -116,14 +117,14 @@ def make_in_progress(kit: Adapter) -> str:
 def make_succeeded(kit: Adapter) -> str:
     kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
-    kit.store.commit(claim, success(claim))
+    commit_one(kit.store, claim, success(claim))
     return claim.job_id
 
 
 def make_failed(kit: Adapter) -> str:
     kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
-    kit.store.commit(claim, failure(claim))
+    commit_one(kit.store, claim, failure(claim))
     return claim.job_id
 
 
@@ -191,9 +192,9 @@ def test_same_chosen_id_twice_is_one_job(kit: Adapter) -> None:
     assert kit.process().enqueue(same) == "once"
     claim = claimed(kit.store, agent)
     assert kit.store.enqueue(same) == "once", "also while it runs"
-    kit.store.commit(claim, success(claim))
+    commit_one(kit.store, claim, success(claim))
     assert kit.store.enqueue(same) == "once", "also when it is done"
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     assert [seen.job_id for seen in kit.store.list()] == ["once"]
     assert life(kit.store, "once").status is Status.SUCCEEDED
 
@@ -311,7 +312,7 @@ def test_order_is_the_time_of_entry(kit: Adapter, listed: str) -> None:
     """The order is the same whether the worker watched the jobs arrive (live) or lists the queue afterwards (new)."""
     agent = worker(kit.store)
     if listed == "live":
-        assert kit.store.claim(agent) is None
+        assert claim_one(kit.store, agent) is None
     names = ["m", "z", "a", "k", "b"]
     for name in names:
         kit.store.enqueue(submission(job_id=name))
@@ -324,15 +325,15 @@ def test_order_is_the_time_of_entry(kit: Adapter, listed: str) -> None:
 def test_order_after_routing_is_the_time_of_entry_into_the_next_queue(kit: Adapter, listed: str) -> None:
     reviewer = worker(kit.store, role="CodeReviewer")
     if listed == "live":
-        assert kit.store.claim(reviewer) is None
+        assert claim_one(kit.store, reviewer) is None
     workers = [worker(kit.store) for _ in range(3)]
     for name in ("a", "b", "c"):
         kit.store.enqueue(submission(job_id=name, routing={"mode": "role", "next": "CodeReviewer"}))
     claims = [claimed(kit.store, agent) for agent in workers]
-    kit.store.commit(claims[2], success(claims[2]))
+    commit_one(kit.store, claims[2], success(claims[2]))
     kit.store.enqueue(submission(job_id="d", role="CodeReviewer"))
-    kit.store.commit(claims[0], success(claims[0]))
-    kit.store.commit(claims[1], success(claims[1]))
+    commit_one(kit.store, claims[0], success(claims[0]))
+    commit_one(kit.store, claims[1], success(claims[1]))
     assert drained(kit.store, reviewer) == ["c", "d", "a", "b"]
 
 
@@ -342,7 +343,7 @@ def test_a_job_that_returns_to_its_queue_goes_to_the_end(kit: Adapter, listed: s
     for name in ("a", "b", "c"):
         store.enqueue(submission(job_id=name))
     a, b = claimed(store, first), claimed(store, first)
-    store.release(b)
+    release_one(store, b)
     kit.die(first)
     boss = operator(store)
     store.recover(boss)
@@ -361,7 +362,7 @@ def test_a_job_that_another_worker_returned_keeps_the_order(kit: Adapter) -> Non
     held = claimed(kit.store, here)  # this process has listed all four
     given_back = claimed(other, there)
     assert (held.job_id, given_back.job_id) == ("a", "b")
-    other.release(given_back)
+    release_one(other, given_back)
     assert drained(kit.store, here) == ["c", "d", "b"]
 
 
@@ -375,7 +376,7 @@ def test_a_delayed_job_waits_for_its_time_and_keeps_its_place(kit: Adapter) -> N
     assert first.job_id == "now"
     assert kit.store.next_due("Runner") == due
     kit.clock.advance(59.999)
-    kit.store.release(first)
+    release_one(kit.store, first)
     kit.clock.advance(0.001)
     assert drained(kit.store, agent) == ["later", "then", "now"]
     assert kit.store.next_due("Runner") is None
@@ -386,12 +387,12 @@ def test_the_next_due_time_is_that_of_the_earliest(kit: Adapter) -> None:
     for number, seconds in enumerate((300, 100, 200)):
         due = START + timedelta(seconds=seconds)
         kit.store.enqueue(Submission(role="Runner", prompt=plan(), job_id=f"j{number}", not_before=due))
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     assert kit.store.next_due("Runner") == START + timedelta(seconds=100)
     assert kit.store.next_due("CodeReviewer") is None
     kit.clock.advance(100)
     assert claimed(kit.store, agent).job_id == "j1"
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     assert kit.store.next_due("Runner") == START + timedelta(seconds=200)
 
 
@@ -399,9 +400,9 @@ def test_a_jump_of_the_clock_leaves_no_delay_stuck(kit: Adapter) -> None:
     agent = worker(kit.store)
     due = START + timedelta(seconds=60)
     kit.store.enqueue(Submission(role="Runner", prompt=plan(), job_id="j", not_before=due))
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     kit.clock.jump(-86400)
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     kit.clock.jump(86400 + 60)
     assert claimed(kit.store, agent).job_id == "j"
 
@@ -427,7 +428,7 @@ def test_a_job_is_claimed_only_by_an_agent_with_its_tags(kit: Adapter) -> None:
 
 def test_an_agent_claims_only_from_its_own_role(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="review", role="CodeReviewer"))
-    assert kit.store.claim(worker(kit.store)) is None
+    assert claim_one(kit.store, worker(kit.store)) is None
     assert claimed(kit.store, worker(kit.store, role="CodeReviewer")).job_id == "review"
 
 
@@ -447,14 +448,14 @@ def test_a_claim_is_an_attempt_of_its_agent(kit: Adapter) -> None:
     assert (now.status, now.attempt, now.agent) == (Status.IN_PROGRESS, 1, agent.id)
     assert now.first_claimed_at == now.updated_at == "2026-11-15T12:00:05.000Z"
     assert place(kit.store, job_id) == f"agents/Runner/in-progress/{agent.id}"
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
 
 
 def test_each_attempt_has_its_own_correlation_id(kit: Adapter) -> None:
     kit.store.enqueue(submission())
     agent = worker(kit.store)
     first = claimed(kit.store, agent)
-    kit.store.release(first)
+    release_one(kit.store, first)
     second = claimed(kit.store, agent)
     correlations = {claim.envelope.lifecycle.correlation_id for claim in (first, second)}
     assert len(correlations) == 2
@@ -466,19 +467,19 @@ def test_a_workers_changes_to_its_prompt_are_never_written_back(kit: Adapter) ->
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
     claim.envelope.prompt["steps"].clear()
-    kit.store.release(claim)
+    release_one(kit.store, claim)
     assert claimed(kit.store, agent).envelope.prompt == plan(3)
 
 
 def test_a_claim_from_an_empty_queue_returns_at_once(kit: Adapter) -> None:
-    assert kit.store.claim(worker(kit.store)) is None
+    assert claim_one(kit.store, worker(kit.store)) is None
 
 
 def test_two_workers_want_one_job(kit: Adapter) -> None:
     other = kit.process()
     agents = [(kit.store, worker(kit.store)), (other, worker(other))]
     kit.store.enqueue(submission())
-    claims = [store.claim(agent) for store, agent in agents]
+    claims = [claim_one(store, agent) for store, agent in agents]
     assert sum(claim is not None for claim in claims) == 1
 
 
@@ -493,11 +494,11 @@ def test_threads_that_claim_at_once_take_each_job_once(kit: Adapter) -> None:
     def work(n: int) -> None:
         try:
             together.wait()
-            while (claim := stores[n].claim(agents[n])) is not None:
+            while (claim := claim_one(stores[n], agents[n])) is not None:
                 taken[n].append(claim.job_id)
                 if n % 4 == 0:
                     stores[n].heartbeat(agents[n], claim)
-                stores[n].commit(claim, success(claim))
+                commit_one(stores[n], claim, success(claim))
         except BaseException as error:
             troubles.append(error)
 
@@ -519,7 +520,7 @@ def test_a_success_is_committed(kit: Adapter) -> None:
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
     kit.clock.advance(1)
-    told = kit.store.commit(claim, success(claim))
+    told = commit_one(kit.store, claim, success(claim))
     assert told == life(kit.store, claim.job_id)
     assert (told.status, told.terminal, told.attempt) == (Status.SUCCEEDED, True, 1)
     assert told.finalized_at == "2026-11-15T12:00:01.000Z"
@@ -540,10 +541,10 @@ def test_a_retryable_failure_is_tried_again_after_its_delay(kit: Adapter) -> Non
     kit.store.enqueue(submission())
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
-    told = kit.store.commit(claim, failure(claim, retryable=True))
+    told = commit_one(kit.store, claim, failure(claim, retryable=True))
     assert (told.status, told.attempt) == (Status.QUEUED, 1)
     assert told.not_before == timestamp(START + timedelta(seconds=RETRY.base_s))
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     kit.clock.advance(RETRY.base_s)
     again = claimed(kit.store, agent)
     assert (again.job_id, again.attempt) == (claim.job_id, 2)
@@ -555,7 +556,7 @@ def test_attempts_are_exhausted_at_the_limit(kit: Adapter) -> None:
     for attempt in range(1, RETRY.max_attempts + 1):
         claim = claimed(kit.store, agent)
         assert claim.attempt == attempt
-        told = kit.store.commit(claim, failure(claim, retryable=True))
+        told = commit_one(kit.store, claim, failure(claim, retryable=True))
         kit.clock.advance(RETRY.max_delay_s)
     assert (told.status, told.terminal) == (Status.FAILED, True)
     assert [hop.reason for hop in told.hops] == [Reason.RETRIED, Reason.RETRIED, Reason.COMMITTED]
@@ -565,22 +566,22 @@ def test_a_release_does_not_count_as_an_attempt(kit: Adapter) -> None:
     kit.store.enqueue(submission())
     agent = worker(kit.store)
     for _ in range(5):
-        told = kit.store.release(claimed(kit.store, agent), "shutdown")
+        told = release_one(kit.store, claimed(kit.store, agent), "shutdown")
         assert (told.status, told.not_before, told.hops[-1].note) == (Status.QUEUED, None, "shutdown")
     claim = claimed(kit.store, agent)
     assert claim.attempt == 6
-    assert kit.store.commit(claim, failure(claim, retryable=True)).status is Status.QUEUED
+    assert commit_one(kit.store, claim, failure(claim, retryable=True)).status is Status.QUEUED
 
 
 def test_routing_by_role_hands_the_job_on_once(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j", routing={"mode": "role", "next": "CodeReviewer"}))
     claim = claimed(kit.store, worker(kit.store))
-    told = kit.store.commit(claim, success(claim))
+    told = commit_one(kit.store, claim, success(claim))
     assert (told.status, told.role) == (Status.QUEUED, "CodeReviewer")
     assert place(kit.store, "j") == "agents/CodeReviewer/incoming"
     claim = claimed(kit.store, worker(kit.store, role="CodeReviewer"))
     assert (claim.job_id, claim.attempt) == ("j", 2)
-    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert commit_one(kit.store, claim, success(claim)).status is Status.SUCCEEDED
     assert place(kit.store, "j") == "agents/CodeReviewer/completed/succeeded"
     assert [hop.role for hop in life(kit.store, "j").hops] == ["Runner", "CodeReviewer"]
 
@@ -588,16 +589,16 @@ def test_routing_by_role_hands_the_job_on_once(kit: Adapter) -> None:
 def test_routing_by_manager_goes_through_its_queue(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j", routing={"mode": "manager"}))
     claim = claimed(kit.store, worker(kit.store))
-    assert kit.store.commit(claim, success(claim)).role == "Manager"
+    assert commit_one(kit.store, claim, success(claim)).role == "Manager"
     claim = claimed(kit.store, worker(kit.store, role="Manager"))
-    told = kit.store.route(claim, success(claim), "CodeReviewer", note="please look")
+    told = route_one(kit.store, claim, success(claim), "CodeReviewer", note="please look")
     assert (told.status, told.role, told.hops[-1].note) == (Status.QUEUED, "CodeReviewer", "please look")
 
 
 def test_the_route_verb_overrides_the_routing_of_the_job(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="j"))
     claim = claimed(kit.store, worker(kit.store))
-    told = kit.store.route(claim, success(claim), "CodeReviewer")
+    told = route_one(kit.store, claim, success(claim), "CodeReviewer")
     assert (told.status, told.hops[-1].reason) == (Status.QUEUED, Reason.ROUTED)
     assert claimed(kit.store, worker(kit.store, role="CodeReviewer")).job_id == "j"
 
@@ -607,9 +608,9 @@ def test_routing_to_an_unknown_role_is_refused_and_the_claim_goes_on(kit: Adapte
     claim = claimed(kit.store, worker(kit.store))
     before = kit.snapshot()
     with pytest.raises(UnknownRole):
-        kit.store.route(claim, success(claim), "Nobody")
+        route_one(kit.store, claim, success(claim), "Nobody")
     assert kit.snapshot() == before
-    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert commit_one(kit.store, claim, success(claim)).status is Status.SUCCEEDED
 
 
 def test_attempts_count_per_hop(kit: Adapter) -> None:
@@ -618,18 +619,20 @@ def test_attempts_count_per_hop(kit: Adapter) -> None:
     for agent in (runner, reviewer):
         for _ in range(RETRY.max_attempts - 1):
             claim = claimed(kit.store, agent)
-            assert kit.store.commit(claim, failure(claim, retryable=True)).status is Status.QUEUED
+            assert commit_one(kit.store, claim, failure(claim, retryable=True)).status is Status.QUEUED
             kit.clock.advance(RETRY.max_delay_s)
         claim = claimed(kit.store, agent)
-        told = kit.store.commit(claim, success(claim))
+        told = commit_one(kit.store, claim, success(claim))
     assert (told.status, told.attempt) == (Status.SUCCEEDED, 6)
 
 
 def test_children_are_delivered_once(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="parent"))
     claim = claimed(kit.store, worker(kit.store))
-    told = kit.store.commit(
-        claim, success(claim, Child(role="CodeReviewer", prompt=plan(1)), Child(role="Runner", prompt=plan(2)))
+    told = commit_one(
+        kit.store,
+        claim,
+        success(claim, Child(role="CodeReviewer", prompt=plan(1)), Child(role="Runner", prompt=plan(2))),
     )
     assert told.status is Status.SUCCEEDED
     for _ in range(2):
@@ -645,12 +648,12 @@ def test_children_are_delivered_once(kit: Adapter) -> None:
 def test_children_are_delivered_when_the_parent_is_routed_on(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="parent", routing={"mode": "role", "next": "CodeReviewer"}))
     claim = claimed(kit.store, worker(kit.store))
-    kit.store.commit(claim, success(claim, Child(role="Runner", prompt=plan(1))))
+    commit_one(kit.store, claim, success(claim, Child(role="Runner", prompt=plan(1))))
     child = ids.child_id("parent", 1, 0)
     assert life(kit.store, child).status is Status.QUEUED
     assert life(kit.store, "parent").role == "CodeReviewer"
     claim = claimed(kit.store, worker(kit.store, role="CodeReviewer"))
-    kit.store.commit(claim, success(claim))
+    commit_one(kit.store, claim, success(claim))
     kit.store.recover(operator(kit.store))
     assert len(kit.store.list()) == 2
 
@@ -659,9 +662,9 @@ def test_a_child_for_an_unknown_role_is_refused_and_the_claim_goes_on(kit: Adapt
     kit.store.enqueue(submission(job_id="parent"))
     claim = claimed(kit.store, worker(kit.store))
     with pytest.raises(UnknownRole):
-        kit.store.commit(claim, success(claim, Child(role="Nobody", prompt=plan(1))))
+        commit_one(kit.store, claim, success(claim, Child(role="Nobody", prompt=plan(1))))
     assert life(kit.store, "parent").status is Status.IN_PROGRESS
-    assert kit.store.commit(claim, failure(claim)).status is Status.FAILED
+    assert commit_one(kit.store, claim, failure(claim)).status is Status.FAILED
     assert len(kit.store.list()) == 1
 
 
@@ -669,7 +672,7 @@ def test_an_unroutable_job_is_marked_in_place_and_then_collected(kit: Adapter) -
     kit.store.enqueue(submission(job_id="j", routing={"mode": "manager"}))
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
-    told = kit.store.commit(claim, away(claim))
+    told = commit_one(kit.store, claim, away(claim))
     assert (told.status, told.hops[-1].reason) == (Status.STALE, Reason.ROUTING_EXHAUSTED)
     assert life(kit.store, "j").status is Status.STALE
     assert place(kit.store, "j") == f"agents/Runner/in-progress/{agent.id}"
@@ -691,7 +694,8 @@ def test_a_report_that_is_not_unicode_can_be_committed(kit: Adapter) -> None:
     kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
     odd = "no such file: \udcff\ud800"
-    told = kit.store.commit(
+    told = commit_one(
+        kit.store,
         claim,
         Failed(error=ErrorInfo(category="step_failed", message=odd), report=Report(result={"e": odd}, markdown=odd)),
     )
@@ -743,11 +747,11 @@ def test_a_fenced_agent_cannot_commit(kit: Adapter, take: Callable[[Adapter, Cla
     take(kit, claim)
     before = kit.snapshot()
     with pytest.raises(ClaimLost):
-        kit.store.commit(claim, OUTCOMES[outcome](claim))
+        commit_one(kit.store, claim, OUTCOMES[outcome](claim))
     with pytest.raises(ClaimLost):
-        kit.store.route(claim, success(claim), "CodeReviewer")
+        route_one(kit.store, claim, success(claim), "CodeReviewer")
     with pytest.raises(ClaimLost):
-        kit.store.release(claim)
+        release_one(kit.store, claim)
     with pytest.raises(ClaimLost):
         kit.store.heartbeat(agent, claim)
     assert kit.snapshot() == before
@@ -760,15 +764,15 @@ def test_a_claim_is_committed_once(kit: Adapter, outcome: str, again: str) -> No
     kit.store.enqueue(submission(job_id="j"))
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
-    told = kit.store.commit(claim, OUTCOMES[outcome](claim))
+    told = commit_one(kit.store, claim, OUTCOMES[outcome](claim))
     if again == "with the job claimed again" and told.status is Status.QUEUED:
         kit.clock.advance(RETRY.max_delay_s)
         assert claimed(kit.store, agent).job_id == "j"
     before = kit.snapshot()
     with pytest.raises(ClaimLost):
-        kit.store.commit(claim, success(claim))
+        commit_one(kit.store, claim, success(claim))
     with pytest.raises(ClaimLost):
-        kit.store.route(claim, success(claim), "CodeReviewer")
+        route_one(kit.store, claim, success(claim), "CodeReviewer")
     assert kit.snapshot() == before
 
 
@@ -779,10 +783,10 @@ def test_an_agent_that_left_can_do_nothing_more(kit: Adapter) -> None:
     kit.store.leave(agent)
     before = kit.snapshot()
     for late in (
-        lambda: kit.store.commit(claim, success(claim)),
-        lambda: kit.store.release(claim),
+        lambda: commit_one(kit.store, claim, success(claim)),
+        lambda: release_one(kit.store, claim),
         lambda: kit.store.heartbeat(agent),
-        lambda: kit.store.claim(agent),
+        lambda: claim_one(kit.store, agent),
         lambda: kit.store.kill(agent, "j"),
         lambda: kit.store.requeue(agent, "j"),
         lambda: kit.store.resolve_stale(agent, "j"),
@@ -809,7 +813,7 @@ def test_a_heartbeat_notices_a_job_that_was_taken(kit: Adapter) -> None:
         kit.store.heartbeat(agent)
     kit.store.enqueue(submission())
     with pytest.raises(AgentLost):
-        kit.store.claim(agent)
+        claim_one(kit.store, agent)
     assert kit.store.count()[Status.QUEUED] == 1
 
 
@@ -845,7 +849,7 @@ def test_the_job_of_a_dead_agent_is_stale_and_then_requeued(kit: Adapter, end: s
     kit.clock.advance(RETRY.max_delay_s)
     claim = claimed(kit.store, worker(kit.store))
     assert claim.attempt == 2
-    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert commit_one(kit.store, claim, success(claim)).status is Status.SUCCEEDED
 
 
 def test_a_poison_job_is_killed_with_the_reason(kit: Adapter) -> None:
@@ -866,7 +870,7 @@ def test_a_poison_job_is_killed_with_the_reason(kit: Adapter) -> None:
     assert "3 attempts" in told.error["message"]
     assert "died" in told.error["message"]
     assert place(kit.store, "poison") == "agents/Runner/completed/killed"
-    assert kit.store.claim(worker(kit.store)) is None
+    assert claim_one(kit.store, worker(kit.store)) is None
 
 
 def test_recovery_leaves_live_agents_alone(kit: Adapter) -> None:
@@ -875,7 +879,7 @@ def test_recovery_leaves_live_agents_alone(kit: Adapter) -> None:
     claim = claimed(kit.store, agent)
     dog = operator(kit.store)
     assert kit.store.recover(dog) == []
-    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert commit_one(kit.store, claim, success(claim)).status is Status.SUCCEEDED
 
 
 def test_two_watchdogs_do_everything_once(kit: Adapter) -> None:
@@ -906,7 +910,7 @@ def test_a_silent_agent_is_killed_and_recovered(kit: Adapter) -> None:
     assert [each.what for each in done if each.agent == agent.id] == ["silent_killed", "stale", "agent_removed"]
     assert life(kit.store, "j").status is Status.STALE
     with pytest.raises(ClaimLost):
-        kit.store.commit(claim, success(claim))
+        commit_one(kit.store, claim, success(claim))
 
 
 def test_sleep_of_the_machine_makes_no_agent_silent(kit: Adapter) -> None:
@@ -920,7 +924,7 @@ def test_sleep_of_the_machine_makes_no_agent_silent(kit: Adapter) -> None:
     assert kit.store.recover(dog) == []
     kit.clock.jump(-365 * 86400)
     assert kit.store.recover(dog) == []
-    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert commit_one(kit.store, claim, success(claim)).status is Status.SUCCEEDED
 
 
 # --- operators ---------------------------------------------------------------------------------------------------
@@ -936,7 +940,7 @@ def test_kill_ends_a_job_wherever_it_is(kit: Adapter) -> None:
         assert (told.hops[-1].by, told.hops[-1].note) == (agent.id, "enough")
         assert told.error == {"category": "killed", "message": "enough"}
         assert place(kit.store, job_id) == "agents/Runner/completed/killed"
-    assert kit.store.claim(worker(kit.store)) is None
+    assert claim_one(kit.store, worker(kit.store)) is None
 
 
 @pytest.mark.parametrize("state", TERMINAL)
@@ -957,7 +961,7 @@ def test_requeue_returns_a_stale_or_open_failed_job_to_its_queue(kit: Adapter) -
         assert (told.status, told.requeued_from, told.retry_count) == (Status.QUEUED, was, 1)
         assert (told.hops[-1].reason, told.hops[-1].note) == (Reason.REQUEUED, "once more")
         agent = worker(kit.store)
-        assert kit.store.claim(agent) is None
+        assert claim_one(kit.store, agent) is None
         kit.clock.advance(5)
         assert claimed(kit.store, agent).job_id == job_id
 
@@ -1050,7 +1054,7 @@ def test_pending_counts_jobs_that_may_still_leave_a_queue(kit: Adapter) -> None:
     assert kit.store.pending("Runner") == 2
     claim = claimed(kit.store, agent)
     assert kit.store.pending("Runner") == 2
-    kit.store.commit(claim, success(claim))
+    commit_one(kit.store, claim, success(claim))
     assert kit.store.pending("Runner") == 1
 
 
@@ -1105,7 +1109,7 @@ def test_changes_report_an_enqueue_a_claim_and_a_commit(kit: Adapter) -> None:
     claim = claimed(kit.store, agent)
     cursor, items = told(kit.store, cursor)
     assert items == [("j", Status.IN_PROGRESS)]
-    kit.store.commit(claim, success(claim))
+    commit_one(kit.store, claim, success(claim))
     cursor, items = told(kit.store, cursor)
     assert items == [("j", Status.SUCCEEDED)]
 
@@ -1126,13 +1130,13 @@ def test_a_worker_wakes_when_a_job_reenters_its_queue(kit: Adapter) -> None:
     claim = claimed(kit.store, agent)
     cursor = kit.store.changes(None, role="Runner").cursor
     cursor, _ = told(kit.store, cursor, "Runner")
-    kit.store.release(claim)
+    release_one(kit.store, claim)
     cursor, items = told(kit.store, cursor, "Runner")
     assert items == [("j", Status.QUEUED)]
     again = claimed(kit.store, agent)
     assert told(kit.store, cursor, "Runner") == (cursor, [])
     reviewer_cursor = kit.store.changes(None, role="CodeReviewer").cursor
-    kit.store.route(again, success(again), "CodeReviewer")
+    route_one(kit.store, again, success(again), "CodeReviewer")
     assert told(kit.store, cursor, "Runner") == (cursor, [])
     assert told(kit.store, reviewer_cursor, "CodeReviewer")[1] == [("j", Status.QUEUED)]
 
@@ -1206,9 +1210,9 @@ def test_load_counts_jobs_that_are_queued_waiting_or_in_progress(kit: Adapter) -
     store.enqueue(submission(role="CodeReviewer"))
     agent = worker(store)
     done, running = claimed(store, agent), claimed(store, agent)
-    store.commit(done, success(done))
+    commit_one(store, done, success(done))
     assert (store.load("Runner"), store.load("CodeReviewer"), store.load(None)) == (3, 1, 4)
-    store.release(running)
+    release_one(store, running)
     assert store.load("Runner") == 3
     kit.die(agent)
     store.recover(operator(store))
@@ -1227,14 +1231,14 @@ def make_asked(kit: Adapter) -> str:
     move = Move(
         reason=Reason.ROUTED, status=Status.QUEUED, role="Manager", waits=True, route={"code": "human", "step": 0}
     )
-    told = kit.store.commit(claim, success(claim), move)
+    told = commit_one(kit.store, claim, success(claim), move)
     assert (told.status, place(kit.store, job_id)) == (Status.QUEUED, "agents/Manager/waiting")
     return job_id
 
 
 def test_no_worker_claims_a_job_that_waits_for_a_person(kit: Adapter) -> None:
     job_id = make_asked(kit)
-    assert kit.store.claim(worker(kit.store, role="Manager")) is None
+    assert claim_one(kit.store, worker(kit.store, role="Manager")) is None
     assert [view.job_id for view in kit.store.list(statuses=[Status.QUEUED])] == [job_id]
     kit.store.recover(operator(kit.store))
     assert place(kit.store, job_id) == "agents/Manager/waiting"
@@ -1305,7 +1309,7 @@ def test_an_unroutable_success_is_never_killed_for_its_attempts(kit: Adapter) ->
     boss = operator(kit.store)
     for _ in range(RETRY.max_attempts + 3):
         claim = claimed(kit.store, worker(kit.store))
-        kit.store.commit(claim, away(claim))
+        commit_one(kit.store, claim, away(claim))
         kit.store.recover(boss)
         told = kit.store.resolve_stale(boss, "j")
         assert told is not None
@@ -1331,11 +1335,10 @@ def test_a_paused_queue_gives_no_job(kit: Adapter) -> None:
     assert kit.process().paused() == {"Runner": told}
     kit.store.enqueue(submission(job_id="b"))
     kit.process().enqueue(submission(job_id="c", role="CodeReviewer"))
-    assert kit.store.claim(agent) is None
-    if isinstance(kit.store, BatchStore):
-        assert list(kit.store.claim_batch(agent, 4)) == []
-    assert kit.store.claim(other) is not None, "the queue of another role is not paused"
-    assert kit.store.commit(first, success(first)).status is Status.SUCCEEDED, "a running job is not affected"
+    assert claim_one(kit.store, agent) is None
+    assert kit.store.claim(agent, 4) == []
+    assert claim_one(kit.store, other) is not None, "the queue of another role is not paused"
+    assert commit_one(kit.store, first, success(first)).status is Status.SUCCEEDED, "a running job is not affected"
     assert kit.store.pending("Runner") == 1
     assert kit.process().resume("Runner")
     assert not kit.store.resume("Runner")
@@ -1354,7 +1357,7 @@ def test_resuming_a_queue_wakes_waiting_workers(kit: Adapter) -> None:
     agent = worker(kit.store)
     kit.store.enqueue(submission(job_id="a"))
     kit.store.pause("Runner", pause_of(kit))
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     cursor = kit.store.changes(None, role="Runner").cursor
     kit.process().resume("Runner")
     seen = kit.store.changes(cursor, role="Runner", timeout_s=30)
@@ -1367,12 +1370,12 @@ def test_a_paused_queue_has_no_due_time(kit: Adapter) -> None:
     agent = worker(kit.store)
     due = kit.clock.now() + timedelta(seconds=5)
     kit.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     assert kit.store.next_due("Runner") == due
     kit.store.pause("Runner", pause_of(kit))
     assert kit.store.next_due("Runner") is None
     kit.clock.advance(10)
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     assert kit.store.next_due("Runner") is None
     kit.store.resume("Runner")
     assert claimed(kit.store, agent).job_id == "late"
@@ -1384,6 +1387,6 @@ def test_a_delayed_job_also_waits_for_its_paused_queue(kit: Adapter) -> None:
     kit.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
     kit.store.pause("Runner", pause_of(kit))
     kit.clock.advance(10)
-    assert kit.store.claim(agent) is None
+    assert claim_one(kit.store, agent) is None
     kit.store.resume("Runner")
     assert claimed(kit.store, agent).job_id == "late"

@@ -25,6 +25,7 @@ from farro.jobs.outcomes import Child
 from farro.jobs.states import TRANSITIONS, Reason, Status
 from farro.queue.admission import Caps, Gate, admit
 from farro.store.port import Store
+from one_job import commit_one, release_one, route_one
 from stage import plan, submission
 
 
@@ -83,17 +84,17 @@ def _one_turn(kit: Adapter, store: Store, dog: Any, rng: random.Random, job_id: 
         claim = claimed(store, agent)
         end = rng.randrange(9)
         if end == 0:
-            store.commit(claim, success(claim))
+            commit_one(store, claim, success(claim))
         elif end == 1:
-            store.commit(claim, failure(claim))
+            commit_one(store, claim, failure(claim))
         elif end == 2:
-            store.commit(claim, failure(claim, retryable=True))
+            commit_one(store, claim, failure(claim, retryable=True))
         elif end == 3:
-            store.release(claim)
+            release_one(store, claim)
         elif end == 4:
-            store.commit(claim, away(claim))
+            commit_one(store, claim, away(claim))
         elif end == 5:
-            store.route(claim, success(claim), "CodeReviewer")
+            route_one(store, claim, success(claim), "CodeReviewer")
         elif end == 6:
             kit.die(agent)
         return
@@ -105,7 +106,7 @@ def test_an_event_holds_codes_and_the_actor(kit: Adapter) -> None:
     job_id = kit.store.enqueue(submission())
     agent = worker(kit.store)
     claim = claimed(kit.store, agent)
-    kit.store.commit(claim, failure(claim))
+    commit_one(kit.store, claim, failure(claim))
     told = [event for event in kit.audited if event.get("job_id") == job_id][1:]
     correlation = claim.envelope.lifecycle.correlation_id
     shared = {"actor": agent.id, "job_id": job_id, "role": "Runner", "attempt": 1, "correlation_id": correlation}
@@ -118,7 +119,7 @@ def test_an_event_holds_codes_and_the_actor(kit: Adapter) -> None:
 def test_the_event_of_a_routed_job_names_both_roles(kit: Adapter) -> None:
     kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
-    kit.store.route(claim, success(claim), "CodeReviewer")
+    route_one(kit.store, claim, success(claim), "CodeReviewer")
     assert (kit.audited[-1]["event"], kit.audited[-1]["role"], kit.audited[-1]["next"]) == (
         "routed",
         "Runner",
@@ -143,7 +144,9 @@ def test_a_refused_call_is_not_audited(kit: Adapter) -> None:
 def test_children_are_audited_with_their_parent(kit: Adapter) -> None:
     parent = kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
-    kit.store.commit(claim, success(claim, Child(role="Runner", prompt=plan()), Child(role="Runner", prompt=plan())))
+    commit_one(
+        kit.store, claim, success(claim, Child(role="Runner", prompt=plan()), Child(role="Runner", prompt=plan()))
+    )
     told = [event["event"] for event in kit.audited]
     assert sorted(told) == ["claimed", "committed", "dispatched", "enqueued", "enqueued", "enqueued"]
     assert [event["children"] for event in kit.audited if event["event"] == "dispatched"] == [2]
@@ -167,7 +170,7 @@ def test_recovery_is_audited(kit: Adapter) -> None:
 def test_an_unroutable_job_is_audited_once_though_it_is_collected_later(kit: Adapter) -> None:
     job_id = kit.store.enqueue(submission())
     claim = claimed(kit.store, worker(kit.store))
-    kit.store.commit(claim, away(claim))
+    commit_one(kit.store, claim, away(claim))
     kit.store.recover(operator(kit.store))
     marked = ("routing_exhausted", "in_progress", "stale")
     assert events(kit, job_id) == [ENQUEUED, CLAIMED, marked, ("recovered", None, None)]

@@ -29,6 +29,7 @@ from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Suc
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Status
 from farro.store.port import Agent, Claim, Submission
+from one_job import claim_one, commit_one, route_one
 from servers import RedisServer
 from stage import plan, report
 from support import torture
@@ -227,7 +228,7 @@ class StoreMachine(RuleBasedStateMachine):
         agent = self.agent(slot)
         fitting = [job for job in self.jobs.values() if self.fits(job, agent)]
         wanted = min(fitting, key=lambda job: (not job.urgent, job.entered), default=None)
-        claim = self.store.claim(agent)
+        claim = claim_one(self.store, agent)
         assert (claim and claim.job_id) == (wanted and wanted.id)
         if claim is None or wanted is None:
             return
@@ -282,8 +283,8 @@ class StoreMachine(RuleBasedStateMachine):
             "unroutable": lambda: Unroutable(error=NO, report=report(claim)),
         }
         if what == "route":
-            return self.store.route(claim, outcomes["success"](), "CodeReviewer")
-        return self.store.commit(claim, outcomes[what]())
+            return route_one(self.store, claim, outcomes["success"](), "CodeReviewer")
+        return commit_one(self.store, claim, outcomes[what]())
 
     def commit_what_was_lost(self, number: int, way: int) -> None:
         claims = self.lost_claims()

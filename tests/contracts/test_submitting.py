@@ -13,6 +13,7 @@ from farro.errors import IdConflict, InputError, Refused, UnknownJob
 from farro.jobs.outcomes import Released
 from farro.jobs.states import Reason, Status
 from farro.store.port import Claim, Store, Submission
+from one_job import claim_one, commit_one, route_one
 from stage import plan, submission
 
 WAITING = "agents/Manager/waiting"
@@ -30,7 +31,7 @@ def after(*job_ids: str, job_id: str | None = None, any_end: bool = False, role:
 def finish(store: Store, outcome: Callable[[Claim], object] = success) -> str:
     agent = worker(store)
     claim = claimed(store, agent)
-    store.commit(claim, outcome(claim))  # type: ignore[arg-type]
+    commit_one(store, claim, outcome(claim))  # type: ignore[arg-type]
     store.leave(agent)
     return claim.job_id
 
@@ -77,13 +78,13 @@ def test_a_job_that_comes_back_keeps_its_priority(kit: Adapter, way: str) -> Non
     claim = claimed(store, agent)
     role = "Runner"
     if way == "release":
-        store.commit(claim, Released())
+        commit_one(store, claim, Released())
     elif way == "retry":
-        store.commit(claim, failure(claim, retryable=True))
+        commit_one(store, claim, failure(claim, retryable=True))
         kit.clock.advance(60)
     elif way == "route":
         role = "CodeReviewer"
-        store.route(claim, success(claim), role)
+        route_one(store, claim, success(claim), role)
     else:
         kit.die(agent)
         boss = operator(store)
@@ -136,8 +137,8 @@ def test_no_worker_claims_a_waiting_job(kit: Adapter) -> None:
     store.enqueue(after("first", job_id="second"))
     agent, other = worker(store), worker(store)
     claim = claimed(store, agent)
-    assert store.claim(other) is None
-    store.commit(claim, success(claim))
+    assert claim_one(store, other) is None
+    commit_one(store, claim, success(claim))
     assert claimed(store, other).job_id == "second"
 
 
@@ -206,7 +207,7 @@ def test_giving_up_a_dependency_kills_its_dependents(kit: Adapter) -> None:
     boss = operator(store)
     for _ in range(5):
         agent = worker(store)
-        if store.claim(agent) is None:
+        if claim_one(store, agent) is None:
             break
         kit.die(agent)
         store.recover(boss)
@@ -224,7 +225,7 @@ def test_a_waiting_job_can_be_killed(kit: Adapter) -> None:
     assert store.kill(operator(store), "second").status is Status.KILLED
     assert life(store, "third").status is Status.KILLED
     assert finish(store) == "first"
-    assert store.claim(worker(store)) is None
+    assert claim_one(store, worker(store)) is None
 
 
 def test_a_dependency_may_have_ended_before_the_submission(kit: Adapter) -> None:
@@ -287,7 +288,7 @@ def test_a_dependent_keeps_role_tags_time_and_priority(kit: Adapter) -> None:
     kit.clock.advance(30)
     assert claimed(store, gpu).job_id == "plain"
     kit.clock.advance(31)
-    assert store.claim(plain) is None
+    assert claim_one(store, plain) is None
     assert claimed(store, gpu).job_id == "second"
 
 
@@ -339,9 +340,9 @@ def test_no_other_worker_gets_a_job_that_is_claimed_at_enqueue(kit: Adapter) -> 
     claim = store.enqueue_claimed(agent, submission(job_id="mine"))
     assert claim is not None
     assert (claim.job_id, claim.attempt, life(store, "mine").status) == ("mine", 1, Status.IN_PROGRESS)
-    assert store.claim(other) is None
+    assert claim_one(store, other) is None
     store.heartbeat(agent, claim)
-    assert store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert commit_one(store, claim, success(claim)).status is Status.SUCCEEDED
     assert [seen.job_id for seen in store.list()] == ["mine"]
 
 

@@ -51,6 +51,7 @@ from farro.jobs.states import Reason
 from farro.jobs.times import timestamp
 from farro.store.files import FilesStore, journal_records
 from farro.store.port import Agent, Claim, StorePolicy, Submission
+from one_job import claim_one, commit_all, commit_one
 from stage import EPOCH, History, die, drain, everywhere, judge, open_files, plan, remove, report
 
 FINAL = frozenset({Reason.COMMITTED, Reason.KILLED, Reason.GAVE_UP, Reason.FORCE_COMPLETED})
@@ -360,7 +361,7 @@ def worker(role: str | None = None, turns: int = 3, beats: bool = False) -> Call
         agent = me.join(where)
         for _ in range(turns):
             try:
-                claim = me.store.claim(agent)
+                claim = claim_one(me.store, agent)
                 if claim is None:
                     me.rest()
                     continue
@@ -381,7 +382,7 @@ def row_worker(turns: int = 2, reach: int = 3) -> Callable[[World, Mind], None]:
         agent = me.join(world.scenario.roles[0])
         for _ in range(turns):
             try:
-                claims = me.store.claim_batch(agent, reach)
+                claims = me.store.claim(agent, reach)
                 if not claims:
                     me.rest()
                     continue
@@ -403,9 +404,9 @@ def _work_row(world: World, me: Mind, claims: list[Claim]) -> None:
         assert job not in world.history.executed, f"DUPLICATED: attempt {job} was started twice"
         world.history.executed.append(job)
     with contextlib.suppress(ClaimLost):
-        me.store.record_claim(claims[-1])
+        me.store.heartbeat(claims[-1].agent, claims[-1])
     ended = [(claim, world.outcomes.get(claim.job_id, done)(claim)) for claim in claims]
-    for claim, told in zip(claims, me.store.commit_batch(ended), strict=True):
+    for claim, told in zip(claims, commit_all(me.store, ended), strict=True):
         if isinstance(told, Lifecycle):
             world.history.ack_commit(claim.job_id, claim.attempt, me.tell(told))
         else:
@@ -424,7 +425,7 @@ def _work(world: World, me: Mind, claim: Claim, beats: bool) -> None:
         outcome = world.outcomes.get(claim.job_id, done)(claim)
         if isinstance(outcome, Succeeded):
             world.offspring[job] = len(outcome.children)
-        told = me.tell(me.store.commit(claim, outcome))
+        told = me.tell(commit_one(me.store, claim, outcome))
         world.history.ack_commit(*job, told)
     except ClaimLost:
         world.history.lost.append(job)
@@ -727,7 +728,7 @@ def _left_behind(world: World) -> None:
     """Claim a job and let the worker die before the play, so that the play covers only recovery."""
     store = world.process()
     agent = store.join("old", role="Runner")
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     world.history.executed.append((claim.job_id, claim.attempt))
     for owner in store._context.local_agents.values():

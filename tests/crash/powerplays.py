@@ -26,6 +26,7 @@ from farro.jobs.states import Reason, Status
 from farro.plans import after
 from farro.store.files import FilesStore
 from farro.store.port import Agent, Claim, Submission
+from one_job import claim_one, commit_all, commit_one, release_one, route_one
 from stage import (
     EPOCH,
     ROLES,
@@ -114,7 +115,7 @@ class Play:
         return told
 
     def claim(self, store: FilesStore, agent: Agent) -> Claim:
-        claim = store.claim(agent)
+        claim = claim_one(store, agent)
         assert claim is not None
         return claim
 
@@ -132,7 +133,7 @@ class Play:
         wanted_by = outcome.children if isinstance(outcome, Succeeded) else ()
         wanted = tuple(ids.child_id(claim.job_id, claim.attempt, index) for index in range(len(wanted_by)))
         self.offspring[claim.job_id, claim.agent.id] = wanted
-        told = store.commit(claim, outcome) if role is None else store.route(claim, outcome, role)
+        told = commit_one(store, claim, outcome) if role is None else route_one(store, claim, outcome, role)
         self._acknowledged(claim, outcome, told)
         return told
 
@@ -140,7 +141,7 @@ class Play:
         ended: list[tuple[Claim, Outcome]] = [(claim, Succeeded(report=_report(claim))) for claim in claims]
         for claim in claims:
             self.offspring[claim.job_id, claim.agent.id] = ()
-        for (claim, outcome), told in zip(ended, store.commit_batch(ended), strict=True):
+        for (claim, outcome), told in zip(ended, commit_all(store, ended), strict=True):
             assert isinstance(told, Lifecycle)
             self._acknowledged(claim, outcome, told)
 
@@ -301,7 +302,7 @@ def sent_on(play: Play) -> None:
     play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     worker = store.join("w", role="Runner")
     claim = play.claim(store, worker)
-    play._told(claim.job_id, claim.attempt, store.release(claim, "shutdown"))
+    play._told(claim.job_id, claim.attempt, release_one(store, claim, "shutdown"))
     claim = play.claim(store, worker)
     play.commit(store, claim, Succeeded(report=_report(claim)), role="CodeReviewer")
     play.claim(other, other.join("r", role="CodeReviewer"))
@@ -372,7 +373,9 @@ def unroutable(play: Play) -> None:
     store = play.process()
     play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     claim = play.claim(store, store.join("w", role="Runner"))
-    play.commit(store, claim, Unroutable(error=ErrorInfo(category="no_manager", message="away"), report=_report(claim)))
+    commit_one(
+        play, store, claim, Unroutable(error=ErrorInfo(category="no_manager", message="away"), report=_report(claim))
+    )
 
 
 def slots(play: Play) -> None:
@@ -389,7 +392,7 @@ def slots(play: Play) -> None:
             for number in range(2):
                 claim = None
                 while claim is None:  # the other slots briefly hold the locks of the remaining jobs
-                    claim = store.claim(agent)
+                    claim = claim_one(store, agent)
                 together.wait()
                 if number:
                     play.fail(store, claim, retryable=True)
@@ -441,11 +444,11 @@ def in_rows(play: Play) -> None:
     store, other = play.process(), play.process()
     play.enqueue(store, *(Submission(role="Runner", prompt=plan(n)) for n in range(5)))
     worker = store.join("w", role="Runner")
-    claims = store.claim_batch(worker, 4)
+    claims = store.claim(worker, 4)
     store.hand_back(claims[3:])
     play.commit_batch(store, claims[:3])
-    left = store.claim_batch(worker, 4)
-    store.record_claim(left[1])
+    left = store.claim(worker, 4)
+    store.heartbeat(left[1].agent, left[1])
     play.commit_batch(store, left[:1])
     die(store)
     keeper = other.join("keeper", role=None)

@@ -19,6 +19,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from one_job import claim_one, commit_one
+
 BEGIN, END = "/farro-begin", "/farro-end"  # looked up, never made: marks in strace's output
 Say = Callable[..., None]
 
@@ -41,7 +43,7 @@ def many(store: Any, say: Say) -> None:
 def commit(store: Any, say: Say, children: int = 0) -> None:
     """Do a worker's turn: join, claim, write a step's file, commit, report the answer, leave."""
     agent = store.join("worker", role="Runner")
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     say("claimed", claim.job_id, claim.attempt)
     for path in ("steps", "steps/1"):
         fs.mkdir(f"{claim.folder}/{path}")
@@ -49,7 +51,7 @@ def commit(store: Any, say: Say, children: int = 0) -> None:
     report = stage.report(claim)
     report = Report(result=report.result, markdown=report.markdown, files=("steps/1/stdout",))
     offspring = tuple(Child(role="CodeReviewer", prompt=stage.plan(n)) for n in range(children))
-    told = store.commit(claim, Succeeded(report=report, children=offspring))
+    told = commit_one(store, claim, Succeeded(report=report, children=offspring))
     say("committed", claim.job_id, claim.attempt, str(told.status))
     store.leave(agent)
 
@@ -82,9 +84,9 @@ def journalled(store: Any, say: Say) -> None:
     for number in range(4):
         more = Submission(role="Runner", prompt=stage.plan(number), narrative="read me\n" * 500)
         say("enqueued", store.enqueue(more))
-        claim = store.claim(agent)
+        claim = claim_one(store, agent)
         say("claimed", claim.job_id, claim.attempt)
-        told = store.commit(claim, Succeeded(report=stage.report(claim)))
+        told = commit_one(store, claim, Succeeded(report=stage.report(claim)))
         say("committed", claim.job_id, claim.attempt, str(told.status))
     store.close()
 

@@ -22,6 +22,7 @@ from farro.host.clock import SystemClock
 from farro.store.files import FilesStore
 from farro.store.port import Agent, Claim, Submission
 from farro.worker.perform import Performer
+from one_job import claim_one, commit_one
 from stage import Crash
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
@@ -60,7 +61,7 @@ class Grown:
         runner = InlineRunner(tools=Tools({"grow": self.tool}), clock=clock)
         performer = Performer(root=root, base_env={}, runner=runner, clock=clock)
         try:
-            store.commit(claim, performer.perform(claim, lambda: None, stop))
+            commit_one(store, claim, performer.perform(claim, lambda: None, stop))
         finally:
             stop.close()
 
@@ -75,7 +76,7 @@ def begin(root: str, *, durable: bool) -> tuple[FilesStore, Agent, str]:
 def play(root: str, seam: Seam, *, durable: bool) -> tuple[Grown, str]:
     """Let a worker claim the job undisturbed, run and commit it under `seam`, and then die."""
     store, agent, job_id = begin(root, durable=durable)
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     grown = Grown()
     try:
@@ -95,7 +96,7 @@ def finish(root: str, grown: Grown, *, durable: bool) -> None:
         store.recover(keeper)
         for job_id in store.stale():
             store.resolve_stale(keeper, job_id)
-        while (claim := store.claim(worker)) is not None:
+        while (claim := claim_one(store, worker)) is not None:
             grown.perform(root, store, claim)
     store.close()
 

@@ -28,6 +28,7 @@ from farro.store.ledger import CallRecord
 from farro.store.port import Submission
 from farro.worker.perform import Performer
 from farro.worker.snapshot import Snapshots
+from one_job import claim_one, commit_one
 from stage import Crash
 
 ROLE = "CodeReviewer"
@@ -83,7 +84,7 @@ def attempt(root: str, paid: Paid, seed: int, seam: Seam) -> None:
         keeping.resolve_stale(keeper, stale)
     keeping.close()
     store, clock = opened(root, seed + 1), SystemClock()
-    claim = store.claim(store.join("w", role=ROLE))
+    claim = claim_one(store, store.join("w", role=ROLE))
     if claim is not None:
         agents = Agents(
             root=root,
@@ -102,7 +103,7 @@ def attempt(root: str, paid: Paid, seed: int, seam: Seam) -> None:
         stop = Stop(clock)
         try:
             with placed(seam):
-                store.commit(claim, performer.perform(claim, lambda: None, stop))
+                commit_one(store, claim, performer.perform(claim, lambda: None, stop))
         except Crash:
             pass
         finally:

@@ -36,7 +36,7 @@ import os, sys
 import stage
 store = stage.open_files(sys.argv[1], seed=os.getpid())
 agent = store.join("victim", role="Runner")
-print("claimed" if store.claim(agent) else "joined", flush=True)
+print("claimed" if store.claim(agent, 1) else "joined", flush=True)
 sys.stdin.read()
 store.leave(agent)
 """

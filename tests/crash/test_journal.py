@@ -32,6 +32,7 @@ from farro.queue.prune import PruneFilter, candidates
 from farro.store.files import FilesStore, journal_file, journal_records
 from farro.store.files.journal import AGAIN_AFTER, Journal, JournalEntry
 from farro.store.files.journal_records import FOLDER, START, Record
+from one_job import claim_one, commit_one
 from support import eventually, torture
 
 SMALL = 16 << 10
@@ -783,7 +784,7 @@ def test_the_replay_restores_the_order_of_a_queue(root: str) -> None:
             for job_id in wanted.values():
                 os.utime(f"{home}/agents/Runner/incoming/{job_id}/job.json")
         other = restarted(home)
-        claims = [other.claim(other.join("w", role="Runner", slot=n)) for n in range(4)]
+        claims = [claim_one(other, other.join("w", role="Runner", slot=n)) for n in range(4)]
         assert [claim and claim.job_id for claim in claims] == [wanted[each] for each in ("P0", "P1", "P2", "P3")]
         other.close()
 
@@ -899,11 +900,11 @@ def test_two_tries_of_a_commit_with_different_results_are_not_mixed(root: str) -
     """The first try's record is in the journal, but its folder could not be written; the second try used no journal."""
     store = opened(root)
     store.enqueue(stage.submission(1))
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     assert claim is not None
     with placed(Errno(1, errno.ENOSPC, only=frozenset({"exchange"}), persistent=True)), pytest.raises(StorageTrouble):
-        store.commit(claim, success(claim))
-    told = store.commit(claim, failure(claim))
+        commit_one(store, claim, success(claim))
+    told = commit_one(store, claim, failure(claim))
     assert told.status is Status.FAILED
     stage.die(store)
     restarted(root).close()

@@ -30,6 +30,7 @@ from farro.store.files import FilesStore
 from farro.store.port import Submission
 from farro.worker.leader import FileLeadership
 from farro.worker.snapshot import Snapshots
+from one_job import claim_one, commit_one
 from stage import Crash
 from support import torture
 
@@ -148,14 +149,14 @@ def recover(root: str, seed: int) -> Lifecycle:
 
 def work(root: str, seed: int, role: str) -> None:
     store = stage.open_files(root, seed=seed)
-    claim = store.claim(store.join("w", role=role))
+    claim = claim_one(store, store.join("w", role=role))
     while claim is not None and claim.job_id != "one":  # a child, which this test does not run
-        store.commit(claim, Succeeded(report=stage.report(claim)))
-        claim = store.claim(store.join("w", role=role))
+        commit_one(store, claim, Succeeded(report=stage.report(claim)))
+        claim = claim_one(store, store.join("w", role=role))
     if claim is not None:
         told = answer(claim.envelope.lifecycle)
         result = {"success": True, "agent": {"answer": told}}
-        store.commit(claim, Succeeded(report=Report(result=result, markdown=f"{role}: {json.dumps(told)}\n")))
+        commit_one(store, claim, Succeeded(report=Report(result=result, markdown=f"{role}: {json.dumps(told)}\n")))
     store.close()
 
 
@@ -248,10 +249,10 @@ def test_a_manager_killed_while_it_finalises_a_failure_does_so_once(shm: Path) -
         begin(root)
         seeds = Seeds()
         store = stage.open_files(root, seed=seeds())
-        claim = store.claim(store.join("w", role="Architect"))
+        claim = claim_one(store, store.join("w", role="Architect"))
         assert claim is not None
         error = ErrorInfo(category="provider_refused", message="no")
-        store.commit(claim, Failed(error=error, report=Report(result={"success": False}, markdown="no\n")))
+        commit_one(store, claim, Failed(error=error, report=Report(result={"success": False}, markdown="no\n")))
         store.close()
         for seam in (KillAt(n, after=after), KillAt(n, after=after), Open(), Open()):
             manage(root, seeds(), seam)

@@ -17,6 +17,7 @@ from farro.host import leases
 from farro.jobs.states import Status
 from farro.store.files import FilesStore
 from farro.store.port import Submission
+from one_job import claim_one
 from stage import Crash
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
@@ -124,7 +125,7 @@ def test_kill_at_every_call_of_a_reset(shm: Path, durable: bool, state: str) -> 
         if state == "failed":
             stage.work_one(store, worker, stage.History(), fail=True)
         else:
-            assert store.claim(worker) is not None
+            assert claim_one(store, worker) is not None
             stage.die(store)
             keeper = opened(root, 7, durable)
             keeper.recover(keeper.join("keeper", role=None))

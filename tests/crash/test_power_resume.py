@@ -28,6 +28,7 @@ from farro.jobs.retry import RetryPolicy
 from farro.store.files import FilesStore
 from farro.store.port import Claim, Submission
 from farro.worker.perform import Performer
+from one_job import claim_one, commit_one
 from stage import Crash
 from support import torture
 
@@ -119,13 +120,13 @@ def syncing(monkeypatch: pytest.MonkeyPatch) -> Syncing:
 def attempt(root: str, recorder: Recorder, seed: int, *, dies_at: str | None) -> None:
     """Let a worker claim the job and die when it records that step; then recover the job."""
     store = opened(root, seed=seed)
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     assert claim is not None
     if dies_at is not None:
         line = f'"id": "{dies_at}"'.encode()
         recorder.trap = lambda op, args: Crash() if op == "write" and line in bytes(args[1]) else None
     with contextlib.suppress(Crash):
-        store.commit(claim, Steps().perform(root, claim))
+        commit_one(store, claim, Steps().perform(root, claim))
     assert recorder.trap is None
     stage.die(store)
     recovered(root, seed + 1)
@@ -179,7 +180,7 @@ def check(state: State, root: str, *, keeps: bool = True) -> bool:
 def _judge(state: State, root: str, *, keeps: bool) -> bool:
     store = opened(root, seed=40, boot="1")
     recovered(root, 50, boot="1")
-    claim = store.claim(store.join("second", role="Runner"))
+    claim = claim_one(store, store.join("second", role="Runner"))
     if claim is None:
         (place,) = (places[0] for places in stage.everywhere(root).values())
         assert place.endswith("completed/succeeded"), place

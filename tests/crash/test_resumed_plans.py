@@ -22,6 +22,7 @@ from farro.jobs.retry import RetryPolicy
 from farro.store.files import FilesStore
 from farro.store.port import Claim, Submission
 from farro.worker.perform import Performer
+from one_job import claim_one, commit_one
 from stage import Crash
 from support import torture
 
@@ -71,7 +72,7 @@ class Pieces:
         runner = InlineRunner(tools=Tools({"piece": self.tool}), clock=clock)
         performer = Performer(root=root, base_env={}, runner=runner, clock=clock)
         try:
-            store.commit(claim, performer.perform(claim, lambda: None, stop))
+            commit_one(store, claim, performer.perform(claim, lambda: None, stop))
         finally:
             stop.close()
 
@@ -98,7 +99,7 @@ def attempt(root: str, pieces: Pieces, seed: int, seam: Seam) -> None:
         keeping.resolve_stale(keeper, stale)
     keeping.close()
     store = opened(root, seed + 1)
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     if claim is not None:
         try:
             with placed(seam):

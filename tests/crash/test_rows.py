@@ -31,6 +31,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
 from farro.store.files import FilesStore
+from one_job import claim_one, commit_one, release_one
 from stage import Crash
 from support import ROOT, need
 
@@ -79,15 +80,16 @@ sys.path[:0] = [{tests!r}, {source!r}]
 import stage
 from farro.errors import Lost
 from farro.jobs.outcomes import Succeeded
+from one_job import claim_one, commit_one
 store = stage.open_files({root!r}, seed={seed})
 agent = store.join("real", role="Runner")
-claim = store.claim(agent)
+claim = claim_one(store, agent)
 output = open(claim.folder + "/stdout", "w")
 print(agent.id, flush=True)
 for line in sys.stdin:
     try:
         if line == "commit\\n":
-            store.commit(claim, Succeeded(report=stage.report(claim)))
+            commit_one(store, claim, Succeeded(report=stage.report(claim)))
         elif line == "write\\n":
             output.write("late"); output.flush()
             open(claim.folder + "/late", "w")
@@ -206,7 +208,7 @@ def test_of_two_workers_one_rename_wins(world: World, op: str) -> None:
         world.claim("fast")
 
     with placed(Before(op, be_faster)):
-        assert slow.claim(slow_agent) is None
+        assert claim_one(slow, slow_agent) is None
     world.commit(world.claims[0], Succeeded(report=stage.report(world.claims[0])))
     assert finish(world).attempt == 1
 
@@ -393,7 +395,7 @@ def test_a_new_lock_removed_by_a_late_worker_is_harmless(world: World) -> None:
     with placed(Before("move", remove_and_lock)):
         claim = world.claim("winner")
     assert os.readlink(f"{claim.folder}/../../lock") == claim.agent.id
-    assert late.claim(late_agent) is None
+    assert claim_one(late, late_agent) is None
 
 
 @pytest.mark.linux
@@ -447,7 +449,7 @@ def test_order_of_one_producer_is_kept_when_the_clock_jumps_back(shm: Path) -> N
     second = store.enqueue(stage.submission(2, job_id="aa-second"))
     third = store.enqueue(stage.submission(3))
     worker = store.join("w", role="Runner")
-    claims = [store.claim(worker) for _ in range(3)]
+    claims = [claim_one(store, worker) for _ in range(3)]
     assert [claim.job_id for claim in claims if claim] == [first, second, third]
     store.close()
 
@@ -471,14 +473,14 @@ def test_no_job_is_declared_stale_by_a_clock_jump(shm: Path, jump_s: float) -> N
     store = stage.open_files(root, seed=1, clock=clock)
     store.enqueue(stage.submission(1))
     worker = store.join("w", role="Runner")
-    claim = store.claim(worker)
+    claim = claim_one(store, worker)
     assert claim is not None
     keeper_store = stage.open_files(root, seed=2, clock=clock)
     keeper = keeper_store.join("keeper", role=None)
     for _ in range(3):
         clock.jump_s += jump_s
         assert [done for done in keeper_store.recover(keeper) if done.job_id or done.agent] == []
-    assert store.commit(claim, Succeeded(report=stage.report(claim))).status is Status.SUCCEEDED
+    assert commit_one(store, claim, Succeeded(report=stage.report(claim))).status is Status.SUCCEEDED
     store.close()
     keeper_store.close()
 
@@ -491,11 +493,11 @@ def test_no_delay_is_stuck_after_a_clock_jump(shm: Path) -> None:
     later = replace(stage.submission(1), not_before=clock.now() + timedelta(seconds=60))
     store.enqueue(later)
     worker = store.join("w", role="Runner")
-    assert store.claim(worker) is None
+    assert claim_one(store, worker) is None
     clock.jump_s = -3600.0
-    assert store.claim(worker) is None
+    assert claim_one(store, worker) is None
     clock.jump_s = 61.0  # set right again, or the machine slept: it is due at once
-    assert store.claim(worker) is not None
+    assert claim_one(store, worker) is not None
     store.close()
 
 
@@ -551,10 +553,10 @@ def test_an_acknowledged_change_is_synced_before_the_answer(shm: Path) -> None:
     assert {"prompt.json", "job.json"} < synced
     assert calls[-1] == ("fsync", f"{root}/agents/Runner/incoming")
     worker = store.join("w", role="Runner")
-    claim = store.claim(worker)
+    claim = claim_one(store, worker)
     assert claim is not None
     with placed(Recording()) as committing:
-        store.commit(claim, Succeeded(report=stage.report(claim)))
+        commit_one(store, claim, Succeeded(report=stage.report(claim)))
     decided = next(
         at for at, (op, args) in enumerate(committing.calls) if op == "exchange" and args[1].endswith("/job.json")
     )
@@ -580,7 +582,7 @@ def test_an_unknown_schema_is_skipped_once_with_a_critical_log(world: World) -> 
     worker = store.join("w", role="Runner")
     keeper = store.join("keeper", role=None)
     for _ in range(3):
-        assert store.claim(worker) is None
+        assert claim_one(store, worker) is None
         store.recover(keeper)
     assert [level for level, _ in said] == ["critical"]
     with pytest.raises(FarroError, match=r"schema|99\.0\.0"):
@@ -611,7 +613,7 @@ def test_an_unparsable_job_json_is_rebuilt_and_an_unparsable_prompt_quarantined(
     plant(f"{world.root}/agents/Runner/incoming/{world.jobs[0]}/job.json", "{torn")
     plant(f"{world.root}/agents/Runner/incoming/{other}/prompt.json", "{torn")
     assert world.claim().job_id == world.jobs[0]
-    assert world.actor.claim(world.agents["w"]) is None
+    assert claim_one(world.actor, world.agents["w"]) is None
     assert stage.everywhere(world.root)[other] == ["jobs/quarantine"]
     seen = world.actor.find(other)
     assert seen is not None
@@ -645,7 +647,7 @@ def test_a_restart_with_work_in_flight_loses_nothing(shm: Path) -> None:
         world.process()
         world.join()
         claim = world.claim()  # the other is asked to stop
-        world.actor.release(claim, note="shutdown")
+        release_one(world.actor, claim, note="shutdown")
         world.actor.close()
         assert world.lifecycle(claim.job_id).hops[-1].reason is Reason.RELEASED
         process.kill()
@@ -694,7 +696,7 @@ def test_children_of_a_failed_commit_are_not_delivered_by_the_next(world: World)
     """Row 30: children of an attempt whose later commit asked for none: not delivered."""
     claim = world.claim()
     with placed(Errno(1, 28, only=only("exchange"), persistent=True)), pytest.raises(StorageTrouble):
-        world.actor.commit(claim, verbplays.with_children(claim))
+        commit_one(world.actor, claim, verbplays.with_children(claim))
     world.commit(claim, verbplays.failure(claim))
     assert finish(world).status is Status.FAILED
     assert list(stage.everywhere(world.root)) == world.jobs
@@ -706,7 +708,7 @@ def test_a_missing_destination_leaves_the_source_untouched(world: World) -> None
     missing = f"{world.root}/agents/Runner/completed/succeeded"
     os.rmdir(missing)
     with pytest.raises(StorageTrouble, match="completed/succeeded is missing"):
-        world.actor.commit(claim, Succeeded(report=stage.report(claim)))
+        commit_one(world.actor, claim, Succeeded(report=stage.report(claim)))
     assert where(world) == f"agents/Runner/in-progress/{claim.agent.id}"
     world.die(world.actor)
     said: list[str] = []
@@ -728,10 +730,10 @@ def test_an_id_that_is_already_there_is_quarantined(world: World) -> None:
     there = f"{world.root}/agents/Runner/completed/succeeded/{claim.job_id}"
     os.mkdir(there)
     with pytest.raises(Damaged, match="already in agents/Runner/completed/succeeded"):
-        world.actor.commit(claim, Succeeded(report=stage.report(claim)))
+        commit_one(world.actor, claim, Succeeded(report=stage.report(claim)))
     assert os.listdir(there) == []
     assert where(world) == "jobs/quarantine"
     why = stage.read(f"{world.root}/jobs/quarantine/{claim.job_id}/quarantine.txt")
     assert b"already in agents/Runner/completed/succeeded" in why
     with pytest.raises(ClaimLost):
-        world.actor.commit(claim, Succeeded(report=stage.report(claim)))
+        commit_one(world.actor, claim, Succeeded(report=stage.report(claim)))

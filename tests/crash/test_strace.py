@@ -33,6 +33,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.store.files import FilesStore, journal_records
+from one_job import claim_one, commit_one
 from stage import Crash, History
 from support import ROOT, need, torture
 
@@ -191,10 +192,10 @@ class Scene:
         """Prepare the second attempt of a failed job: its hops and its mirror could be lost."""
         self._enqueue(JOB)
         store = stage.open_files(self.root, seed=200)
-        claim = store.claim(store.join("first", role="Runner"))
+        claim = claim_one(store, store.join("first", role="Runner"))
         assert claim is not None
         failure = Failed(error=ErrorInfo(category="x", message="no"), report=stage.report(claim), retryable=True)
-        self.history.ack_commit(JOB, claim.attempt, store.commit(claim, failure))
+        self.history.ack_commit(JOB, claim.attempt, commit_one(store, claim, failure))
         store.close()
 
     def _before_recover(self) -> None:
@@ -203,12 +204,12 @@ class Scene:
             job_id = f"left-{number}"
             self._enqueue(job_id)
             store = stage.open_files(self.root, seed=300 + number)
-            claim = store.claim(store.join("dead", role="Runner"))
+            claim = claim_one(store, store.join("dead", role="Runner"))
             assert claim is not None
             if op:
                 offspring = tuple(Child(role="CodeReviewer", prompt=stage.plan(n)) for n in range(children))
                 with contextlib.suppress(Crash), seams.placed(seams.KillAt(nth, only=frozenset({op}))):
-                    store.commit(claim, Succeeded(report=stage.report(claim), children=offspring))
+                    commit_one(store, claim, Succeeded(report=stage.report(claim), children=offspring))
             stage.die(store)
         self._enqueue("left-4")
         store = stage.open_files(self.root, seed=400)
@@ -221,7 +222,7 @@ class Scene:
         """Start a live worker, which will try to commit after the operator's death."""
         self._enqueue(JOB)
         self.live = stage.open_files(self.root, seed=500)
-        self.claim = self.live.claim(self.live.join("live", role="Runner"))
+        self.claim = claim_one(self.live, self.live.join("live", role="Runner"))
 
     def hear(self, said: list[list[Any]]) -> None:
         """Add acknowledgements to the history, which the store must honour."""
@@ -238,7 +239,7 @@ class Scene:
         if self.live is not None:
             assert self.claim is not None
             try:
-                told = self.live.commit(self.claim, Succeeded(report=stage.report(self.claim)))
+                told = commit_one(self.live, self.claim, Succeeded(report=stage.report(self.claim)))
                 self.history.ack_commit(JOB, self.claim.attempt, told)
             except ClaimLost:
                 self.history.lost.append((JOB, self.claim.attempt))

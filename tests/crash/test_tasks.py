@@ -32,6 +32,7 @@ from farro.store.files.ledger import FilesLedger
 from farro.store.port import Submission
 from farro.worker.perform import Performer
 from farro.worker.snapshot import Snapshots
+from one_job import claim_one, commit_one
 from stage import Crash
 
 DRAFT = {"role": "DocWriter", "rubric": "More.", "allowed_paths": ["src/"], "success": "Done."}
@@ -66,10 +67,10 @@ def work(root: str, seed: int, role: str, paid: Paying, seam: Seam) -> None:
     """Run one turn of a worker process, which is killed during it or dies afterwards."""
     store, clock = opened(root, seed), SystemClock()
     agent = store.join("w", role=role)
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     while claim is not None and claim.job_id != "one":  # a child, which this test does not run
-        store.commit(claim, Succeeded(report=stage.report(claim)))
-        claim = store.claim(agent)
+        commit_one(store, claim, Succeeded(report=stage.report(claim)))
+        claim = claim_one(store, agent)
     if claim is not None:
         agents = Agents(
             root=root,
@@ -92,7 +93,7 @@ def work(root: str, seed: int, role: str, paid: Paying, seam: Seam) -> None:
         stop = Stop(clock)
         try:
             with placed(seam):
-                store.commit(claim, performer.perform(claim, lambda: None, stop))
+                commit_one(store, claim, performer.perform(claim, lambda: None, stop))
         except Crash:
             pass
         finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 import stage
 from crash.seams import Counting, KillAt, placed
-from farro.errors import ClaimLost, NameTaken, TryAgain
+from farro.errors import ClaimLost, FarroError, NameTaken, TryAgain
 from farro.host.leases import Lease
 from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
@@ -22,6 +22,7 @@ from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason, Status
 from farro.store.files import FilesStore, journal_records
 from farro.store.port import Agent, Claim, StorePolicy
+from one_job import claim_one, commit_all, commit_one, route_one
 from stage import Crash, History
 from support import torture
 
@@ -85,7 +86,7 @@ class World:
         return agent
 
     def claim(self, name: str = "w") -> Claim:
-        claim = self.actor.claim(self.agents[name])
+        claim = claim_one(self.actor, self.agents[name])
         assert claim is not None
         self.history.executed.append((claim.job_id, claim.attempt))
         self.claims.append(claim)
@@ -93,7 +94,7 @@ class World:
 
     def commit(self, claim: Claim, outcome: Outcome, store: FilesStore | None = None) -> None:
         try:
-            told = (store or self.actor).commit(claim, outcome)
+            told = commit_one(store or self.actor, claim, outcome)
         except ClaimLost:
             self.history.lost.append((claim.job_id, claim.attempt))
         else:
@@ -351,7 +352,7 @@ def _released(claim: Claim) -> Outcome:
 
 def _route(world: World) -> None:
     claim = world.claims[-1]
-    told = world.actor.route(claim, success(claim), "CodeReviewer", note="by hand")
+    told = route_one(world.actor, claim, success(claim), "CodeReviewer", note="by hand")
     world.history.ack_commit(claim.job_id, claim.attempt, told)
 
 
@@ -384,7 +385,7 @@ def _queued_row(world: World) -> None:
 
 
 def _claim_row(world: World) -> None:
-    claims = world.actor.claim_batch(world.agents["w"], 3)
+    claims = world.actor.claim(world.agents["w"], 3)
     world.history.executed += [(claim.job_id, claim.attempt) for claim in claims]
     world.claims += claims
 
@@ -402,9 +403,13 @@ def _row_not_begun(world: World) -> None:
 
 def _commit_row(world: World) -> None:
     ended = [(claim, make(claim)) for claim, make in zip(world.claims, (success, failure, success), strict=True)]
-    for claim, told in zip(world.claims, world.actor.commit_batch(ended), strict=True):
-        assert isinstance(told, Lifecycle)
-        world.history.ack_commit(claim.job_id, claim.attempt, told)
+    answers = commit_all(world.actor, ended)
+    for claim, told in zip(world.claims, answers, strict=True):
+        if isinstance(told, Lifecycle):
+            world.history.ack_commit(claim.job_id, claim.attempt, told)
+    for told in answers:
+        if isinstance(told, FarroError):
+            raise told
 
 
 def _hand_row_back(world: World) -> None:
@@ -413,7 +418,7 @@ def _hand_row_back(world: World) -> None:
 
 def _write_row_down(world: World) -> None:
     for claim in world.claims:
-        world.actor.record_claim(claim)
+        world.actor.heartbeat(claim.agent, claim)
 
 
 def _as_never_claimed(world: World) -> None:

@@ -25,6 +25,7 @@ from farro.queue.jobs import operator
 from farro.store.port import Store, Submission
 from farro.store.redis.client import RedisClient
 from flows.program import Program
+from one_job import claim_one
 from servers import RedisServer
 from support import torture
 
@@ -80,7 +81,7 @@ class Two:
         try:
             agent = store.join("w", role="Runner")
             found = []
-            while (claim := store.claim(agent)) is not None:
+            while (claim := claim_one(store, agent)) is not None:
                 found.append(claim.job_id)
             return found
         finally:
@@ -236,7 +237,7 @@ def test_started_jobs_are_not_migrated_and_are_counted(two: Callable[[], Two]) -
         store.enqueue(Submission(role="Runner", prompt=TRUE, job_id=name))
     store.enqueue(Submission(role="Runner", prompt={**TRUE, "metadata": {"after": ["running"]}}, job_id="follows"))
     agent = store.join("w", role="Runner")
-    assert store.claim(agent) is not None
+    assert claim_one(store, agent) is not None
     with operator(store, "me") as me:
         store.kill(me, "done")
     told = here.migrate("files", "redis")

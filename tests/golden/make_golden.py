@@ -20,6 +20,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from one_job import claim_one, commit_one, release_one
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
@@ -79,7 +81,7 @@ class Theatre:
         agent = store.join("worker", role=role)
         self.clock.sleep(1)
         with alone(self.root, f"agents/{role}/incoming", [job_id]):
-            claim = store.claim(agent)
+            claim = claim_one(store, agent)
         assert claim is not None
         self.clock.sleep(1)
         return store, agent, claim
@@ -137,18 +139,18 @@ def play(root: str) -> None:
     )
     store.close()
     store, _, claim = theatre.claim("queued-retried")
-    store.commit(claim, Failed(error=NO, report=report(claim, False), retryable=True))
+    commit_one(store, claim, Failed(error=NO, report=report(claim, False), retryable=True))
     store.close()
     store, _, claim = theatre.claim("queued-routed", routing={"mode": "role", "next": "CodeReviewer"})
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     store.close()
     store, _, claim = theatre.claim("queued-released")
-    store.release(claim, "shutdown")
+    release_one(store, claim, "shutdown")
     store.close()
     store = theatre.enqueue("queued-locked")
     agent = store.join("worker", role="Runner")
     with alone(root, "agents/Runner/incoming", ["queued-locked"]):
-        theatre.killed(KillAt("move", "/in-progress/"), store, lambda: store.claim(agent))
+        theatre.killed(KillAt("move", "/in-progress/"), store, lambda: claim_one(store, agent))
 
     # In progress, under agents that are dead.
     store, _, _ = theatre.claim("running-undecided")
@@ -156,14 +158,14 @@ def play(root: str) -> None:
     store = theatre.enqueue("running-uncounted")
     agent = store.join("worker", role="Runner")
     with alone(root, "agents/Runner/incoming", ["running-uncounted"]):
-        theatre.killed(KillAt("mkdir", "running-uncounted/attempts"), store, lambda: store.claim(agent))
+        theatre.killed(KillAt("mkdir", "running-uncounted/attempts"), store, lambda: claim_one(store, agent))
     store, _, claim = theatre.claim("running-decided")
     commit(theatre, KillAt("move", "/completed/"), store, claim)
     store, _, claim = theatre.claim("running-with-result")
     commit(theatre, KillAt("exchange", "/job.json"), store, claim)
     store, _, claim = theatre.claim("running-marked-stale", routing={"mode": "manager"})
     away = ErrorInfo(category="manager_away", message="the manager's heartbeat is 31 s old")
-    store.commit(claim, Unroutable(error=away, report=report(claim)))
+    commit_one(store, claim, Unroutable(error=away, report=report(claim)))
     stage.die(store)
 
     # Between places.
@@ -177,7 +179,7 @@ def play(root: str) -> None:
     theatre.killed(
         KillAt("move", "/jobs/outbox/", after=True),
         store,
-        lambda: store.commit(claim, Succeeded(report=report(claim), children=children)),
+        lambda: commit_one(store, claim, Succeeded(report=report(claim), children=children)),
     )
     store = theatre.enqueue("held-undecided")
     boss = store.join("operator", role=None)
@@ -192,13 +194,13 @@ def play(root: str) -> None:
 
     # Ended.
     store, _, claim = theatre.claim("succeeded")
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     store.close()
     store, _, claim = theatre.claim("failed")
-    store.commit(claim, Failed(error=NO, report=report(claim, False)))
+    commit_one(store, claim, Failed(error=NO, report=report(claim, False)))
     store.close()
     store, _, claim = theatre.claim("failed-open", routing={"mode": "manager"})
-    store.commit(claim, Failed(error=NO, report=report(claim, False)))
+    commit_one(store, claim, Failed(error=NO, report=report(claim, False)))
     store.close()
     store = theatre.enqueue("killed")
     store.kill(store.join("operator", role=None), "killed", note="a mistake")
@@ -224,7 +226,7 @@ def play(root: str) -> None:
 
 
 def commit(theatre: Theatre, seam: KillAt, store: FilesStore, claim: Claim) -> None:
-    theatre.killed(seam, store, lambda: store.commit(claim, Succeeded(report=report(claim))))
+    theatre.killed(seam, store, lambda: commit_one(store, claim, Succeeded(report=report(claim))))
 
 
 def collect(theatre: Theatre, agent: Agent) -> None:
@@ -260,15 +262,15 @@ def play_unknown(root: str) -> None:
     theatre.killed(
         KillAt("move", "/jobs/outbox/", after=True),
         store,
-        lambda: store.commit(
-            claim, Succeeded(report=report(claim), children=(Child(role="Runner", prompt=stage.plan(70)),))
+        lambda: commit_one(
+            store, claim, Succeeded(report=report(claim), children=(Child(role="Runner", prompt=stage.plan(70)),))
         ),
     )
     store = theatre.enqueue("held")
     boss = store.join("operator", role=None)
     theatre.killed(KillAt("exchange", "/job.json"), store, lambda: store.kill(boss, "held"))
     store, _, claim = theatre.claim("succeeded")
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     store.close()
     for folder, _, names in os.walk(root):
         if "job.json" in names:

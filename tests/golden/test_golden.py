@@ -21,6 +21,7 @@ from farro.errors import UnknownSchema
 from farro.jobs.ids import child_id
 from farro.jobs.states import Reason, Status
 from farro.store.files import FilesStore
+from one_job import claim_one
 from stage import EPOCH, History, QuickClock
 
 HERE = Path(__file__).parent
@@ -210,7 +211,7 @@ def test_a_delayed_job_still_waits_until_it_is_due(root: str) -> None:
     store = stage.open_files(root, clock=clock)
     agent = store.join("worker", role="Runner")
     claimed = set()
-    while (claim := store.claim(agent)) is not None:
+    while (claim := claim_one(store, agent)) is not None:
         claimed.add(claim.job_id)
     assert claimed == {"queued-fresh", "queued-released", "queued-locked"}
     due = store.next_due("Runner")
@@ -256,7 +257,7 @@ def test_an_unknown_version_is_skipped_and_left_alone(shm: Path) -> None:
         assert [each for each in done if each.job_id is not None] == []
         for job_id in store.stale():
             assert store.resolve_stale(boss, job_id) is None
-        assert [store.claim(agent) for agent in (*workers, tagged)] == [None] * 4
+        assert [claim_one(store, agent) for agent in (*workers, tagged)] == [None] * 4
     assert {job_id: contents(f"{root}/{place}/{job_id}") for job_id, place in UNKNOWN.items()} == before
     critical = Counter(fields["job_id"] for level, _, fields in logged if level == "critical")
     assert critical == {"queued": 1, "running": 1, "stale": 1, "outbox": 1, "held": 1}, "each said once"

@@ -96,7 +96,7 @@ def test_a_slow_reader_keeps_the_job_alive(bench: Bench, monkeypatch: pytest.Mon
 def test_an_outcome_that_cannot_be_committed_is_reported_with_its_consequence(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, does: Any, how: str
 ) -> None:
-    def away(claim: Claim, outcome: Outcome) -> None:
+    def away(results: object) -> None:
         raise StorageTrouble("the server is away")
 
     monkeypatch.setattr(bench.store, "commit", away)
@@ -119,7 +119,7 @@ def test_an_unreachable_store_ends_no_running_command(bench: Bench, monkeypatch:
 
 
 def test_a_run_that_was_fenced_says_what_becomes_of_its_job(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(claim: Claim, outcome: Outcome) -> None:
+    def lost(results: object) -> None:
         raise AgentLost("run.0 was declared dead")
 
     monkeypatch.setattr(bench.store, "commit", lost)

@@ -23,6 +23,7 @@ from farro.roles.workflow import RouteCode
 from farro.store.port import Submission
 from farro.web import job_queries, output, request_handling
 from http_stage import REPORT, TOKEN, ManualWorker, WebStage, submission
+from one_job import claim_one, commit_one
 from support import eventually
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202egnp.exe\u2066 \"'`${x}\x00\U0001f600"
@@ -213,7 +214,7 @@ def test_job_files_are_text_or_downloads_and_stay_inside_the_job(front: WebStage
 def test_step_output_is_returned_whole_or_from_its_end(front: WebStage) -> None:
     job_id = front.store.enqueue(submission())
     agent = front.store.join("hands", role="Runner")
-    claim = front.store.claim(agent)
+    claim = claim_one(front.store, agent)
     assert claim is not None
     assert front.get(f"/api/jobs/{job_id}/logs").json["output"] == []
     step = Path(claim.folder) / "steps" / "1"
@@ -239,7 +240,7 @@ def test_step_output_is_returned_whole_or_from_its_end(front: WebStage) -> None:
         assert next(stream)[1]["text"] == "half an "
         file.write("\u00fc".encode()[1:])
     assert next(stream)[1]["text"] == "\u00fc"
-    front.store.commit(claim, Succeeded(report=REPORT))
+    commit_one(front.store, claim, Succeeded(report=REPORT))
     rest = dict(stream)
     assert rest["end"]["status"] == "succeeded"
     with_stream.close()
@@ -304,7 +305,7 @@ def routed_by_the_manager(front: WebStage) -> str:
     job_id = front.store.enqueue(submission(role="SeniorEngineer"))
     for role, to, said in (("SeniorEngineer", "Manager", "the answer\n"), ("Manager", "Manager", None)):
         agent = front.store.join("hands", role=role)
-        claim = front.store.claim(agent)
+        claim = claim_one(front.store, agent)
         assert claim is not None
         if said is not None:
             step = Path(claim.folder) / "steps" / "1"
@@ -312,7 +313,7 @@ def routed_by_the_manager(front: WebStage) -> str:
             (step / "stdout").write_text(said)
         asked = {} if said else {"waits": True, "route": {"code": str(RouteCode.HUMAN)}}
         move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=to, note=None, **asked)
-        front.store.commit(claim, Succeeded(report=REPORT), move)
+        commit_one(front.store, claim, Succeeded(report=REPORT), move)
         front.store.leave(agent)
     return job_id
 
@@ -460,7 +461,7 @@ def _received(connection: socket.socket) -> int:
 def running(front: WebStage) -> tuple[str, Path]:
     """Return a claimed job and the folder of its steps."""
     front.store.enqueue(submission())
-    claim = front.store.claim(front.store.join("hands", role="Runner"))
+    claim = claim_one(front.store, front.store.join("hands", role="Runner"))
     assert claim is not None
     return claim.job_id, Path(claim.folder) / "steps"
 

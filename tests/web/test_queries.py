@@ -22,6 +22,7 @@ from farro.store.port import Store, Submission
 from farro.swarm.files import DesiredState, SwarmFiles
 from farro.swarm.lifecycle import SwarmState
 from http_stage import REPORT, ManualWorker, WebStage, submission
+from one_job import claim_one, commit_one
 from support import eventually
 
 
@@ -247,11 +248,11 @@ def test_task_shows_its_route_and_the_diff(front: WebStage) -> None:
         Submission(role="SeniorEngineer", prompt={"rubric": "mend", "inputs": {"task_id": "T-1"}})
     )
     agent = front.store.join("hands", role="SeniorEngineer")
-    claim = front.store.claim(agent)
+    claim = claim_one(front.store, agent)
     assert claim is not None
     (front.root / claim.folder / "steps/1").mkdir(parents=True)
     (front.root / claim.folder / "steps/1/diff.patch").write_text("--- a\n+++ b\n")
-    front.store.commit(claim, Succeeded(report=Report(result={"success": True}, markdown="mended\n")))
+    commit_one(front.store, claim, Succeeded(report=Report(result={"success": True}, markdown="mended\n")))
     front.store.leave(agent)
     eventually(lambda: front.listed("?task=T-1"))
     lines = {line["id"]: line for line in front.get("/api/tasks").json["tasks"]}
@@ -272,10 +273,10 @@ def test_inbox_accepts_the_answers_of_a_person(front: WebStage) -> None:
     agent = front.store.join("hands", role="Manager")
     asked = {"reason": Reason.ROUTED, "status": Status.QUEUED, "role": "Manager", "note": "good?"}
     for _ in jobs:
-        claim = front.store.claim(agent)
+        claim = claim_one(front.store, agent)
         assert claim is not None
         move = Move(**asked, waits=True, route={"code": str(RouteCode.HUMAN)})
-        front.store.commit(claim, Succeeded(report=REPORT), move)
+        commit_one(front.store, claim, Succeeded(report=REPORT), move)
     front.store.leave(agent)
     eventually(lambda: len(front.get("/api/inbox").json["waiting"]) == 3)
     assert {row["job_id"] for row in front.listed("?person=true")} == set(jobs)

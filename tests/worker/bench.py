@@ -8,16 +8,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from contracts.adapters import Adapter
 from farro.errors import FarroError
-from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Report, Succeeded
 from farro.store.port import Claim, JobView, Submission
-from farro.worker.slot import Slot, Turn, Until
-from farro.worker.worker import Worker
+from farro.worker.perform import BegunJob
+from farro.worker.worker import Slot, Turn, Until, Worker, WorkerSetup
 from stage import plan
 
 LONG_S = 3600.0  # no test waits so long: a wait that ends earlier was woken
@@ -57,10 +56,14 @@ class Scripted:
     seen: list[str] = field(default_factory=list)
     tick: Callable[[], None] = lambda: None
 
-    def run_batch(self, claims: Iterable[Claim]) -> list[Outcome | BegunCall]:
-        return []
+    def begin(self, claims: Iterable[Claim], stop: Stop) -> list[Outcome | BegunJob]:
+        return [BegunJob(runner=cast(Any, self), work=cast(Any, next(iter(claims))))]
 
-    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: BegunCall | None = None) -> Outcome:
+    def finish(self, begun: BegunJob, tick: Callable[[], None], stop: Stop) -> Outcome:
+        claim = cast(Claim, begun.work)
+        return self.perform(claim, tick, stop)
+
+    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         self.seen.append(claim.job_id)
         self.tick = tick
         return self.does(claim)
@@ -94,24 +97,15 @@ class Bench:
         return self.store.enqueue(Submission(role="Runner", prompt=plan(**more), job_id=job_id))
 
     def slot(self, performer: Any = None, *, tags: tuple[str, ...] = (), number: int = 0, **more: Any) -> Slot:
-        options = {"store": self.store, "role": "Runner", "name": "worker", "stop": self.stop, **more}
-        return Slot(
-            number=number,
-            tags=tags,
-            performer=performer or Scripted(),
-            clock=self.clock,
-            log=self.log,
-            idle_s=LONG_S,
-            **options,
-        )
+        stop = more.pop("stop", self.stop)
+        return Slot(self.setup(performer, tags=tags, **more), stop, number)
+
+    def setup(self, performer: Any = None, **more: Any) -> WorkerSetup:
+        options = {"store": self.store, "role": "Runner", "name": "worker", **more}
+        return WorkerSetup(performer=performer or Scripted(), clock=self.clock, log=self.log, idle_s=LONG_S, **options)
 
     def worker(self, performer: Any = None, *, slots: int = 2, until: Until | None = None, **more: Any) -> Worker:
-        def make(number: int, stop: Stop) -> Slot:
-            return self.slot(performer, number=number, **{**more, "stop": stop})
-
-        return Worker(
-            store=self.store, role="Runner", slots=slots, make_slot=make, clock=self.clock, until=until or Patient()
-        )
+        return Worker(self.setup(performer, **more), slots=slots, until=until or Patient())
 
     def view(self, job_id: str) -> JobView:
         found = self.store.find(job_id)

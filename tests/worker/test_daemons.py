@@ -12,6 +12,7 @@ from farro.errors import Damaged, StorageTrouble
 from farro.jobs.states import Status
 from farro.worker.daemon import Daemon
 from farro.worker.watchdog import Watchdog
+from one_job import claim_one
 from worker.bench import JOIN_S, LONG_S, Bench
 
 
@@ -19,7 +20,7 @@ def left_by_a_dead_agent(bench: Bench, *names: str) -> None:
     for name in names:
         bench.enqueue(name)
         victim = bench.store.join("victim", role="Runner")
-        claim = bench.store.claim(victim)
+        claim = claim_one(bench.store, victim)
         assert claim is not None
         assert claim.job_id == name
         bench.kit.die(victim)
@@ -29,7 +30,7 @@ def test_a_watchdog_pass_marks_jobs_of_dead_agents_stale_and_spares_live_ones(be
     left_by_a_dead_agent(bench, "left")
     bench.enqueue("running")
     alive = bench.store.join("alive", role="Runner")
-    assert bench.store.claim(alive) is not None
+    assert claim_one(bench.store, alive) is not None
     dog = Watchdog(store=bench.store, log=bench.log)
     assert ("left", "stale") in [(done.job_id, done.what) for done in dog.run_once()]
     assert bench.view("left").status is Status.STALE
@@ -52,7 +53,7 @@ def test_a_stale_job_is_queued_again_while_attempts_remain_then_killed_with_the_
     became = []
     for _ in range(3):
         victim = bench.store.join("victim", role="Runner")
-        assert bench.store.claim(victim) is not None
+        assert claim_one(bench.store, victim) is not None
         bench.kit.die(victim)
         dog.run_once()
         became += [life.status for life in boss.run_once()]

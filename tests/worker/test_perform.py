@@ -20,7 +20,7 @@ from farro.jobs.states import Status
 from farro.sandbox.levels import Probe, Sandbox
 from farro.store.port import Submission
 from farro.worker.perform import Performer
-from farro.worker.slot import Slot
+from farro.worker.worker import Slot
 from worker.bench import Bench
 
 

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from farro.errors import BadName, StorageTrouble, SyncFailed, UnknownRole
-from farro.execution.step import BegunCall
+from farro.execution.stop import Stop
 from farro.jobs.outcomes import Outcome, Released
 from farro.jobs.states import Status
 from farro.store.port import Claim
 from farro.worker.drain import Drained
-from farro.worker.slot import CHANGED, TROUBLE_S, Turn
+from farro.worker.job_log import CHANGED
+from farro.worker.perform import BegunJob
 from farro.worker.watchdog import Recovery
+from farro.worker.worker import TROUBLE_S, Turn
+from one_job import claim_one, commit_one
 from stage import submission
 from worker.bench import Bench, Running, Scripted, Turns, fail, succeed
 
@@ -37,11 +40,11 @@ def test_short_jobs_are_logged_at_their_end_and_long_jobs_while_they_run(bench: 
     heard: list[list[str]] = []
 
     class AtOnce(Scripted):
-        def run_batch(self, claims: Iterable[Claim]) -> list[Outcome | BegunCall]:
+        def begin(self, claims: Iterable[Claim], stop: Stop) -> list[Outcome | BegunJob]:
             first = next(iter(claims))
             heard.append(bench.log.messages("info"))
             bench.clock.sleep(2.0)
-            return [succeed(first)] if first.job_id == "quick" else []
+            return [succeed(first)] if first.job_id == "quick" else super().begin(claims, stop)
 
     def slowly(claim: Claim) -> Outcome:
         heard.append(bench.log.messages("info"))
@@ -179,11 +182,11 @@ def test_a_store_error_makes_the_slot_leave_and_join_again(bench: Bench, monkeyp
 def test_a_bug_in_one_turn_does_not_end_the_slot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     claim, calls = bench.store.claim, []
 
-    def buggy(agent: Any) -> Any:
+    def buggy(agent: Any, *limits: Any) -> Any:
         calls.append(agent.id)
         if len(calls) == 1:
             raise ZeroDivisionError("division by zero")
-        return claim(agent)
+        return claim(agent, *limits)
 
     monkeypatch.setattr(bench.store, "claim", buggy)
     bench.enqueue("one")
@@ -308,10 +311,10 @@ def test_a_drain_waits_for_running_and_for_delayed_jobs(bench: Bench) -> None:
     until = drained(bench)
     bench.enqueue("one")
     other = bench.store.join("other", role="Runner")
-    claim = bench.store.claim(other)
+    claim = claim_one(bench.store, other)
     assert claim is not None
     assert not until.over(Turn.IDLE)
-    bench.store.commit(claim, fail(claim, retryable=True))
+    commit_one(bench.store, claim, fail(claim, retryable=True))
     assert bench.view("one").lifecycle.not_before is not None
     assert not until.over(Turn.IDLE)
     bench.clock.advance(60)
@@ -331,7 +334,7 @@ def test_a_drain_logs_once_which_jobs_no_live_agent_works_on(bench: Bench) -> No
     until = drained(bench)
     bench.enqueue("left")
     victim = bench.store.join("victim", role="Runner")
-    assert bench.store.claim(victim) is not None
+    assert claim_one(bench.store, victim) is not None
     bench.kit.die(victim)
     bench.enqueue("heavy", metadata={"tags": ["gpu"]})
     bench.store.join("watchdog", role=None)  # lives: the drain leaves recovery to it
@@ -347,7 +350,7 @@ def test_a_drain_recovers_the_jobs_of_dead_agents_where_no_watchdog_or_manager_l
     until = drained(bench)
     bench.enqueue("left")
     victim = bench.store.join("victim", role="Runner")
-    assert bench.store.claim(victim) is not None
+    assert claim_one(bench.store, victim) is not None
     bench.kit.die(victim)
     assert not until.over(Turn.IDLE)
     assert bench.view("left").status is Status.QUEUED
@@ -361,7 +364,7 @@ def test_a_drain_waits_for_a_stale_job_while_another_process_recovers(bench: Ben
     until = drained(bench)
     bench.enqueue("left")
     victim = bench.store.join("victim", role="Runner")
-    assert bench.store.claim(victim) is not None
+    assert claim_one(bench.store, victim) is not None
     bench.kit.die(victim)
     keeper = bench.store.join(name, role=None)
     bench.store.recover(keeper)
@@ -376,9 +379,9 @@ def test_a_drain_waits_for_a_stale_job_while_another_process_recovers(bench: Ben
 def test_a_drain_distinguishes_delayed_from_retried_jobs(bench: Bench) -> None:
     until = drained(bench)
     bench.enqueue("failed")
-    claim = bench.store.claim(bench.store.join("other", role="Runner"))
+    claim = claim_one(bench.store, bench.store.join("other", role="Runner"))
     assert claim is not None
-    bench.store.commit(claim, fail(claim, retryable=True))
+    commit_one(bench.store, claim, fail(claim, retryable=True))
     bench.store.enqueue(replace(submission(job_id="later"), not_before=bench.clock.now() + timedelta(hours=1)))
     waits_on(bench, until)
     (told,) = bench.log.messages("warning")
@@ -392,7 +395,7 @@ def test_a_drain_logs_nothing_about_running_jobs(bench: Bench) -> None:
     until = drained(bench)
     bench.enqueue("one")
     other = bench.store.join("other", role="Runner")
-    assert bench.store.claim(other) is not None
+    assert claim_one(bench.store, other) is not None
     waits_on(bench, until)
     assert bench.log.lines == []
 

@@ -32,7 +32,7 @@ from farro.queue.schedules import Fired
 from farro.roles import workflow
 from farro.roles.names import RUNNER
 from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
-from farro.store.port import Agent, Claim, DeathWatch, Store
+from farro.store.port import Agent, Claim, DeathWatch, Store, claim_one, commit_one
 from farro.worker import routing
 from farro.worker.daemon import Daemon
 from farro.worker.leader import Leadership, beating
@@ -173,7 +173,7 @@ class Manager(Daemon):
         done: list[Lifecycle] = []
         while len(done) < _AT_ONCE and not self._stopped and self._stands():
             try:
-                claim = self._store.claim(self._routing_agent())
+                claim = claim_one(self._store, self._routing_agent())
                 if claim is None:
                     return done
                 done.append(self._decide(claim))
@@ -233,7 +233,7 @@ class Manager(Daemon):
             note="auto-plan is paused: too much is queued",
             route=route,
         )
-        return self._store.commit(claim, Released(), move)
+        return commit_one(self._store, claim, Released(), move)
 
     def _commit(
         self, claim: Claim, decision: RouteDecision, worked: Hop | None = None, offspring: tuple[Child, ...] = ()
@@ -243,7 +243,7 @@ class Manager(Daemon):
         outcome = _outcome(claim, decision)
         if offspring and isinstance(outcome, Succeeded):
             outcome = replace(outcome, children=offspring)
-        life = self._store.commit(claim, outcome, routing.move(decision, role=MANAGER))
+        life = commit_one(self._store, claim, outcome, routing.move(decision, role=MANAGER))
         event = {"type": "routed", "decision": str(decision.code), "to": decision.to, "status": str(life.status)}
         self._log("info", decision.note.splitlines()[0], {"job_id": claim.job_id, "event": event})
         return life

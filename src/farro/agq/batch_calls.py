@@ -11,10 +11,10 @@ from farro.agq import memo_jobs
 from farro.agq.batcher import each
 from farro.agq.roster import AgentKind, ClaimingAgent
 from farro.errors import AgentLost, BadDocument, FarroError, Lost, SyncFailed
-from farro.jobs.outcomes import Failed, Succeeded
+from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.plans.memo import PostedResult
-from farro.store.port import Agent, BatchStore, Claim, Store
+from farro.store.port import Agent, AttemptResult, Claim, Store, commit_one
 
 
 class ClaimRequest(NamedTuple):
@@ -39,7 +39,6 @@ class CommitRequest(NamedTuple):
 class ClaimCalls:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._batch_store = store if isinstance(store, BatchStore) else None
 
     # --- claims ---
 
@@ -53,7 +52,7 @@ class ClaimCalls:
                 name, role, tags = request.kind
                 agent = self._store.join(name, role=role, tags=tags)
             try:
-                jobs = self._claim_jobs(agent, request.limit, request.batch)
+                jobs = self._claim_jobs(agent, request.limit if request.batch else 1)
             except BaseException as error:
                 self.leave(agent)  # a watchdog recovers what it may have claimed
                 agent = None
@@ -67,20 +66,15 @@ class ClaimCalls:
             return ClaimedJobs(claimer, jobs)
         raise AssertionError("unreachable")
 
-    def _claim_jobs(self, agent: Agent, limit: int, batch: bool) -> list[tuple[Claim, bytes]]:
+    def _claim_jobs(self, agent: Agent, limit: int) -> list[tuple[Claim, bytes]]:
         while True:
-            claims: Sequence[Claim]
-            if batch and self._batch_store is not None:
-                claims = self._batch_store.claim_batch(agent, limit)
-            else:
-                claim = self._store.claim(agent)
-                claims = () if claim is None else (claim,)
+            claims = self._store.claim(agent, limit)
             jobs: list[tuple[Claim, bytes]] = []
             for claim in claims:
                 try:
                     jobs.append((claim, memo_jobs.job_text(claim)))
                 except BadDocument as error:
-                    self._store.commit(claim, memo_jobs.bad_prompt(claim, error))
+                    commit_one(self._store, claim, memo_jobs.bad_prompt(claim, error))
             if jobs or not claims:
                 return jobs
 
@@ -90,47 +84,24 @@ class ClaimCalls:
         """Commit each request; return None for each that is committed as durably as the store promises, else
         the error."""
         answers: list[Exception | None] = [None] * len(requests)
-        ready = []
+        ready: dict[int, AttemptResult] = {}
         for at, request in enumerate(requests):
             try:
-                ready.append(
-                    (
-                        at,
-                        request.claim,
-                        memo_jobs.outcome(request.claim, request.posted, request.document, worker=request.worker),
-                    )
-                )
+                outcome = memo_jobs.outcome(request.claim, request.posted, request.document, worker=request.worker)
+                ready[at] = AttemptResult(request.claim, outcome)
             except Exception as error:  # noqa: BLE001 - concerns this request only
                 answers[at] = error
-        errors = self._commit_batch([(claim, outcome) for _, claim, outcome in ready])
-        for number, (at, claim, outcome) in enumerate(ready):
-            answers[at] = self._commit_one(claim, outcome, after=True) if errors is None else errors[number]
+        try:
+            committed: Sequence[Lifecycle | Exception] = self._store.commit([*ready.values()]).answers
+        except SyncFailed as error:
+            committed = [error] * len(ready)
+        for (at, result), answer in zip(ready.items(), committed, strict=True):
+            if isinstance(answer, Exception) and not (isinstance(answer, Lost) and self._is_committed(result.claim)):
+                answers[at] = answer
         return answers
 
-    def _commit_batch(self, ended: list[tuple[Claim, Succeeded | Failed]]) -> list[Exception | None] | None:
-        """Commit all in one call. None: some failed, and it is not known which."""
-        if self._batch_store is None or len(ended) == 1:
-            return [self._commit_one(claim, outcome) for claim, outcome in ended]
-        try:
-            results = self._batch_store.commit_batch(ended)
-        except SyncFailed as error:
-            return [error] * len(ended)
-        except (FarroError, OSError):
-            return None
-        return [result if isinstance(result, Lost) else None for result in results]
-
-    def _commit_one(self, claim: Claim, outcome: Succeeded | Failed, *, after: bool = False) -> Exception | None:
-        """Commit one attempt. `after`: an earlier call may have committed it already."""
-        try:
-            self._store.commit(claim, outcome)
-        except Lost as lost:
-            return None if after and self._is_committed(claim) else lost
-        except Exception as error:  # noqa: BLE001 - concerns this attempt only
-            return error
-        return None
-
     def _is_committed(self, claim: Claim) -> bool:
-        """Return whether exactly this attempt ended the job."""
+        """Return whether exactly this attempt ended the job: by an earlier call whose answer was lost."""
         view = self._store.find(claim.job_id)
         mine = claim.envelope.lifecycle
         return (
@@ -139,20 +110,15 @@ class ClaimCalls:
             and (view.lifecycle.attempt, view.lifecycle.correlation_id) == (mine.attempt, mine.correlation_id)
         )
 
-    def record_claim(self, claims: Sequence[Claim]) -> None:
-        if self._batch_store is not None:
-            for claim in claims:
-                with contextlib.suppress(FarroError, OSError):  # the next heartbeat reports lost claims
-                    self._batch_store.record_claim(claim)
+    def record_claims(self, claims: Sequence[Claim]) -> None:
+        """Make claims that last longer visible in the store."""
+        for claim in claims:
+            with contextlib.suppress(FarroError):  # the next heartbeat reports lost claims
+                self._store.heartbeat(claim.agent, claim)
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
-        """Hand back jobs that were not begun: to their old positions if the store can, else to the end of the queue."""
-        if self._batch_store is not None:
-            self._batch_store.hand_back(claims)
-            return
-        for claim in claims:
-            with contextlib.suppress(FarroError):
-                self._store.release(claim, "not begun by its worker")
+        """Hand back jobs that were not begun, to their old positions."""
+        self._store.hand_back(claims)
 
     def leave(self, agent: Agent) -> None:
         with contextlib.suppress(FarroError):

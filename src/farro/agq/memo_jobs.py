@@ -22,7 +22,7 @@ from farro.execution.work import PlanCache
 from farro.host import fs
 from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
+from farro.jobs.outcomes import ErrorInfo, Failed, Released, Report, Succeeded
 from farro.jobs.request import JobRequest
 from farro.jobs.states import Reason
 from farro.lazy_dataclass import dataclass
@@ -32,7 +32,7 @@ from farro.plans.memo import PostedResult, PostedStep
 from farro.plans.model import Plan
 from farro.queue.logs import STREAMS
 from farro.queue.submit import DEFAULT_ROLE, SubmitPolicy, prepare, submit
-from farro.store.port import Claim, JobView, Store, Submission, Submitted
+from farro.store.port import Claim, JobView, Store, Submission, Submitted, commit_one
 
 RESULT_BYTES = 16 << 20
 _JOB_LIMITS = Limits(size=memo.JOB_BYTES)
@@ -231,12 +231,12 @@ def release(store: Store, claim: Claim, why: str) -> Lifecycle:
     """Hand back a job whose worker is gone. If it loses worker after worker, count an attempt, so that it ends."""
     released = sum(1 for hop in claim.envelope.lifecycle.hops if hop.reason is Reason.RELEASED)
     if released < _RELEASES:
-        return store.release(claim, why)
+        return commit_one(store, claim, Released(note=why))
     message = f"{why}; it was handed back {released} times before, so this one counts as an attempt"
     result = {"job_id": claim.job_id, "success": False, "step_results": [], "error": message}
     report = Report(result=result, markdown=f"# Failed\n\n**agent_died**: {message}\n")
-    return store.commit(
-        claim, Failed(error=ErrorInfo(category="agent_died", message=message), report=report, retryable=True)
+    return commit_one(
+        store, claim, Failed(error=ErrorInfo(category="agent_died", message=message), report=report, retryable=True)
     )
 
 

@@ -307,7 +307,7 @@ class RemoteWorkers:
         for held in slow:
             held.recorded = True
         if slow:
-            await self._in_batcher(self._calls.record_claim, [held.claim for held in slow if held.claimer.batch])
+            await self._in_batcher(self._calls.record_claims, [held.claim for held in slow if held.claimer.batch])
 
     async def heartbeat(self) -> None:
         """Renew the leases of all agents, and drop jobs that were taken away."""

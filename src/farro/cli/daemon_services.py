@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 from farro.cli.daemon_process import admit
 from farro.cli.options import App, gate, starts_strictly
 from farro.config.settings import AGQ, Settings
-from farro.execution.stop import Stop
 from farro.host import machine
 from farro.host.clock import SystemClock
-from farro.host.thread_turns import Turns
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
 from farro.queue.scheduler import Timetable
@@ -21,10 +19,8 @@ from farro.store.port import Store, WorkerStore
 from farro.worker.daemon import Daemon
 from farro.worker.drain import Drained, Emptied
 from farro.worker.hand_off import HandOff
-from farro.worker.idle_wait import IdleWait
-from farro.worker.slot import IDLE_S, Slot, Until
 from farro.worker.watchdog import Recovery
-from farro.worker.worker import Worker
+from farro.worker.worker import IDLE_S, Until, Worker, WorkerSetup
 
 if TYPE_CHECKING:
     from farro.agq.client import AgqStore
@@ -61,28 +57,20 @@ def worker(
                 store=whole, role=role, clock=clock, log=log, recovery=Recovery(sweep=lambda: app.sweep_runners(path))
             )
     performer = app.performer(path, settings, app.runner(path, settings, kind=options.runner, clock=clock), clock)
-    turns, idle_wait = Turns(), IdleWait()
-
-    def slot(number: int, stop: Stop) -> Slot:
-        return Slot(
-            store=store,
-            role=role,
-            name=_host() if options.name is None else options.name,
-            number=number,
-            tags=options.tags,
-            performer=performer,
-            stop=stop,
-            clock=clock,
-            log=log,
-            turns=turns,
-            idle_wait=idle_wait,
-            hand_off=hand_off,
-            # An idle slot sends its heartbeat once per turn: with a short stale_after_s it must turn more often.
-            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 3),
-        )
-
+    setup = WorkerSetup(
+        store=store,
+        role=role,
+        name=_host() if options.name is None else options.name,
+        tags=options.tags,
+        performer=performer,
+        clock=clock,
+        log=log,
+        hand_off=hand_off,
+        # An idle slot sends its heartbeat once per turn: with a short stale_after_s it must turn more often.
+        idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 3),
+    )
     try:
-        yield Worker(store=store, role=role, slots=options.slots, make_slot=slot, clock=clock, until=until)
+        yield Worker(setup, slots=options.slots, until=until)
     finally:
         store.close()
 

@@ -16,7 +16,7 @@ With every runner, only the worker claims, heartbeats and commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -86,7 +86,7 @@ class Work:
     note: str = ""  # why it came back: a review's findings, or a person's answer
     max_bytes: int | None = None  # of the job's folder while it runs; None: unlimited
     guarding: Guarding = DEFAULTS
-    # Makes the folder, which may not exist yet. Only for runners that are `late`; not part of the JSON.
+    # Makes the folder, which may not exist yet: the runner calls it before it needs the folder. Not part of the JSON.
     make: Callable[[], None] = field(default=already, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -119,10 +119,15 @@ class Runner(Protocol, Generic[R]):
     """Execute work. `R` is the adapter's handle of one run, which belongs to the thread that spawned it, except for
     `is_alive` and `terminate`."""
 
+    def run(self, batch: Sequence[Work]) -> list[Outcome | R]:
+        """Run the first works of a batch as far as they are over in a moment. Returns for each begun work its outcome,
+        or its run, for which the caller waits; the others were not begun. An empty list: the first takes longer, and
+        the caller spawns it. [test_a_function_in_a_batch_is_reported_like_any_other]"""
+
     def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> R:
         """Begin. Where the number of runners is bounded, wait for a free slot, ticking meanwhile; if a stop came
-        first, the run is already over. Raises nothing but what `tick` does: `wait` reports what could not be
-        started."""
+        first, the run is already over. Raises what `tick` does, and NoFolder if the attempt's folder cannot be made;
+        `wait` reports whatever else kept it from starting."""
 
     def is_alive(self, run: R) -> bool:
         """Return whether it is running."""

@@ -19,7 +19,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Failed, Outcome, Released, Succeeded
 from farro.queue import follow
 from farro.queue.follow import RunResult, Tail
-from farro.store.port import Claim, Store, Submission
+from farro.store.port import Claim, Store, Submission, commit_one
 from farro.worker.perform import Performer
 
 _LOOKS, _PAUSE_S = 100, 0.02
@@ -58,7 +58,7 @@ class Foreground:
             else:
                 if isinstance(outcome, Failed):
                     outcome = replace(outcome, retryable=False)  # the user waits here for the result
-                lifecycle, result = self._store.commit(claim, outcome), outcome.report.result
+                lifecycle, result = commit_one(self._store, claim, outcome), outcome.report.result
         except Lost as lost:
             found = self._end_elsewhere(claim.job_id)
             if found is None:

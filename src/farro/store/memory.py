@@ -5,6 +5,7 @@ It applies the same rules as the other stores and passes the same contract suite
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -18,9 +19,11 @@ from farro import documents
 from farro.errors import (
     AgentLost,
     ClaimLost,
+    FarroError,
     IdConflict,
     IllegalTransition,
     InputError,
+    Lost,
     NameTaken,
     UnknownJob,
     UnknownRole,
@@ -30,7 +33,7 @@ from farro.jobs import audit_fields, ids, moves, places
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.ids import IdMint
 from farro.jobs.moves import Move
-from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
+from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Succeeded, Unroutable
 from farro.jobs.retry import Uniform
 from farro.jobs.states import Reason, Status
 from farro.lazy_dataclass import dataclass, field
@@ -43,11 +46,14 @@ from farro.store.listed_queries import ListedQueries
 from farro.store.port import (
     Agent,
     AgentView,
+    AttemptResult,
     Change,
     Changes,
     Claim,
+    Commits,
     JobAt,
     JobView,
+    NextClaim,
     PersonAnswer,
     QueuePause,
     RecoveryAction,
@@ -56,6 +62,8 @@ from farro.store.port import (
     Submission,
     Submitted,
 )
+
+_SMALL_BATCH = 4  # this many are claimed at once even if the queue holds few more
 
 
 @dataclass(kw_only=True, slots=True)
@@ -67,6 +75,7 @@ class MemoryJob:
     lifecycle: Lifecycle
     entered: tuple[str, int]  # order in its queue: priority, then number of entry
     waits: bool = False  # outside its queue, for other jobs or a person
+    before: tuple[Lifecycle, tuple[str, int]] | None = None  # lifecycle and order in its queue, at the last claim
     owner: str | None = None
     attempts: int = 0
     results: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -95,6 +104,7 @@ class MemoryStore(ListedQueries):
         self._jobs: dict[str, MemoryJob] = {}
         self._names: dict[str, str] = {}  # name → the id of its present job
         self._agents: dict[str, tuple[Agent, bool]] = {}  # agent, alive
+        self._cursors: dict[str, int] = {}  # agent → how far it has read the feed of its queue, for waiting
         self._beats: dict[str, float] = {}  # on the clock that stops while the machine sleeps (RELIABILITY 18)
         self._entries = 0
         self._paused: dict[str, QueuePause] = {}
@@ -128,6 +138,7 @@ class MemoryStore(ListedQueries):
         with self._lock:
             if agent.id in self._agents:
                 self._agents[agent.id] = (agent, False)
+                self._cursors.pop(agent.id, None)
                 if not self._held_by(agent.id):
                     del self._agents[agent.id]
 
@@ -226,15 +237,31 @@ class MemoryStore(ListedQueries):
 
     # --- claiming and committing ---
 
-    def claim(self, agent: Agent) -> Claim | None:
+    def claim(self, agent: Agent, limit: int, wait_s: float = 0) -> list[Claim]:
+        assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
+        feed = self._feeds[agent.role]
+        cursor = self._cursors.setdefault(agent.id, feed.cursor)
+        claims = self._claim(agent, limit)
+        if claims or wait_s <= 0:
+            return claims
+        due = self.next_due(agent.role)
+        if due is not None:
+            wait_s = min(wait_s, max(0.0, (due - self._clock.now()).total_seconds()))
+        self._cursors[agent.id] = feed.since(cursor, wait_s).cursor
+        return self._claim(agent, limit)
+
+    def _claim(self, agent: Agent, limit: int) -> list[Claim]:
         with self._lock:
             self._check_alive(agent)
             if agent.role in self._paused:
-                return None
+                return []
             now = self._clock.now()
-            fitting = (job for job in self._jobs.values() if self._fits(job, agent, now))
-            job = min(fitting, key=lambda job: job.entered, default=None)
-            return None if job is None else self._claimed(job, agent, now)
+            fitting = sorted(
+                (job for job in self._jobs.values() if self._fits(job, agent, now)), key=lambda job: job.entered
+            )
+            chosen = fitting[: min(limit, max(_SMALL_BATCH, len(fitting) // 2))]
+            started = next((at for at, job in enumerate(chosen) if job.attempts > 0), len(chosen))
+            return [self._claimed(job, agent, now) for job in chosen[: max(started, 1)]]
 
     def _fits(self, job: MemoryJob, agent: Agent, now: datetime) -> bool:
         if job.lifecycle.status is not Status.QUEUED or job.lifecycle.role != agent.role or job.waits:
@@ -252,6 +279,7 @@ class MemoryStore(ListedQueries):
             now=now,
             policy_version=self._policy.policy_version(job.lifecycle.role),
         )
+        job.before = job.lifecycle, job.entered
         job.attempts, job.owner = attempt, agent.id
         self._put(job, lifecycle)
         prompt = copy.deepcopy(job.prompt)  # a worker's changes to its copy are never written back
@@ -269,19 +297,33 @@ class MemoryStore(ListedQueries):
             ]
         return min((due for due in dues if due > now), default=None)
 
-    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-        if move is not None:
-            self._check_role(move.role)
-        return self._commit(claim, outcome, move)
+    def commit(self, results: Sequence[AttemptResult], then_claim: NextClaim | None = None) -> Commits:
+        answers: list[Lifecycle | FarroError] = []
+        for result in results:
+            try:
+                answers.append(self._commit(*result))
+            except FarroError as error:
+                answers.append(error)
+        claims: list[Claim] = []
+        if then_claim is not None:
+            with contextlib.suppress(FarroError):  # the next claim reports it
+                claims = self.claim(*then_claim)
+        return Commits(answers, claims)
 
-    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
-        self._check_role(role)
-        return self._commit(claim, outcome, Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note))
-
-    def release(self, claim: Claim, note: str = "") -> Lifecycle:
-        return self._commit(claim, Released(note=note), None)
+    def hand_back(self, claims: Sequence[Claim]) -> None:
+        with self._lock:
+            for claim in claims:
+                with contextlib.suppress(Lost):
+                    job = self._owned(claim)
+                    assert job.before is not None
+                    job.lifecycle, job.entered = job.before
+                    job.attempts, job.owner = job.attempts - 1, None
+                    self.note(**audit_fields.handed_back(claim.envelope.lifecycle))  # type: ignore[arg-type]
+                    self._publish(job)
 
     def _commit(self, claim: Claim, outcome: Outcome, move: Move | None) -> Lifecycle:
+        if move is not None:
+            self._check_role(move.role)
         with self._lock:
             job = self._owned(claim)
             children = outcome.children if isinstance(outcome, Succeeded) else ()
@@ -402,6 +444,10 @@ class MemoryStore(ListedQueries):
         self._entries += 1
         job.entered = (priority(job.prompt), self._entries)
         self.note(**audit_fields.codes(lifecycle))  # type: ignore[arg-type]
+        self._publish(job)
+
+    def _publish(self, job: MemoryJob) -> None:
+        lifecycle = job.lifecycle
         change = Change(job_id=lifecycle.job_id, role=lifecycle.role, status=lifecycle.status)
         self._feeds[None].publish([change])
         if lifecycle.status is Status.QUEUED and not job.waits:

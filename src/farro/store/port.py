@@ -11,7 +11,7 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
   nothing. [test_a_fenced_agent_cannot_commit]
 - Only the transitions of jobs.states are allowed; any other raises IllegalTransition and changes nothing.
   [test_illegal_transitions_are_refused]
-- `claim` never blocks; callers wait in `changes`. [test_changes_report_an_enqueue]
+- Only `claim` with `wait_s` and `changes` with `timeout_s` wait. [test_a_claim_from_an_empty_queue_returns_at_once]
 - A queue is ordered by strict priority, then by the time of entry into that queue. A job with a later
   `not_before` is skipped until then. [test_order_is_the_time_of_entry, test_a_higher_priority_is_claimed_first]
 - A job that runs after others (plans.after) waits outside its queue and enters it once they have ended as required.
@@ -27,9 +27,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
-from farro.errors import Lost
+from farro.errors import FarroError
 from farro.host.clock import Clock
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.moves import Move
@@ -302,8 +302,35 @@ class DeathWatch(Protocol):
     def close(self) -> None: ...
 
 
+class AttemptResult(NamedTuple):
+    """The end of one attempt, to be committed."""
+
+    claim: Claim
+    outcome: Outcome
+    move: Move | None = None  # replaces the decision that the outcome alone leads to (the manager's routing)
+
+
+class NextClaim(NamedTuple):
+    """A claim that follows a commit in the same request."""
+
+    agent: Agent
+    limit: int
+
+
+class Commits(NamedTuple):
+    """The answer to `commit`."""
+
+    answers: list[Lifecycle | FarroError]  # for each result, in order
+    claims: list[Claim]  # asked for by `then_claim`
+
+
 class WorkerStore(Protocol):
-    """The part of a store that a worker uses; it may do nothing else."""
+    """The part of a store that a worker uses; it may do nothing else.
+
+    Jobs are claimed and committed in batches, because a request costs more than a small job
+    (docs/decisions/small-jobs-go-in-batches.md). A single job is a batch of one. A batch is not a transaction: each job
+    has its own attempt, fence and answer.
+    """
 
     # --- agents ---
 
@@ -314,84 +341,64 @@ class WorkerStore(Protocol):
         """Remove the agent. The next watchdog recovers the jobs that it still holds."""
 
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
-        """Report that the slot's loop made a turn. Raises AgentLost or ClaimLost when the agent was declared dead or
-        the job was taken from it."""
-
-    # --- waiting ---
-
-    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
-        """Return the changes after `cursor`; wait up to `timeout_s` for the first. With None, return the present cursor
-        at once. With `role`, report only entries into that role's queue, which is what wakes a worker. Each role has
-        its own cursors."""
-
-    def wake(self, role: str | None) -> None:
-        """Make every `changes` call that waits for that role return at once."""
+        """Report that the agent is alive and, with `claim`, that it works on that job. The first heartbeat of a claim
+        makes the whole claim visible to queries (see `claim`). Raises AgentLost or ClaimLost when the agent was
+        declared dead or the job was taken from it. [test_a_long_job_of_a_batch_is_recorded_as_claimed]"""
 
     # --- claiming and committing ---
 
-    def claim(self, agent: Agent) -> Claim | None:
-        """Claim the next job that this agent may run, or return None. Each worker examines a job once, not once per
-        turn, so the cost does not grow with the backlog. A crash before the claim leaves the job queued; after it,
-        recovery counts the attempt."""
+    def claim(self, agent: Agent, limit: int, wait_s: float = 0) -> list[Claim]:
+        """Claim up to `limit` jobs that this agent may run, in queue order.
 
-    def next_due(self, role: str) -> datetime | None:
-        """Return when the next delayed job of this queue becomes due, as far as this store has examined the queue. None
-        while the queue is paused, so that no worker wakes for it. [test_a_paused_queue_has_no_due_time]"""
+        If there is none, wait up to `wait_s` for one, or until `wake`, then claim once more: the list is empty when
+        another agent was faster. A job that becomes due meanwhile is not delayed. A `wake` after this agent's first
+        claim ends its next wait. [test_a_waiting_claim_gets_the_job_that_enters, test_wake_ends_a_waiting_claim]
 
-    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-        """Decide and carry out what `outcome` asks for: succeeded, failed, routed to the next role, retried later,
-        released or stale. Returns once it is durable. ClaimLost: another agent took the job. Either nothing of this
-        attempt was accepted, or its decision was already recorded and the agent that took the job carries it out; the
-        caller must look at the job and not repeat the commit. `move` overrides the decision that the outcome alone
-        leads to (the manager passes one, from roles.workflow)."""
+        More than one job is returned only if none of them was started before: if one kills the worker, its next attempt
+        runs alone and affects no other job. Some of a long queue is left for idle workers.
+        [test_a_batch_of_jobs_is_claimed_in_order, test_a_job_that_was_started_before_is_claimed_alone]
 
-    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
-        """Commit, but send the job on to `role` whatever its routing says."""
+        Each worker examines a job once, not once per turn, so the cost does not grow with the backlog. With a limit
+        above one the store may postpone what only queries need (the job's `in_progress` is true at once) until the
+        commit or the first heartbeat of the claim. A crash before the claim leaves the job queued; after it, recovery
+        counts the attempt."""
 
-    def release(self, claim: Claim, note: str = "") -> Lifecycle:
-        """Hand the job back unfinished; this does not count as an attempt."""
+    def commit(self, results: Sequence[AttemptResult], then_claim: NextClaim | None = None) -> Commits:
+        """Decide and carry out what each outcome asks for: succeeded, failed, routed to the next role, retried later,
+        released or stale. The claims may be of any agents of this process. Returns once all is durable.
 
-    def close(self) -> None: ...
+        Each result has its own answer: the new lifecycle, or the error that kept it from being committed. ClaimLost:
+        another agent took the job. Either nothing of this attempt was accepted, or its decision was already recorded
+        and the agent that took the job carries it out; the caller must look at the job and not repeat the commit. After
+        TryAgain the commit may be repeated. Raises only SyncFailed: then the worker stops, and recovery decides.
+        [test_each_job_of_a_batch_is_committed_under_its_own_fence, test_one_batch_commits_jobs_of_several_agents]
 
-
-@runtime_checkable
-class BatchStore(Protocol):
-    """Operations on several jobs at once, in stores where that costs little more than one job. Each job is as safe as
-    with the single calls: it has its own fence and its own result. docs/decisions/small-jobs-go-in-batches.md"""
-
-    def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
-        """Claim up to `limit` jobs, in queue order. Returns more than one only for jobs that were never started before:
-        if one of them kills the worker, its next attempt runs alone and cannot take the others with it. Leaves some of
-        a long queue for idle workers. [test_a_batch_of_jobs_is_claimed_in_order]"""
-
-    def record_claim(self, claim: Claim) -> None:
-        """Write out the full claim of a job in a batch that takes longer than a moment. Until then possibly only the
-        job's place shows that it is in progress. Raises Lost when this agent no longer owns the job."""
-
-    def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        """Commit each job, whichever agent of this process holds it. For a job that was lost, return the error that
-        `commit` would raise."""
+        With `then_claim` it also claims, where possible in the same request. The answers are returned even if that
+        claim failed; the next claim reports why. [test_a_commit_claims_the_next_batch]"""
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Return jobs that were claimed and not started to their places in the queue, as if they had never been
         claimed. A job that another agent took meanwhile is left alone.
         [test_jobs_not_started_return_to_their_places_in_the_queue]"""
 
+    def wake(self, role: str | None) -> None:
+        """Make every call that waits for that role return at once."""
 
-@runtime_checkable
-class PipelinedStore(BatchStore, Protocol):
-    """Combined calls of a remote store, which save round trips. Each job is as safe as with the separate calls.
-    docs/decisions/small-jobs-go-in-batches.md"""
+    def close(self) -> None: ...
 
-    def claim_or_wait(self, agent: Agent, limit: int, timeout_s: float) -> list[Claim]:
-        """Claim a batch; if there is none, wait up to `timeout_s` or until `wake`. Claims once more when the wait ends,
-        for whatever reason. A job that becomes due meanwhile is not delayed."""
 
-    def commit_and_claim(
-        self, agent: Agent, ended: Sequence[tuple[Claim, Outcome]], limit: int
-    ) -> tuple[list[Lifecycle | Lost], list[Claim]]:
-        """Commit a batch of this agent's own jobs, then claim a batch. The results of the commits are returned in any
-        case."""
+def claim_one(store: WorkerStore, agent: Agent) -> Claim | None:
+    """Claim the next job, if there is one."""
+    claims = store.claim(agent, 1)
+    return claims[0] if claims else None
+
+
+def commit_one(store: WorkerStore, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+    """Commit one attempt; raise the error if it was not accepted."""
+    (answer,) = store.commit([AttemptResult(claim, outcome, move)]).answers
+    if isinstance(answer, FarroError):
+        raise answer
+    return answer
 
 
 class Store(WorkerStore, Protocol):
@@ -411,6 +418,16 @@ class Store(WorkerStore, Protocol):
         starts. [test_a_healthy_store_is_ready]"""
 
     def agents(self) -> list[AgentView]: ...
+
+    # --- waiting ---
+
+    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        """Return the changes after `cursor`; wait up to `timeout_s` for the first. With None, return the present cursor
+        at once. With `role`, report only entries into that role's queue. Each role has its own cursors."""
+
+    def next_due(self, role: str) -> datetime | None:
+        """Return when the next delayed job of this queue becomes due, as far as this store has examined the queue. None
+        while the queue is paused, so that no process wakes for it. [test_a_paused_queue_has_no_due_time]"""
 
     # --- submitting ---
 

@@ -7,12 +7,12 @@ import os
 from farro.jobs import places
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import FINISHED, Status
-from farro.store.port import Agent, Claim, JobView, Store
+from farro.store.port import Agent, Claim, JobView, Store, claim_one, commit_one
 from farro.testing.store_kit import StoreKit, plan, report, submission
 
 
 def claim_next(store: Store, agent: Agent) -> Claim:
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     return claim
 
@@ -22,7 +22,7 @@ def succeed(store: Store, job_id: str) -> None:
     agent = store.join("worker", role="Runner")
     claim = claim_next(store, agent)
     assert claim.job_id == job_id
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     store.leave(agent)
 
 

@@ -12,8 +12,8 @@ from farro.host.clock import Clock
 from farro.jobs.states import Status
 from farro.log.structured import Log
 from farro.store.port import Store
-from farro.worker.slot import Turn
 from farro.worker.watchdog import Recovery
+from farro.worker.worker import Turn
 
 _RECOVERERS = ("watchdog", "manager")  # names of agents that recover the jobs of others
 TELL_AFTER_S = 3.0  # a shorter wait is not worth a line

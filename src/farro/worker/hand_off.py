@@ -16,15 +16,15 @@ from farro.errors import FarroError
 from farro.execution.stop import Stop
 from farro.host.clock import Clock
 from farro.jobs import moves
-from farro.jobs.envelope import Lifecycle
-from farro.jobs.outcomes import ErrorInfo, Outcome, Released, Succeeded, Unroutable
+from farro.jobs.moves import Move
+from farro.jobs.outcomes import ErrorInfo, Released, Succeeded, Unroutable
 from farro.jobs.retry import RetryPolicy, Uniform, delay_after
 from farro.jobs.times import in_words
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.roles import workflow
 from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
-from farro.store.port import Claim, Store
+from farro.store.port import AttemptResult, Claim, Store
 from farro.worker import leader, routing
 from farro.worker.leader import AWAY_S
 
@@ -47,29 +47,31 @@ class HandOff:
     silent_s: Callable[[], float | None] | None = None  # of the manager; None: as its file in the root says
 
     @staticmethod
-    def ends_here(claim: Claim, outcome: Outcome) -> bool:
-        """Return whether the job needs no manager: then the store's own `commit` is enough."""
-        return not isinstance(outcome, Succeeded) or moves.next_role(claim.envelope.lifecycle) != MANAGER
+    def ends_here(result: AttemptResult) -> bool:
+        """Return whether the job needs no manager: then it is committed as it is."""
+        life = result.claim.envelope.lifecycle
+        return not isinstance(result.outcome, Succeeded) or moves.next_role(life) != MANAGER
 
-    def commit(self, claim: Claim, outcome: Outcome, tick: Callable[[], None], stop: Stop) -> Lifecycle:
-        """Commit like `Store.commit`, once it is known that a manager will take the job on."""
-        life = claim.envelope.lifecycle
-        if not isinstance(outcome, Succeeded) or self.ends_here(claim, outcome):
-            return self.store.commit(claim, outcome)
+    def decide(self, result: AttemptResult, tick: Callable[[], None], stop: Stop) -> AttemptResult:
+        """Return what to commit for a job that goes on to the manager. Waits for a manager that is away."""
+        claim, outcome = result.claim, result.outcome
+        if not isinstance(outcome, Succeeded) or self.ends_here(result):
+            return result
         if (onward := self._fast_path(claim, outcome)) is not None:
             route = {**onward.route, "code": str(RouteCode.FAST_PATH)}
-            return self.store.commit(claim, outcome, routing.move(onward, role=life.role, route=route))
+            role = claim.envelope.lifecycle.role
+            return AttemptResult(claim, outcome, routing.move(onward, role=role, route=route))
         if self._manager_comes(claim, tick, stop):
-            return self.store.commit(claim, outcome)
+            return result
         if stop.requested:
-            return self.store.commit(claim, Released(note="the manager is away, and the worker was stopped"))
+            return AttemptResult(claim, Released(note="the manager is away, and the worker was stopped"))
         if (
             self.bypass
             and (decision := self._decision(claim, outcome)) is not None
             and decision.code is not RouteCode.FAIL
         ):
-            return self._past_the_manager(claim, outcome, decision)
-        return self.store.commit(claim, self._unroutable(outcome))
+            return AttemptResult(claim, outcome, self._past_the_manager(claim, decision))
+        return AttemptResult(claim, self._unroutable(outcome))
 
     def _fast_path(self, claim: Claim, outcome: Succeeded) -> RouteDecision | None:
         """Return the next step if the role's config allows a success to go straight there.
@@ -90,14 +92,12 @@ class HandOff:
             self.log("warning", str(error), {"job_id": claim.job_id})
             return None
 
-    def _past_the_manager(self, claim: Claim, outcome: Succeeded, decision: RouteDecision) -> Lifecycle:
+    def _past_the_manager(self, claim: Claim, decision: RouteDecision) -> Move:
         role = claim.envelope.lifecycle.role
         note = f"{decision.note} (the manager is away: degraded bypass)"
         route = {**decision.route, "code": str(RouteCode.DEGRADED_BYPASS), "decided": str(decision.code)}
-        move = routing.move(replace(decision, note=note), role=role, route=route)
-        told = self.store.commit(claim, outcome, move)
         self.log("warning", note.splitlines()[0], {"job_id": claim.job_id, "event": {"type": "degraded_bypass"}})
-        return told
+        return routing.move(replace(decision, note=note), role=role, route=route)
 
     def _manager_comes(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> bool:
         """Return whether the manager is alive, or comes back within the pinned backoff."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from farro.errors import BadName, InputError, Lost, NoFolder, NoTask, SyncFailed
 from farro.execution import resume
 from farro.execution.commands import AGENT
-from farro.execution.runner import DEFAULTS, Guarding, Runner, StopRequest, Work
-from farro.execution.step import BegunCall
+from farro.execution.runner import DEFAULTS, Guarding, Runner, Work
 from farro.execution.stop import Stop
 from farro.execution.work import bug, failed
 from farro.host.clock import Clock
 from farro.jobs import ids
-from farro.jobs.outcomes import Outcome
+from farro.jobs.outcomes import Failed, Outcome, Released, Succeeded, Unroutable
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
@@ -24,13 +23,18 @@ from farro.worker import routing, started_tasks
 from farro.worker.snapshot import Snapshots
 
 
-@runtime_checkable
-class BatchRunner(Protocol):
-    """A runner that does several small jobs in one call (runners.inline)."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BegunJob:
+    """A job that is not over in a moment. `Performer.finish` runs it to its end."""
 
-    def run_jobs(self, works: Sequence[Work]) -> list[Outcome | BegunCall]: ...
+    runner: Runner[Any]
+    work: Work
+    run: Any = None  # the runner's handle; None: not begun
 
-    def continue_run(self, work: Work, begun: BegunCall, *, tick: Callable[[], None], stop: StopRequest) -> Outcome: ...
+    @property
+    def over(self) -> bool:
+        """Return whether only its result is missing."""
+        return self.run is not None and not self.runner.is_alive(self.run)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,50 +56,70 @@ class Performer:
     guarding: Guarding = DEFAULTS
     confined_env: Callable[[], Mapping[str, str]] | None = None  # base_env of jobs with allowed_paths. None: the same
 
-    def run_batch(self, claims: Iterable[Claim]) -> list[Outcome | BegunCall]:
-        """Run the first of these as far as they are functions that are over in a moment. Returns outcomes, or what
-        `perform` has to continue; the last may still be running. The others were not begun."""
-        row: Callable[[Sequence[Work]], list[Outcome | BegunCall]] | None = getattr(self.runner, "run_jobs", None)
-        if row is None:
-            return []
-        works = []
+    def begin(self, claims: Iterable[Claim], stop: Stop) -> list[Outcome | BegunJob]:
+        """Begin the first of these claims: at least one, and more as far as they are over in a moment. Returns for each
+        its outcome, or what `finish` has to run to its end. The others were not begun."""
+        works: list[Work] = []
         for claim in claims:
-            prompt = claim.envelope.prompt
-            if "allowed_paths" in prompt or asks_agents(prompt):
-                break
-            works.append(self.work(claim))
-        return row(works) if works else []
+            try:
+                if (alone := self._alone(claim.envelope.prompt)) and works:
+                    break
+                begun = self._prepare(claim)
+            except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
+                if works:
+                    break  # it is the first of the next call
+                return [_failure(claim.job_id, error)]
+            if alone:
+                return [begun]
+            works.append(begun.work)
+        runs = [] if stop.requested else self.runner.run(works)
+        if not runs:
+            return [BegunJob(runner=self.runner, work=works[0])]
+        return [
+            came
+            if isinstance(came, Succeeded | Failed | Released | Unroutable)
+            else BegunJob(runner=self.runner, work=work, run=came)
+            for work, came in zip(works, runs, strict=False)
+        ]
 
-    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: BegunCall | None = None) -> Outcome:
-        """Return the outcome of the attempt. `begun`: what `run_batch` returned for it.
+    def finish(self, begun: BegunJob, tick: Callable[[], None], stop: Stop) -> Outcome:
+        """Return the outcome of the attempt.
 
         Lost goes through: another agent has the job, and nothing may be written. So does NoFolder: nothing of it has
         begun.
         """
+        runner = begun.runner
         try:
-            work = self.work(claim)
-            runner = self.runner
-            if begun is not None:
-                assert isinstance(runner, BatchRunner)
-                return runner.continue_run(work, begun, tick=tick, stop=stop)
-            if asks_agents(claim.envelope.prompt):
-                self._keep_snapshot(claim)
-                runner = runner if self.agents_runner is None else self.agents_runner()
-            run = runner.spawn(work, tick=tick, stop=stop)
+            run = runner.spawn(begun.work, tick=tick, stop=stop) if begun.run is None else begun.run
             return runner.wait(run, tick=tick, stop=stop)
-        except (Lost, SyncFailed, NoFolder):
-            raise
-        except (NoTask, BadName) as error:
-            return failed(claim.job_id, "bad_task", str(error))
-        except InputError as error:
-            return failed(claim.job_id, "bad_policy", str(error))
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
-            return bug(claim.job_id, error)
+            return _failure(begun.work.job_id, error)
+
+    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
+        """Run one job to its end, as `finish` does."""
+        try:
+            begun = self._prepare(claim)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _failure(claim.job_id, error)
+        return self.finish(begun, tick, stop)
+
+    def _prepare(self, claim: Claim) -> BegunJob:
+        runner = self.runner
+        work = self.work(claim)
+        if asks_agents(claim.envelope.prompt):
+            self._keep_snapshot(claim)
+            runner = runner if self.agents_runner is None else self.agents_runner()
+        return BegunJob(runner=runner, work=work)
+
+    @staticmethod
+    def _alone(prompt: Mapping[str, Any]) -> bool:
+        """Return whether the job is never part of a batch."""
+        return "allowed_paths" in prompt or asks_agents(prompt)
 
     def work(self, claim: Claim) -> Work:
         """Return all that is needed to run a claim's attempt, wherever it runs."""
         life, prompt = claim.envelope.lifecycle, claim.envelope.prompt
-        if not getattr(self.runner, "late", False) or "allowed_paths" in prompt or asks_agents(prompt):
+        if self._alone(prompt):
             claim.make()
         return Work(
             job_id=claim.job_id,
@@ -146,6 +170,19 @@ class Performer:
                 raise
         else:
             started_tasks.mark(self.root, task_id, claim.job_id)
+
+
+def _failure(job_id: str, error: Exception) -> Failed:
+    """Turn an error outside of the job's steps into an outcome; raise what the worker has to handle."""
+    match error:
+        case Lost() | SyncFailed() | NoFolder():
+            raise error
+        case NoTask() | BadName():
+            return failed(job_id, "bad_task", str(error))
+        case InputError():
+            return failed(job_id, "bad_policy", str(error))
+        case _:
+            return bug(job_id, error)
 
 
 def asks_agents(prompt: Mapping[str, Any]) -> bool:

@@ -1,40 +1,314 @@
-"""The worker: N slots in one process, started and ended together.
+"""The worker: slots that repeat `claim → run → commit`, all in one process.
 
-Signals (DESIGN §12): `stop` gives running steps five seconds to end by themselves, then their jobs are released, all
-within ten.
+Each slot is an agent of the store with its own thread. Small jobs are claimed, run and committed in batches
+(docs/decisions/small-jobs-go-in-batches.md); a job that takes longer is run alone, with heartbeats.
+
+- A slot ends an attempt's processes before it releases the job (R6).
+- A `stop` gives running steps five seconds to end by themselves, then their jobs are released, all within ten
+  (DESIGN §12).
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
+from enum import Enum, auto
+from typing import Protocol
 
+from farro.errors import AgentLost, ClaimLost, FarroError, NoFolder, SyncFailed, TryAgain
 from farro.execution.stop import Stop
 from farro.host import signals, time_slices, waiting
 from farro.host.clock import Clock
+from farro.host.thread_turns import Turns
 from farro.host.waiting import Flag
-from farro.store.port import WorkerStore
-from farro.worker.slot import Never, Slot, Until
+from farro.jobs.outcomes import Released
+from farro.lazy_dataclass import dataclass, field
+from farro.log.structured import Log
+from farro.store.port import Agent, AttemptResult, Claim, NextClaim, WorkerStore, commit_one
+from farro.worker.batching import BatchSize, BatchWait
+from farro.worker.hand_off import HandOff
+from farro.worker.idle_wait import IdleWait
+from farro.worker.job_log import JobLog
+from farro.worker.perform import BegunJob, Performer
+
+IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
+STINT_S = 0.005  # how long a slot works without waiting before it lets other slots of its process work
+TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
+
+
+class Turn(Enum):
+    WORKED = auto()
+    IDLE = auto()
+    TROUBLE = auto()  # the store failed; the agent has left, and the next turn joins anew
+
+
+class Until(Protocol):
+    """Decide when a slot ends without being stopped."""
+
+    patience_s: float  # how long an idle slot waits at most before it asks again
+
+    def over(self, turn: Turn) -> bool:
+        """Return whether the slot ends. Called after each turn."""
+
+
+class Never:
+    """A worker that is only ended from outside."""
+
+    patience_s = IDLE_S
+
+    def over(self, turn: Turn) -> bool:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSetup:
+    """What all slots of a worker share."""
+
+    store: WorkerStore
+    role: str
+    name: str  # of its agents
+    performer: Performer
+    clock: Clock
+    log: Log
+    tags: Collection[str] = ()
+    hand_off: HandOff | None = None
+    idle_s: float = IDLE_S
+    turns: Turns = field(default_factory=Turns)
+    idle_wait: IdleWait = field(default_factory=IdleWait)
+
+
+class _Batch:
+    """The claims of one turn."""
+
+    def __init__(self, claims: Collection[Claim]) -> None:
+        self.size = len(claims)
+        self.waiting = deque(claims)  # not begun
+        self.ended: list[AttemptResult] = []  # to be committed
+        self.small = True  # each job was over in a moment
+
+
+class Slot:
+    """One agent and its loop. `run_once` does one turn; `run` repeats it."""
+
+    def __init__(self, setup: WorkerSetup, stop: Stop, number: int = 0) -> None:
+        self._setup = setup
+        self._store = setup.store
+        self._clock = setup.clock
+        self._stop = stop
+        self._number = number
+        self._log = JobLog(setup.log, setup.role, setup.clock)
+        self._agent: Agent | None = None
+        self._next: list[Claim] | None = None  # claimed with the last commit; None: to be claimed
+        self._stint_end_s = 0.0
+        self._batch_size = BatchSize()
+        self._batch_wait = BatchWait()
+
+    def join(self) -> Agent:
+        """Return this slot's agent; a new one if it has none. InputError: the role, the name or a tag is invalid."""
+        if self._agent is None:
+            setup = self._setup
+            self._agent = self._store.join(setup.name, role=setup.role, slot=self._number, tags=setup.tags)
+        return self._agent
+
+    def leave(self) -> None:
+        claims, self._next = self._next, None
+        if claims:  # claimed for a turn that will not happen
+            with contextlib.suppress(FarroError, OSError):  # recovery finds them
+                self._hand_back(claims)
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            with contextlib.suppress(TryAgain):  # the store is unreachable: recovery finds the lease free, or expired
+                self._store.leave(agent)
+
+    # --- one turn ---
+
+    def run_once(self) -> Turn:
+        """Claim a batch, run it and commit it, or find nothing to do."""
+        agent = self.join()
+        self._store.heartbeat(agent)
+        batch = _Batch(self._claim(agent))
+        began_s = self._clock.monotonic_s()
+        self._batch_wait.begin(began_s, batch.size)
+        if not batch.size:
+            return Turn.IDLE
+        try:
+            self._run(agent, batch)
+            self._finish_turn(agent, batch, began_s)
+        except AgentLost:
+            raise
+        except BaseException:
+            with contextlib.suppress(FarroError, OSError):
+                self._commit(agent, batch)
+            raise
+        return Turn.WORKED
+
+    def _claim(self, agent: Agent) -> list[Claim]:
+        claims, self._next = self._next, None
+        if claims is None:
+            claims = self._store.claim(agent, self._batch_size.limit)
+        self._log.claimed(claims)
+        return claims
+
+    def _run(self, agent: Agent, batch: _Batch) -> None:
+        """Run the batch: as many small jobs as possible at once, and each job that takes longer by itself."""
+        while batch.waiting and not (batch.size > 1 and self._stop.requested):
+            longer: list[tuple[Claim, BegunJob]] = []
+            for begun in self._setup.performer.begin(batch.waiting, self._stop):
+                claim = batch.waiting.popleft()
+                if isinstance(begun, BegunJob):
+                    longer.append((claim, begun))
+                else:
+                    batch.ended.append(AttemptResult(claim, begun))
+            if longer:
+                batch.small = False
+                self._commit(agent, batch)  # the finished jobs do not wait for it, and other workers take the rest
+            for claim, begun in sorted(longer, key=lambda each: not each[1].over):
+                self._run_longer(agent, batch, claim, begun)
+
+    def _run_longer(self, agent: Agent, batch: _Batch, claim: Claim, begun: BegunJob) -> None:
+        """Run one job to its end, with heartbeats, and commit it."""
+        try:
+            if not begun.over:
+                self._log.flush()
+                self._setup.idle_wait.relieve()
+                self._beat(agent, claim)
+            outcome = self._setup.performer.finish(begun, lambda: self._beat(agent, claim), self._stop)
+        except NoFolder:
+            commit_one(self._store, claim, Released(note="no folder could be made for it"))  # another machine has room
+            raise
+        except ClaimLost as lost:
+            self._log.committed([(claim, lost)])
+        else:
+            batch.ended.append(AttemptResult(claim, outcome))
+            self._commit(agent, batch)
+
+    def _finish_turn(self, agent: Agent, batch: _Batch, began_s: float) -> None:
+        """Commit the batch, and claim the next one with it if the work goes on."""
+        # Not counting this commit: if commits are slow, larger batches help.
+        now_s = self._clock.monotonic_s()
+        few = batch.size < self._batch_size.limit
+        self._batch_size.adapt(batch.size, small=batch.small, took_s=now_s - began_s)
+        if few and (wait_s := self._batch_wait.wait_s(now_s - began_s)):
+            self._setup.turns.hold(wait_s)
+        committed_s = self._clock.monotonic_s()
+        goes_on = batch.small and not batch.waiting and not self._stop.requested
+        self._commit(agent, batch, then_claim=goes_on and (few or now_s < self._stint_end_s))
+        self._batch_wait.end(committed_s, self._clock.monotonic_s())
+
+    # --- ends of jobs ---
+
+    def _commit(self, agent: Agent, batch: _Batch, *, then_claim: bool = False) -> None:
+        """Commit the finished jobs, and hand back those that were not begun."""
+        waiting, ended = [*batch.waiting], [*batch.ended]
+        batch.waiting.clear()
+        batch.ended.clear()
+        if waiting:
+            self._batch_size.reset()
+            self._hand_back(waiting)
+        hand_off = self._setup.hand_off
+        ending = [result for result in ended if hand_off is None or hand_off.ends_here(result)]
+        if ending:
+            self._send(ending, NextClaim(agent, self._batch_size.limit) if then_claim else None)
+        if hand_off is not None:
+            for result in ended:
+                if not hand_off.ends_here(result):
+                    self._hand_on(agent, result, hand_off)
+
+    def _hand_on(self, agent: Agent, result: AttemptResult, hand_off: HandOff) -> None:
+        """Commit a job that goes on to the manager, once it is known that a manager will take it."""
+        claim = result.claim
+        try:
+            decided = hand_off.decide(result, lambda: self._beat(agent, claim), self._stop)
+        except ClaimLost as lost:
+            self._log.committed([(claim, lost)])
+        else:
+            self._send([decided])
+
+    def _send(self, results: list[AttemptResult], then_claim: NextClaim | None = None) -> None:
+        commits = self._store.commit(results, then_claim)
+        if then_claim is not None:
+            self._next = commits.claims
+        self._log.committed([(result.claim, answer) for result, answer in zip(results, commits.answers, strict=True)])
+        for answer in commits.answers:
+            if isinstance(answer, FarroError) and not isinstance(answer, ClaimLost):
+                raise answer
+
+    def _hand_back(self, claims: list[Claim]) -> None:
+        self._store.hand_back(claims)
+        self._log.handed_back(claims)
+
+    def _beat(self, agent: Agent, claim: Claim) -> None:
+        """Send a heartbeat while a job runs. An unreachable store is no reason to end the job: if its lease ran out,
+        the commit reports it."""
+        with contextlib.suppress(TryAgain):
+            self._store.heartbeat(agent, claim)
+
+    # --- the loop ---
+
+    def run(self, until: Until) -> None:
+        """Repeat turns until stopped, or until `until` is over."""
+        setup = self._setup
+        try:
+            while not self._stop.requested:
+                with setup.turns.turn():
+                    turn, over = self._stint(until)
+                if over:
+                    return
+                if turn is Turn.IDLE:
+                    turn = self._safely(lambda: self._wait(until))
+                if turn is Turn.TROUBLE:
+                    setup.idle_wait.relieve()
+                    self._clock.sleep(TROUBLE_S)
+        finally:
+            setup.idle_wait.relieve()
+            self.leave()
+
+    def _stint(self, until: Until) -> tuple[Turn, bool]:
+        """Do turns for a moment while there is work; return the last one, and whether `until` is over. Switching to
+        another slot after every job would cost more than a small job."""
+        self._stint_end_s = self._clock.monotonic_s() + STINT_S
+        while True:
+            turn = self._safely(self.run_once)
+            if until.over(turn):
+                return turn, True
+            if turn is not Turn.WORKED or self._stop.requested or self._clock.monotonic_s() >= self._stint_end_s:
+                return turn, False
+
+    def _wait(self, until: Until) -> Turn:
+        """Wait for the queue; what is claimed then is for the next turn."""
+        agent, patience_s = self.join(), min(until.patience_s, self._setup.idle_s)
+        if not self._stop.requested:
+            self._next = self._setup.idle_wait.wait(
+                lambda: self._store.claim(agent, self._batch_size.limit, patience_s), patience_s
+            )
+        return Turn.IDLE
+
+    def _safely(self, turn: Callable[[], Turn]) -> Turn:
+        """Do a turn whose errors stay in this slot. After one the agent leaves: recovery looks at what it held."""
+        try:
+            return turn()
+        except SyncFailed:
+            raise  # it is unknown what reached the disk: the worker stops, recovery decides (R7)
+        except AgentLost as lost:
+            self._log.agent_lost(lost)
+            self.leave()
+            return Turn.WORKED
+        except Exception as error:  # noqa: BLE001 - the edge of the loop: one job's bug must not end the others' worker
+            self._log.trouble(error)
+            self.leave()
+            return Turn.TROUBLE
 
 
 class Worker:
-    """All slots of one process."""
+    """All slots of one process, started and ended together."""
 
-    def __init__(
-        self,
-        *,
-        store: WorkerStore,
-        role: str,
-        slots: int,
-        make_slot: Callable[[int, Stop], Slot],
-        clock: Clock,
-        until: Until | None = None,
-    ) -> None:
-        self._store = store
-        self._role = role
+    def __init__(self, setup: WorkerSetup, *, slots: int, until: Until | None = None) -> None:
+        self._setup = setup
         self._until = until or Never()
-        self._stop = Stop(clock)
-        self._slots = [make_slot(number, self._stop) for number in range(slots)]
+        self._stop = Stop(setup.clock)
+        self._slots = [Slot(setup, self._stop, number) for number in range(slots)]
         self._threads = [
             threading.Thread(target=self._run_slot, args=(slot,), name=f"slot-{number}")
             for number, slot in enumerate(self._slots)
@@ -81,7 +355,7 @@ class Worker:
                     signals.heard(fd)
                 if self._stop.requested and not told:
                     poll.unregister(self._stop.fd)  # it stays readable
-                    self._store.wake(self._role)
+                    self._setup.store.wake(self._setup.role)
                     told = True
         for thread in self._threads:
             thread.join()

@@ -9,7 +9,6 @@ import pytest
 
 from farro.errors import StorageTrouble
 from farro.execution.runners.inline import InlineRunner
-from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
 from farro.host import processes
@@ -17,8 +16,10 @@ from farro.host.clock import SystemClock
 from farro.jobs.states import Status
 from farro.store.port import Agent, Claim, Submission
 from farro.store.redis import RedisStore
-from farro.worker.perform import Performer
-from farro.worker.slot import ROW, Slot, Turn
+from farro.worker.batching import BATCH
+from farro.worker.perform import BegunJob, Performer
+from farro.worker.worker import Slot, Turn, WorkerSetup
+from one_job import claim_one
 from redis_rig import Rig
 from support import eventually
 
@@ -40,18 +41,9 @@ class SlotRig:
         performer = Performer(
             root=store.root, base_env={}, runner=InlineRunner(tools=tools, clock=CLOCK), clock=CLOCK, durable=False
         )
-        self.slot = Slot(
-            store=store,
-            role="Runner",
-            name="w",
-            number=0,
-            tags=(),
-            performer=performer,
-            stop=self.stop,
-            clock=CLOCK,
-            log=self._log,
-        )
-        self.slot._reach = ROW  # as after many small jobs
+        setup = WorkerSetup(store=store, role="Runner", name="w", performer=performer, clock=CLOCK, log=self._log)
+        self.slot = Slot(setup, self.stop)
+        self.slot._batch_size.limit = BATCH  # as after many small jobs
 
     def _long(self, call: Call) -> None:
         self.ran.append(call.job_id)
@@ -115,7 +107,7 @@ def test_jobs_behind_a_long_one_go_back_to_the_queue(rig: Rig) -> None:
         eventually(lambda: store.count().get(Status.QUEUED) == 6, "what was not begun is queued again")
         eventually(lambda: store.count().get(Status.SUCCEEDED) == 1, "what was over before is committed")
         other = store.join("other", role="Runner")
-        claim = store.claim(other)
+        claim = claim_one(store, other)
         assert claim is not None
         assert claim.job_id == ids[2], "in its old place"
         assert claim.attempt == 1
@@ -130,14 +122,14 @@ def test_a_stopped_worker_hands_back_what_it_has_not_begun(rig: Rig) -> None:
     store = rig.store(real=True)
     rigged = SlotRig(store)
     rigged.enqueue(*["quick"] * 8)
-    claim_batch = store.claim_batch
+    claim = store.claim
 
     def stopped(*args: Any) -> Any:
-        claims = claim_batch(*args)
+        claims = claim(*args)
         rigged.stop.request(5.0)
         return claims
 
-    store.claim_batch = stopped  # type: ignore[method-assign]
+    store.claim = stopped  # type: ignore[method-assign]
     rigged.slot.run_once()
     rigged.slot.leave()
     assert rigged.ran == []
@@ -155,16 +147,16 @@ def test_finished_jobs_are_committed_before_another_is_retried(
     rigged = SlotRig(store)
     rigged.enqueue("quick", "fails", "quick", "quick", retries=1)
     seen: list[int] = []
-    perform = rigged.slot._perform
+    run_longer = rigged.slot._run_longer
 
-    def away(agent: Agent, claim: Claim, begun: BegunCall | None) -> None:
+    def away(agent: Agent, batch: Any, claim: Claim, begun: BegunJob) -> None:
         if claim.job_id.startswith("quick"):
-            perform(agent, claim, begun)
+            run_longer(agent, batch, claim, begun)
             return
         seen.append(store.count()[Status.SUCCEEDED])
         raise StorageTrouble("the server is away")
 
-    rigged.slot._perform = away  # type: ignore[method-assign]
+    rigged.slot._run_longer = away  # type: ignore[method-assign]
     assert rigged.slot._safely(rigged.slot.run_once) is Turn.TROUBLE
     assert seen == [3]
     boss = store.join("b", role=None)

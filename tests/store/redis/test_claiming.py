@@ -17,8 +17,9 @@ from farro.errors import AgentLost, NotPermitted, NotReplicated
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
-from farro.store.port import Claim, QueuePause, Submission
+from farro.store.port import AttemptResult, Claim, NextClaim, QueuePause, Submission
 from farro.store.redis import RedisStore, client
+from one_job import commit_all
 from redis_rig import Rig
 from servers import RedisServer
 from stage import plan, report, submission
@@ -37,7 +38,7 @@ def names(claims: list[Claim]) -> list[str]:
 
 
 def ended(store: RedisStore, claims: list[Claim]) -> None:
-    store.commit_batch([(claim, Succeeded(report=report(claim))) for claim in claims])
+    commit_all(store, [(claim, Succeeded(report=report(claim))) for claim in claims])
 
 
 # --- tags ---
@@ -50,7 +51,7 @@ def test_a_job_that_a_batch_leaves_is_claimed_by_the_next_one(rig: Rig) -> None:
     store.enqueue(tagged("alone", "gpu", payload={"a.txt": b"x"}))  # it has files, so it is in no batch
     store.enqueue(tagged("last", "gpu"))
     found = []
-    while batch := store.claim_batch(agent, 4):
+    while batch := store.claim(agent, 4):
         found.append(names(batch))
         ended(store, batch)
     assert found == [["first"], ["alone"], ["last"]]
@@ -63,9 +64,9 @@ def test_a_batch_from_several_queues_keeps_their_common_order(rig: Rig) -> None:
     for name, tags in zip(order, [("gpu",), (), ("big",), ("gpu",), ("gpu", "big"), (), ("big",)], strict=True):
         store.enqueue(tagged(name, *tags))
     store.enqueue(tagged("anothers", "tpu"))
-    assert names(store.claim_batch(agent, 4)) == order[:4]
-    assert names(store.claim_batch(agent, 4)) == order[4:]
-    assert store.claim_batch(agent, 4) == []
+    assert names(store.claim(agent, 4)) == order[:4]
+    assert names(store.claim(agent, 4)) == order[4:]
+    assert store.claim(agent, 4) == []
     assert store.find("anothers") is not None
 
 
@@ -78,7 +79,7 @@ def test_the_cost_of_a_claim_depends_on_the_tag_sets_not_on_the_batch(rig: Rig) 
 
     for limit in (1, 16):
         store._context.client.call("CONFIG", "RESETSTAT")
-        assert store.claim_batch(agent, limit)
+        assert store.claim(agent, limit)
         stats = store._context.client.call("INFO", "commandstats")
         assert b"cmdstat_smembers:calls=1," in stats, "once for a batch, not once for each of its jobs"
 
@@ -103,9 +104,9 @@ def test_without_a_right_no_job_leaves_its_queue(rig: Rig) -> None:
         agent = poor.join("w", role="Runner")
         for limit in (1, 4, 16):
             with pytest.raises(NotPermitted, match=r"docs/redis\.md"):
-                poor.claim_batch(agent, limit)
+                poor.claim(agent, limit)
         poor.close()
-    assert len(admin.claim_batch(admin.join("w", role="Runner"), 16)) == 10
+    assert len(admin.claim(admin.join("w", role="Runner"), 16)) == 10
     assert admin.count()[Status.QUEUED] == 10
 
 
@@ -114,9 +115,9 @@ def test_a_user_without_the_right_to_wait_gets_an_error_and_does_not_spin(rig: R
     rights(rig, admin, "deaf", "bzpopmin")
     store = rig.store(real=True, user="deaf", password="secret")
     agent = store.join("w", role="Runner")
-    assert store.claim_batch(agent, 1) == []
+    assert store.claim(agent, 1) == []
     with pytest.raises(NotPermitted, match="bzpopmin"):
-        store.claim_or_wait(agent, 1, WAIT_S)
+        store.claim(agent, 1, WAIT_S)
 
 
 # --- waking ---
@@ -129,13 +130,13 @@ class Waiting(threading.Thread):
         super().__init__(daemon=True)
         self.store = store
         self.agent = store.join("w", role="Runner", tags=tags)
-        assert store.claim_batch(self.agent, 1) == []
+        assert store.claim(self.agent, 1) == []
         self.came: list[str] | Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self.came = names(self.store.claim_or_wait(self.agent, 1, WAIT_S))
+            self.came = names(self.store.claim(self.agent, 1, WAIT_S))
         except Exception as error:
             self.came = error
 
@@ -194,7 +195,7 @@ def test_a_wake_that_comes_with_a_reply_is_not_lost(rig: Rig, monkeypatch: pytes
     """The thread is delayed for a moment: then the reply and the wake are both there."""
     store = rig.store(real=True)
     agent = store.join("w", role="Runner")
-    assert store.claim_batch(agent, 1) == []
+    assert store.claim(agent, 1) == []
     real, late = client.readable, [True]
 
     def readable(sockets: Any, timeout_s: float) -> Any:
@@ -208,7 +209,7 @@ def test_a_wake_that_comes_with_a_reply_is_not_lost(rig: Rig, monkeypatch: pytes
 
     monkeypatch.setattr(client, "readable", readable)
     began_s = time.monotonic()
-    assert store.claim_or_wait(agent, 1, WAIT_S) == []
+    assert store.claim(agent, 1, WAIT_S) == []
     assert time.monotonic() - began_s < WAIT_S / 2
     assert late == []
 
@@ -238,13 +239,12 @@ def test_jobs_claimed_with_an_unreplicated_commit_go_back(rig: Rig) -> None:
     """They were claimed on the master, and would count an attempt that never began."""
     calm, strict = rig.store(), rig.store(wait_replicas=1, wait_s=0.02)
     calm.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
-    # Otherwise the server may not know this script yet. Both scripts are then sent again, and a repeated claim does not
-    # return the job's position in its queue.
-    calm._context.client.call("SCRIPT", "LOAD", calm._context.scripts.commit.text)
     agent = strict.join("w", role="Runner")
-    batch = strict.claim_batch(agent, 1)
-    with pytest.raises(NotReplicated):
-        strict.commit_and_claim(agent, [(batch[0], Succeeded(report=report(batch[0])))], 2)
+    batch = strict.claim(agent, 1)
+    ended = AttemptResult(batch[0], Succeeded(report=report(batch[0])))
+    (answer,), claims = strict.commit([ended], NextClaim(agent, 2))
+    assert isinstance(answer, NotReplicated)
+    assert claims == []
     assert [(view.job_id, view.status, view.lifecycle.attempt) for view in calm.list()] == [
         ("j0", Status.SUCCEEDED, 1),
         ("j1", Status.QUEUED, 0),
@@ -260,9 +260,10 @@ def test_a_refused_claim_does_not_undo_the_commit_sent_with_it(tmp_path: Path) -
         store = rig.store()
         store.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
         agent = store.join("w", role="Runner")
-        batch = store.claim_batch(agent, 1)
+        batch = store.claim(agent, 1)
         store._context.client.call("CONFIG", "SET", "maxmemory", "1")  # full: no further job begins
-        committed, claims = store.commit_and_claim(agent, [(batch[0], Succeeded(report=report(batch[0])))], 2)
+        ended = AttemptResult(batch[0], Succeeded(report=report(batch[0])))
+        committed, claims = store.commit([ended], NextClaim(agent, 2))
         assert [getattr(life, "status", life) for life in committed] == [Status.SUCCEEDED]
         assert claims == []
         assert store.count()[Status.QUEUED] == 2

@@ -14,6 +14,7 @@ from farro.jobs.states import Status
 from farro.queue.watch import Viewer
 from farro.store.port import JobView, Store, Submission
 from farro.store.redis import RedisStore
+from one_job import claim_one, commit_one
 from redis_rig import Rig
 from servers import RedisServer
 from stage import plan, report, submission
@@ -30,12 +31,12 @@ def cost_of_a_job(store: RedisStore, number: int) -> tuple[int, dict[str, int]]:
     agent = store.join("w", role="Runner", tags=("gpu",))
     before, asked = calls(store), store._context.client.requests
     store.enqueue(submission(number))
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     for _ in range(10):
         store.heartbeat(agent)
         store.heartbeat(agent, claim)
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     asked = store._context.client.requests - asked
     after = calls(store)
     store.leave(agent)
@@ -63,7 +64,7 @@ def test_a_query_costs_as_much_as_its_result(rig: Rig) -> None:
     store = rig.store()
     store.enqueue_many([submission(n, job_id=f"j{n:04d}") for n in range(2500)])
     agent = store.join("w", role="Runner")
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
 
     def asked(call: Callable[[], object]) -> int:
@@ -121,11 +122,11 @@ def test_finished_jobs_are_removed_with_all_their_keys(rig: Rig) -> None:
     agent = store.join("w", role="Runner")
     job = Submission(role="Runner", prompt=plan(), job_id="done", payload={"a": b"1"})
     store.enqueue_named("nightly", job)
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     running, gone = view_of(store, "done"), Seen("nobody")
     assert store.remove([running, gone], by="b").jobs == 0, "it is not final"
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     with pytest.raises(NameTaken):
         store.enqueue_named("nightly", submission())
     store.enqueue(submission(job_id="open"))
@@ -142,9 +143,9 @@ def test_the_common_log_has_the_changes_of_every_machine(rig: Rig) -> None:
     job_id = here.enqueue(submission())
     other = there.enqueue(submission())
     agent = there.join("w", role="Runner")
-    claim = there.claim(agent)
+    claim = claim_one(there, agent)
     assert claim is not None
-    there.commit(claim, Succeeded(report=report(claim)))
+    commit_one(there, claim, Succeeded(report=report(claim)))
     here.note("cap_refused", user="bob")
     lines = list(here.audit_lines())
     assert [line["event"] for line in lines] == ["enqueued", "enqueued", "claimed", "committed", "cap_refused"]

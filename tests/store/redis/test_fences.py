@@ -14,6 +14,7 @@ from farro.jobs.outcomes import Child, Outcome, Released, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.store.port import Claim, Submission
 from farro.store.redis import RedisStore, commit
+from one_job import claim_one, commit_one, release_one
 from redis_rig import Rig
 from stage import plan, report, submission
 
@@ -21,7 +22,7 @@ LEASE_S = 30.0
 
 
 def claimed(store: RedisStore, *, role: str = "Runner") -> Claim:
-    claim = store.claim(store.join("w", role=role))
+    claim = claim_one(store, store.join("w", role=role))
     assert claim is not None
     return claim
 
@@ -39,9 +40,9 @@ def test_an_agent_whose_lease_is_over_is_fenced_though_it_lives(rig: Rig, which:
     rig.clock.advance(LEASE_S + 1)
     for _ in range(2):  # not recovered yet: only its lease decides
         with pytest.raises(AgentLost):
-            store.commit(claim, outcomes(claim)[which])
+            commit_one(store, claim, outcomes(claim)[which])
     with pytest.raises(AgentLost):
-        store.claim(claim.agent)
+        claim_one(store, claim.agent)
     view = store.find("j")
     assert view is not None
     assert (view.status, view.lifecycle.hops) == (Status.IN_PROGRESS, ())
@@ -49,7 +50,7 @@ def test_an_agent_whose_lease_is_over_is_fenced_though_it_lives(rig: Rig, which:
     done = dog.recover(dog.join("dog", role=None))
     assert [each.what for each in done] == ["silent_killed", "stale", "agent_removed"]
     with pytest.raises(ClaimLost):
-        store.commit(claim, outcomes(claim)[which])
+        commit_one(store, claim, outcomes(claim)[which])
     assert [seen.job_id for seen in store.list()] == ["j"]
 
 
@@ -58,18 +59,18 @@ def test_every_call_of_an_agent_renews_its_lease(rig: Rig) -> None:
     for n in range(4):
         store.enqueue(submission(n))
     agent = store.join("w", role="Runner")
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     for _ in range(10):
         rig.clock.advance(LEASE_S * 0.8)
         store.heartbeat(agent, claim)
     assert claim is not None
-    assert store.commit(claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
+    assert commit_one(store, claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
     for _ in range(3):
         rig.clock.advance(LEASE_S * 0.8)
-        claim = store.claim(agent)
+        claim = claim_one(store, agent)
         assert claim is not None
         rig.clock.advance(LEASE_S * 0.8)
-        store.commit(claim, Succeeded(report=report(claim)))
+        commit_one(store, claim, Succeeded(report=report(claim)))
 
 
 def test_an_agent_that_is_late_and_holds_nothing_goes_on(rig: Rig) -> None:
@@ -81,7 +82,7 @@ def test_an_agent_that_is_late_and_holds_nothing_goes_on(rig: Rig) -> None:
     assert [view.alive for view in store.agents()] == [True]
     rig.clock.advance(LEASE_S * 10)
     store.enqueue(submission())
-    assert store.claim(agent) is not None
+    assert claim_one(store, agent) is not None
     rig.clock.advance(LEASE_S * 10)
     other = store.join("dog", role=None)
     store.recover(other)
@@ -93,7 +94,7 @@ def test_a_heartbeat_takes_no_round_trip_soon_after_another_call(rig: Rig) -> No
     store = rig.store(lease_s=LEASE_S)
     store.enqueue(submission())
     agent = store.join("w", role="Runner")
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     rig.clock.advance(2)
     store.heartbeat(agent, claim)  # a new server gets the script first
     before = store._context.client.requests
@@ -117,7 +118,7 @@ def test_two_watchdogs_at_once_do_everything_once(rig: Rig) -> None:
     for _ in range(10):
         agent = store.join("w", role="Runner")
         for _ in range(4):
-            assert store.claim(agent) is not None
+            assert claim_one(store, agent) is not None
     rig.clock.advance(LEASE_S + 1)
     dogs = [rig.store(lease_s=LEASE_S) for _ in range(4)]
     agents = [dog.join("dog", role=None) for dog in dogs]
@@ -147,7 +148,7 @@ def test_the_next_watchdog_unblocks_a_forgotten_dependent(rig: Rig) -> None:
     for name in ("second", "third"):
         store.enqueue(Submission(role="Runner", prompt=plan(metadata={"after": ["first"]}), job_id=name))
     claim = claimed(store)
-    commit.commit(store._context, claim, Succeeded(report=report(claim)), None)  # only the script
+    commit.commit_one(store._context, claim, Succeeded(report=report(claim)))  # only the script
     assert store.pending("Runner") == 2
     dog = rig.store()
     done = dog.recover(dog.join("dog", role=None))
@@ -164,17 +165,17 @@ def test_a_job_of_another_schema_version_is_never_processed(rig: Rig) -> None:
     life = ask("HGET", key, "life")
     ask("HSET", key, "sv", "9.0.0", "life", life.replace(SCHEMA_VERSION.encode(), b"9.0.0"))
     agent = store.join("w", role="Runner")
-    first = store.claim(agent)
+    first = claim_one(store, agent)
     assert first is not None
     assert first.job_id == "ours"
-    assert store.claim(agent) is None
+    assert claim_one(store, agent) is None
     assert [(level, fields["job_id"]) for level, _, fields in rig.logged] == [("critical", "newer")]
     view = store.find("newer")
     assert view is not None
     assert (view.status, view.damaged and "9.0.0" in view.damaged) == (Status.QUEUED, True)
     boss = store.join("boss", role=None)
     store.recover(boss)
-    assert store.claim(agent) is None
+    assert claim_one(store, agent) is None
     ask("HSET", key, "sv", SCHEMA_VERSION, "life", life)  # as a farro that knows that version sees it
     store.recover(boss)
     assert claimed(store).job_id == "newer"
@@ -186,7 +187,7 @@ def test_an_unreadable_job_stops_no_other(rig: Rig) -> None:
     store.enqueue(submission(2, job_id="whole"))
     store._context.client.call("HSET", store._context.keys.job("torn"), "life", "{")
     agent = store.join("w", role="Runner")
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     assert claim.job_id == "whole"
     view = store.find("torn")
@@ -209,13 +210,13 @@ def test_files_of_a_job_come_with_its_claim_and_stay_with_it(rig: Rig) -> None:
     assert (home / "payload/a.txt").read_bytes() == b"\x00\xff"
     assert (home / "prompt.md").read_text() == "please"
     (Path(claim.folder) / "steps.jsonl").write_text("done\n")
-    store.release(claim)
+    release_one(store, claim)
     assert not home.exists()
     again = claimed(store)
     before = Path(again.folder).parent / "0001"
     assert (before / "steps.jsonl").read_text().startswith("done\n")
     assert not (before / "result.json").exists()
-    store.commit(again, Succeeded(report=report(again)))
+    commit_one(store, again, Succeeded(report=report(again)))
     view = rig.store().find("j")
     assert view is not None
     shown = Path(rig.stores[-1].folder(view))

@@ -20,7 +20,8 @@ from farro.store.port import Submission
 from farro.store.redis import RedisStore
 from farro.store.redis.workspace import LocalWorkspace
 from farro.store.workspace import JobFiles
-from farro.worker.slot import Slot
+from farro.worker.worker import Slot, WorkerSetup
+from one_job import claim_one, commit_one
 from redis_rig import Rig
 from stage import EPOCH, plan, report, submission
 
@@ -44,17 +45,15 @@ def test_a_machine_without_room_for_folders_uses_up_no_attempt(rig: Rig, shm: Pa
     store = rig.store(workspace=workspace)
     store.enqueue(submission(job_id="j"))
     settings, clock = Settings(), SystemClock()
-    slot = Slot(
+    setup = WorkerSetup(
         store=store,
         role="Runner",
         name="w",
-        number=0,
-        tags=(),
         performer=App().performer(str(shm), settings, App().runner(str(shm), settings, clock=clock), clock),
-        stop=Stop(clock),
         clock=clock,
         log=lambda level, message, fields: None,
     )
+    slot = Slot(setup, Stop(clock))
     with pytest.raises(StorageTrouble, match="no room"):
         slot.run_once()
     view = store.find("j")
@@ -113,7 +112,7 @@ def test_unreadable_posted_content_fails_only_its_job(rig: Rig, field: str, text
     store._context.client.call("HSET", store._context.keys.files("bad"), field, text)
     spoil(store, "bad", "fl", "1")
     agent = store.join("w", role="Runner")
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     assert claim.job_id == "good"
     view = store.find("bad")
@@ -127,7 +126,7 @@ def test_an_unreadable_prompt_fails_only_its_job(rig: Rig) -> None:
     store.enqueue(submission(1, job_id="bad"))
     store.enqueue(submission(2, job_id="good"))
     spoil(store, "bad", "prompt", "{")
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     assert claim is not None
     assert claim.job_id == "good"
 
@@ -137,7 +136,7 @@ def test_an_unreadable_lifecycle_does_not_stop_a_worker(rig: Rig) -> None:
     store.enqueue(submission(1, job_id="bad"))
     store.enqueue(submission(2, job_id="good"))
     spoil(store, "bad", "life", "{")
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     assert claim is not None
     assert claim.job_id == "good"
 
@@ -145,10 +144,10 @@ def test_an_unreadable_lifecycle_does_not_stop_a_worker(rig: Rig) -> None:
 def unroutable(store: RedisStore, job_id: str) -> None:
     """Mark a job stale while its agent holds it."""
     agent = store.join("m", role="Runner")
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     assert claim.job_id == job_id
-    store.commit(claim, Unroutable(error=ErrorInfo(category="manager_away", message="away"), report=report(claim)))
+    commit_one(store, claim, Unroutable(error=ErrorInfo(category="manager_away", message="away"), report=report(claim)))
 
 
 @pytest.mark.parametrize("life", ["{", "other version"])
@@ -161,7 +160,7 @@ def test_an_unreadable_marked_job_does_not_stop_a_watchdog(rig: Rig, life: str) 
         life = json.dumps({**fields, "schema_version": 99})
     spoil(store, "bad", "life", life)
     store.enqueue(submission(2, job_id="orphan"))
-    assert store.claim(store.join("w", role="Runner")) is not None
+    assert claim_one(store, store.join("w", role="Runner")) is not None
     rig.clock.advance(31)
     dog = store.join("dog", role=None)
     assert ("orphan", "stale") in [(done.job_id, done.what) for done in store.recover(dog)]
@@ -173,9 +172,9 @@ def test_an_unreadable_waiting_prompt_does_not_stop_a_watchdog(rig: Rig) -> None
     store.enqueue(Submission(role="Runner", prompt=plan(2, metadata={"after": ["first"]}), job_id="bad"))
     store.enqueue(Submission(role="Runner", prompt=plan(3, metadata={"after": ["first"]}), job_id="good"))
     spoil(store, "bad", "prompt", "{")
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     assert claim is not None
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     assert len(store.list()) == 3
     store.recover(store.join("dog", role=None))
     found: Any = store.find("good")

@@ -18,6 +18,7 @@ import pytest
 from farro.errors import NotReplicated
 from farro.jobs.outcomes import Succeeded
 from farro.store.redis.client import RedisAddress, RedisConnection, pack
+from one_job import claim_one, commit_one
 from redis_rig import Rig, proxied
 from servers import RedisServer, free_port
 from stage import report, submission
@@ -96,15 +97,15 @@ def test_a_repeated_call_waits_for_the_replicas_as_the_first_did(tmp_path: Path,
                 other = plain.join("w", role="Runner")  # now the server knows the scripts
                 mine = plain.enqueue_claimed(other, submission(job_id="other"))
                 assert mine is not None
-                plain.commit(mine, Succeeded(report=report(mine)))
+                commit_one(plain, mine, Succeeded(report=report(mine)))
                 plain.enqueue(submission(job_id="known"))
-                claim = store.claim(store.join("w", role="Runner"))
+                claim = claim_one(store, store.join("w", role="Runner"))
                 assert claim is not None
                 replica.process.send_signal(signal.SIGSTOP)
                 proxy.cut, proxy.after = len(proxy.requests), True
                 calls: dict[str, Callable[[], object]] = {
                     "enqueue": lambda: store.enqueue(submission(job_id="j")),
-                    "commit": lambda: store.commit(claim, Succeeded(report=report(claim))),
+                    "commit": lambda: commit_one(store, claim, Succeeded(report=report(claim))),
                 }
                 with pytest.raises(NotReplicated):
                     calls[what]()
@@ -139,9 +140,9 @@ def test_a_copied_folder_shows_the_job_as_it_was_read(rig: Rig) -> None:
     store.enqueue(submission(job_id="j"))
     before = store.find("j")
     assert before is not None
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     assert claim is not None
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     store.folder(before)  # the job as it was read before
     now = store.find("j")
     assert now is not None

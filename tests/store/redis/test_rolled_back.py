@@ -7,6 +7,7 @@ from typing import Any
 from farro.jobs.outcomes import ErrorInfo, Succeeded, Unroutable
 from farro.jobs.states import Status
 from farro.store.redis import RedisStore
+from one_job import claim_one, commit_one
 from redis_rig import Rig
 from stage import report, submission
 
@@ -35,20 +36,20 @@ def test_an_attempt_whose_commit_the_server_lost_is_recovered(rig: Rig) -> None:
     store = rig.store(lease_s=30.0)
     agent = store.join("w", role="Runner")
     store.enqueue(submission(job_id="j"))
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     before = saved(store)
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     rolled_back(store, before)
     assert status(store, "j") is Status.IN_PROGRESS
-    assert store.claim(agent) is None, "its agent lives on, and does not know that it has a job"
+    assert claim_one(store, agent) is None, "its agent lives on, and does not know that it has a job"
     assert status(store, "j") is Status.STALE
     boss = store.join("b", role=None)
     store.resolve_stale(boss, "j")
-    again = store.claim(agent)
+    again = claim_one(store, agent)
     assert again is not None
     assert again.attempt == 2
-    store.commit(again, Succeeded(report=report(again)))
+    commit_one(store, again, Succeeded(report=report(again)))
     assert status(store, "j") is Status.SUCCEEDED
 
 
@@ -57,15 +58,15 @@ def test_a_lost_commit_is_noticed_while_there_is_other_work(rig: Rig) -> None:
     agent = store.join("w", role="Runner")
     store.enqueue(submission(1, job_id="j"))
     store.enqueue(submission(2, job_id="k"))
-    claim = store.claim(agent)
+    claim = claim_one(store, agent)
     assert claim is not None
     before = saved(store)
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     rolled_back(store, before)
-    other = store.claim(agent)
+    other = claim_one(store, agent)
     assert other is not None
     assert (other.job_id, status(store, "j"), status(store, "k")) == ("k", Status.STALE, Status.IN_PROGRESS)
-    store.commit(other, Succeeded(report=report(other)))
+    commit_one(store, other, Succeeded(report=report(other)))
 
 
 def test_an_agent_keeps_the_claims_that_it_knows_of(rig: Rig) -> None:
@@ -74,15 +75,15 @@ def test_an_agent_keeps_the_claims_that_it_knows_of(rig: Rig) -> None:
     for n in range(3):
         store.enqueue(submission(n, job_id=f"j{n}"))
     mine = store.enqueue_claimed(agent, submission(7, job_id="mine"))
-    claims = [mine, *(store.claim(agent) for _ in range(2))]
-    marked = store.claim(agent)
+    claims = [mine, *(claim_one(store, agent) for _ in range(2))]
+    marked = claim_one(store, agent)
     assert marked is not None
     away = ErrorInfo(category="manager_away", message="away")
-    store.commit(marked, Unroutable(error=away, report=report(marked)))
-    assert store.claim(agent) is None
+    commit_one(store, marked, Unroutable(error=away, report=report(marked)))
+    assert claim_one(store, agent) is None
     for claim in claims:
         assert claim is not None
         store.heartbeat(agent, claim)
-        assert store.commit(claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
+        assert commit_one(store, claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
     done = store.recover(store.join("d", role=None))
     assert [(each.job_id, each.what) for each in done] == [(marked.job_id, "rolled_forward")]

@@ -17,10 +17,11 @@ from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
-from farro.store.port import Agent, Claim, PipelinedStore, Submission
+from farro.store.port import Agent, AttemptResult, Claim, NextClaim, Submission
 from farro.store.redis import RedisStore
 from farro.worker.perform import Performer
-from farro.worker.slot import Slot
+from farro.worker.worker import Slot, WorkerSetup
+from one_job import commit_one
 from redis_rig import Rig, proxied
 from servers import RedisServer
 from stage import plan, report, submission
@@ -37,12 +38,12 @@ class Waiter(threading.Thread):
         super().__init__(daemon=True)
         self.store, self.limit = store, limit
         self.agent = store.join("w", role="Runner", tags=tags)
-        assert store.claim_batch(self.agent, limit) == []
+        assert store.claim(self.agent, limit) == []
         self.found: list[Claim] | None = None
         self.start()
 
     def run(self) -> None:
-        self.found = self.store.claim_or_wait(self.agent, self.limit, WAIT_S)
+        self.found = self.store.claim(self.agent, self.limit, WAIT_S)
 
     def claimed(self) -> list[str]:
         self.join(WAIT_S)
@@ -50,8 +51,8 @@ class Waiter(threading.Thread):
         return [claim.job_id for claim in self.found]
 
 
-def ends(claims: list[Claim]) -> list[tuple[Claim, Succeeded]]:
-    return [(claim, Succeeded(report=report(claim))) for claim in claims]
+def ends(claims: list[Claim]) -> list[AttemptResult]:
+    return [AttemptResult(claim, Succeeded(report=report(claim))) for claim in claims]
 
 
 def fill(store: RedisStore, count: int, name: str = "j") -> list[str]:
@@ -61,7 +62,6 @@ def fill(store: RedisStore, count: int, name: str = "j") -> list[str]:
 
 def test_a_claim_waits_for_the_queue_in_one_request(rig: Rig) -> None:
     store, other = rig.store(real=True), rig.store(real=True)
-    assert isinstance(store, PipelinedStore)
     waiter = Waiter(store, 4)
     before = store._context.client.requests
     fill(other, 1)
@@ -104,7 +104,7 @@ def test_a_woken_worker_wakes_the_next_if_jobs_are_left(rig: Rig) -> None:
 def test_a_returned_job_wakes_another_worker(rig: Rig) -> None:
     store = rig.store(real=True)
     fill(store, 1)
-    claims = store.claim_batch(store.join("w", role="Runner"), 1)
+    claims = store.claim(store.join("w", role="Runner"), 1)
     waiter = Waiter(rig.store(real=True))
     waiting(store, 1)
     store.hand_back(claims)
@@ -152,9 +152,9 @@ def test_wake_ends_a_waiting_claim(rig: Rig) -> None:
     store.wake("Runner")
     assert waiter.claimed() == []
     store.wake("Runner")
-    assert store.claim_or_wait(waiter.agent, 1, WAIT_S) == [], "though it waits only after that"
+    assert store.claim(waiter.agent, 1, WAIT_S) == [], "though it waits only after that"
     fill(store, 1)
-    assert [claim.job_id for claim in store.claim_or_wait(waiter.agent, 1, WAIT_S)] == ["j00"]
+    assert [claim.job_id for claim in store.claim(waiter.agent, 1, WAIT_S)] == ["j00"]
 
 
 def test_a_waiting_claim_gets_a_job_that_falls_due(rig: Rig) -> None:
@@ -170,12 +170,12 @@ Asked = Callable[[RedisStore, Agent], list[str]]
 
 
 def claimed_after_wakeup(store: RedisStore, agent: Agent) -> list[str]:
-    return [claim.job_id for claim in store.claim_or_wait(agent, 2, WAIT_S)]
+    return [claim.job_id for claim in store.claim(agent, 2, WAIT_S)]
 
 
 def claimed_with_a_commit(store: RedisStore, agent: Agent) -> list[str]:
-    batch = store.claim_batch(agent, 2)
-    committed, claims = store.commit_and_claim(agent, ends(batch), 2)
+    batch = store.claim(agent, 2)
+    committed, claims = store.commit(ends(batch), NextClaim(agent, 2))
     assert all(isinstance(result, Lifecycle) for result in committed)
     assert store.count()[Status.SUCCEEDED] == len(batch)
     return [claim.job_id for claim in claims]
@@ -193,7 +193,7 @@ def test_a_claim_sent_with_a_commit_is_repeated_after_a_lost_answer(
             rig = Rig(shm / str(cut), redis_server.url)
             store = rig.store(real=True, url=proxy.url)
             agent = store.join("a", role="Runner")
-            assert store.claim_batch(agent, 2) == []
+            assert store.claim(agent, 2) == []
             fill(rig.store(real=True), 8)
             proxy.cut, proxy.after = len(proxy.requests) + cut, after
             assert ask(store, agent) == wanted, cut
@@ -211,14 +211,14 @@ def test_a_server_that_forgot_a_script_does_both_once(rig: Rig, known: str) -> N
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    batch = store.claim_batch(agent, 2)
+    batch = store.claim(agent, 2)
     store._context.client.call("SCRIPT", "FLUSH")
     if known == "commit":
-        store.commit(batch[0], ends(batch)[0][1])
+        commit_one(store, batch[0], ends(batch)[0][1])
         batch = batch[1:]
     elif known == "claim":
-        batch += store.claim_batch(agent, 2)
-    committed, claims = store.commit_and_claim(agent, ends(batch), 2)
+        batch += store.claim(agent, 2)
+    committed, claims = store.commit(ends(batch), NextClaim(agent, 2))
     assert not any(isinstance(result, Lost) for result in committed)
     assert len(claims) == 2
     assert [job for view in store.agents() for job in view.jobs] == [claim.job_id for claim in claims]
@@ -228,9 +228,9 @@ def test_the_commit_of_a_batch_and_the_next_claim_are_one_request(rig: Rig) -> N
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    _, batch = store.commit_and_claim(agent, ends(store.claim_batch(agent, 2)), 2)
+    _, batch = store.commit(ends(store.claim(agent, 2)), NextClaim(agent, 2))
     before = store._context.client.requests
-    committed, claims = store.commit_and_claim(agent, ends(batch), 2)
+    committed, claims = store.commit(ends(batch), NextClaim(agent, 2))
     assert store._context.client.requests == before + 1
     assert [type(result) for result in committed] == [Lifecycle, Lifecycle]
     assert [claim.job_id for claim in claims] == ["j04", "j05"]
@@ -240,9 +240,9 @@ def test_a_dead_agent_learns_that_it_lost_each_job_of_its_batch(rig: Rig) -> Non
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    batch = store.claim_batch(agent, 2)
+    batch = store.claim(agent, 2)
     rig.clock.advance(3600)
-    committed, claims = store.commit_and_claim(agent, ends(batch), 2)
+    committed, claims = store.commit(ends(batch), NextClaim(agent, 2))
     assert all(isinstance(result, Lost) for result in committed)
     assert claims == []
 
@@ -250,19 +250,17 @@ def test_a_dead_agent_learns_that_it_lost_each_job_of_its_batch(rig: Rig) -> Non
 def test_a_leaving_slot_hands_back_jobs_that_it_claimed_ahead(rig: Rig) -> None:
     store = rig.store(real=True)
     runner = InlineRunner(tools=Tools({}), clock=CLOCK)
-    slot = Slot(
+    setup = WorkerSetup(
         store=store,
         role="Runner",
         name="w",
-        number=0,
-        tags=(),
         performer=Performer(root=store.root, base_env={}, runner=runner, clock=CLOCK, durable=False),
-        stop=Stop(CLOCK),
         clock=CLOCK,
         log=lambda level, message, fields: None,
     )
+    slot = Slot(setup, Stop(CLOCK))
     fill(store, 8)
-    slot._next = store.claim_batch(slot.join(), 4)
+    slot._next = store.claim(slot.join(), 4)
     assert store.count()[Status.IN_PROGRESS] == 4
     slot.leave()
     assert store.agents() == []

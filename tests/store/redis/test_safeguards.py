@@ -13,6 +13,7 @@ from farro.jobs.moves import Move
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
 from farro.store.redis import decisions, scripts
+from one_job import claim_one, commit_one
 from redis_rig import Rig, life, proxied
 from servers import RedisServer
 from stage import report, submission
@@ -22,22 +23,22 @@ def fenced(rig: Rig, server: RedisServer) -> None:
     """Use an agent whose lease is over."""
     store = rig.store(lease_s=30.0)
     store.enqueue(submission())
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     assert claim is not None
     rig.clock.advance(31)
     with pytest.raises(AgentLost):
-        store.commit(claim, Succeeded(report=report(claim)))
+        commit_one(store, claim, Succeeded(report=report(claim)))
 
 
 def twice(rig: Rig, server: RedisServer) -> None:
     """Commit a claim twice."""
     store = rig.store()
     store.enqueue(submission())
-    claim = store.claim(store.join("w", role="Runner"))
+    claim = claim_one(store, store.join("w", role="Runner"))
     assert claim is not None
-    store.commit(claim, Succeeded(report=report(claim)))
+    commit_one(store, claim, Succeeded(report=report(claim)))
     with pytest.raises(ClaimLost):
-        store.commit(claim, Succeeded(report=report(claim)))
+        commit_one(store, claim, Succeeded(report=report(claim)))
 
 
 def overtaken(rig: Rig, server: RedisServer) -> None:

@@ -19,6 +19,7 @@ from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
 from farro.store.port import Agent
 from farro.store.redis import RedisStore, checks
+from one_job import claim_one, commit_one, release_one
 from redis_rig import Rig, life
 from servers import RedisServer, free_port
 from stage import plan, report, submission
@@ -39,8 +40,8 @@ def rigged(server: RedisServer, folder: Path) -> Iterator[Rig]:
 
 def work_all(store: RedisStore, agent: Agent) -> int:
     done = 0
-    while (claim := store.claim(agent)) is not None:
-        store.commit(claim, Succeeded(report=report(claim)))
+    while (claim := claim_one(store, agent)) is not None:
+        commit_one(store, claim, Succeeded(report=report(claim)))
         done += 1
     return done
 
@@ -54,17 +55,17 @@ def test_acknowledged_changes_survive_a_kill_of_the_server(tmp_path: Path) -> No
         store = rig.store(real=True)
         agent = store.join("w", role="Runner")
         made = [job.id for job in store.enqueue_many([submission(n) for n in range(30)])]
-        claims = [store.claim(agent) for _ in range(6)]
+        claims = [claim_one(store, agent) for _ in range(6)]
         for claim in claims[:3]:
             assert claim is not None
-            store.commit(claim, Succeeded(report=report(claim)))
+            commit_one(store, claim, Succeeded(report=report(claim)))
         server.kill()
         server.start()  # which lost the scripts
         assert [view.job_id for view in store.list()] == made
         assert store.count()[Status.SUCCEEDED] == 3
         for claim in claims[3:]:
             assert claim is not None
-            assert store.commit(claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
+            assert commit_one(store, claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
         assert work_all(store, agent) == 24
         assert store.count()[Status.SUCCEEDED] == 30
 
@@ -90,11 +91,11 @@ def test_a_server_killed_during_work_loses_nothing(tmp_path: Path, figure: Calla
                 store = rig.store(real=True, retry_s=PATIENCE_S, lease_s=600)
                 agent = store.join("w", role="Runner")
                 while not stop.is_set() or threads[0].is_alive() or store.count()[Status.QUEUED]:
-                    claim = store.claim(agent)
+                    claim = claim_one(store, agent)
                     if claim is None:
                         continue
                     with contextlib.suppress(ClaimLost):
-                        store.commit(claim, Succeeded(report=report(claim)))
+                        commit_one(store, claim, Succeeded(report=report(claim)))
                         committed.append(claim.job_id)
             except BaseException as error:
                 troubles.append(error)
@@ -128,7 +129,7 @@ def test_a_server_that_is_away_for_a_while_ends_no_attempt(tmp_path: Path) -> No
         store = rig.store(lease_s=600.0, beat_s=0.0)
         store.enqueue(submission())
         agent = store.join("w", role="Runner")
-        claim = store.claim(agent)
+        claim = claim_one(store, agent)
         assert claim is not None
         server.kill()
         for _ in range(5):
@@ -136,7 +137,7 @@ def test_a_server_that_is_away_for_a_while_ends_no_attempt(tmp_path: Path) -> No
             store.heartbeat(agent, claim)  # the server does not hear it, but the attempt goes on
         assert store.next_due("Runner") is None
         server.start()
-        assert store.commit(claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
+        assert commit_one(store, claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
         server.kill()
         store.leave(agent)  # the server does not hear it: the lease ends by itself
         server.start()
@@ -149,10 +150,10 @@ def test_scripts_that_the_server_forgot_are_sent_again(rig: Rig) -> None:
     agent = store.join("w", role="Runner")
     for _ in range(3):
         store._context.client.call("SCRIPT", "FLUSH")
-        claim = store.claim(agent)
+        claim = claim_one(store, agent)
         assert claim is not None
         store._context.client.call("SCRIPT", "FLUSH")
-        store.release(claim)
+        release_one(store, claim)
 
 
 def test_a_waiter_for_changes_gets_a_gap_after_the_server_was_away(tmp_path: Path) -> None:
@@ -271,12 +272,12 @@ def test_a_full_server_starts_no_job_but_running_jobs_end(tmp_path: Path) -> Non
         for name in ("done", "runs", "waits"):
             store.enqueue(submission(job_id=name))
         agent, person = store.join("w", role="Runner"), store.join("p", role=None)
-        done, runs = store.claim(agent), store.claim(agent)
+        done, runs = claim_one(store, agent), claim_one(store, agent)
         assert done is not None
         assert runs is not None
-        store.commit(done, Succeeded(report=report(done)))
+        commit_one(store, done, Succeeded(report=report(done)))
         store._context.client.call("CONFIG", "SET", "maxmemory", "1")
-        for refused in (lambda: store.enqueue(submission()), lambda: store.claim(agent)):
+        for refused in (lambda: store.enqueue(submission()), lambda: claim_one(store, agent)):
             with pytest.raises(StorageTrouble, match=r"full \(maxmemory\)"):
                 refused()
         for _ in range(4):  # longer than its lease
@@ -285,7 +286,7 @@ def test_a_full_server_starts_no_job_but_running_jobs_end(tmp_path: Path) -> Non
             store.heartbeat(person)
         assert store.recover(person) == []
         assert store.take_leadership("manager", "m", lease_s=10)
-        assert store.commit(runs, Succeeded(report=report(runs))).status is Status.SUCCEEDED
+        assert commit_one(store, runs, Succeeded(report=report(runs))).status is Status.SUCCEEDED
         assert store.kill(person, "waits").status is Status.KILLED
         ended = store.find("done")
         assert ended is not None

@@ -9,25 +9,25 @@ Programs that submit, read or manage jobs open the store behind agq instead, or 
   popped go back. [test_job_of_a_killed_worker_is_run_by_another]
 - A result may be repeated after a lost reply: agq remembers it until the worker takes more (JOB.TAKE).
   [test_result_is_accepted_once]
-- `changes` waits in a blocking JOB.TAKE; the jobs that it brings belong to this slot, and its next claim returns them.
-- Small jobs go in batches (BatchStore): one round trip takes several, one posts their results, and each is accepted or
-  refused separately. [test_small_jobs_go_over_agq_in_batches]
+- A claim with `wait_s` waits in a blocking JOB.TAKE.
+- Small jobs go in batches: one round trip takes several, one posts their results, and each is accepted or refused
+  separately. [test_small_jobs_go_over_agq_in_batches]
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 from farro.agq.client import results
 from farro.agq.client.connection import AgqAddress, Announcement, RespClient, WorkerConnection, refused
 from farro.documents.json_text import encoder
-from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError, Lost
+from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError
 from farro.host.clock import Clock
 from farro.jobs import ids, moves
 from farro.jobs.envelope import Envelope, Lifecycle
@@ -35,7 +35,7 @@ from farro.jobs.moves import Move
 from farro.jobs.outcomes import Outcome, Released, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.lazy_dataclass import dataclass, field
-from farro.store.port import Agent, Changes, Claim, LazyFolderClaim
+from farro.store.port import Agent, AttemptResult, Claim, Commits, LazyFolderClaim, NextClaim
 from farro.store.workspace import JobFiles, Workspace
 
 READY, PROCESSING = "queue:ready", "queue:processing"
@@ -53,15 +53,14 @@ class _Slot:
 
     agent: Agent
     connection: WorkerConnection
-    popped: list[tuple[int, bytes]] = field(default_factory=list)  # jobs that `changes` brought, for the next claim
+    wakes: int  # calls of `wake` that it has noticed: one before the wait ends it as well
     stream: bool = False  # the last pop brought jobs: more are likely to come
-    last_limit: int = 1  # the limit of the last claim
     checked_s: float = field(default=float("-inf"))
     doubtful: bool = False  # a pop had no reply: this id may hold unknown jobs
 
 
 class AgqStore:
-    """Implement the ports WorkerStore and BatchStore."""
+    """Implement the port WorkerStore."""
 
     def __init__(
         self,
@@ -85,7 +84,6 @@ class AgqStore:
         self._lock = threading.Lock()  # guards _slots and _wakes
         self._wakes = 0
         self._swept = False
-        self._thread = threading.local()  # the slot that last found nothing in this thread
 
     # --- agents ---
 
@@ -101,7 +99,7 @@ class AgqStore:
         connection = WorkerConnection(self._address, announcement, self._clock, timeout_s=self._timeout_s)
         connection.call(lambda client: client.send("PING", agent.id), repeat=False)
         with self._lock:
-            self._slots[agent.id] = _Slot(agent=agent, connection=connection)
+            self._slots[agent.id] = _Slot(agent=agent, connection=connection, wakes=self._wakes)
             swept, self._swept = self._swept, True
         if not swept:
             self._workspace.sweep()  # remove what killed workers of this machine left: over agq no watchdog does
@@ -133,52 +131,31 @@ class AgqStore:
         if _attempt(found) not in (None, claim.attempt) or found.get(b"status") in _OVER:
             raise ClaimLost(f"{claim.job_id}: taken from {slot.agent.id} (recovered or killed)")
 
-    # --- waiting ---
+    # --- working ---
 
-    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
-        """Wait for jobs. The cursor counts the calls of `wake`: a call before the wait ends it as well.
+    def claim(self, agent: Agent, limit: int, wait_s: float = 0) -> list[Claim]:
+        slot = self._slot_of(agent)
+        if wait_s <= 0:
+            found = self._pop(slot, limit, wait_s=BRIEF_S if slot.stream and limit > 1 else None)
+        else:
+            found = self._wait(slot, limit, wait_s)
+        slot.stream = bool(found)
+        return [self._claimed(slot, attempt, text) for attempt, text in found]
+
+    def _wait(self, slot: _Slot, limit: int, wait_s: float) -> list[tuple[int, bytes]]:
+        """Pop jobs, or wait for them. A `wake` before the wait ends it as well.
         [test_a_wake_before_the_wait_is_not_missed]"""
-        slot: _Slot | None = getattr(self._thread, "slot", None)
-        if cursor is None or timeout_s <= 0:
-            return Changes(cursor=self._wakes, items=(), gap=False)
-        if slot is None or self._slots.get(slot.agent.id) is not slot:
-            if self._wakes == cursor:
-                self._clock.sleep(min(timeout_s, SLICE_S))
-            return Changes(cursor=self._wakes, items=(), gap=False)
-        until_s = self._clock.monotonic_s() + timeout_s
-        while not slot.popped and self._wakes == cursor:
-            left_s = until_s - self._clock.monotonic_s()
-            if left_s <= 0:
-                break
-            slot.popped = self._pop(slot, slot.last_limit, wait_s=min(left_s, SLICE_S, self._timeout_s / 2))
-        return Changes(cursor=self._wakes, items=(), gap=False)
+        until_s = self._clock.monotonic_s() + wait_s
+        while True:
+            left_s = 0.0 if self._wakes != slot.wakes else until_s - self._clock.monotonic_s()
+            found = self._pop(slot, limit, wait_s=min(left_s, SLICE_S, self._timeout_s / 2) if left_s > 0 else None)
+            if found or left_s <= 0:
+                slot.wakes = self._wakes
+                return found
 
     def wake(self, role: str | None) -> None:
         with self._lock:
             self._wakes += 1
-
-    # --- working ---
-
-    def claim(self, agent: Agent) -> Claim | None:
-        claims = self.claim_batch(agent, 1)
-        return claims[0] if claims else None
-
-    def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
-        slot = self._slot_of(agent)
-        slot.last_limit = limit
-        found, slot.popped = slot.popped[:limit], slot.popped[limit:]
-        if not found:
-            found = self._pop(slot, limit, wait_s=BRIEF_S if slot.stream and limit > 1 else None)
-            slot.stream = bool(found)
-        if not found:
-            self._thread.slot = slot
-        return [self._claimed(slot, attempt, text) for attempt, text in found]
-
-    def record_claim(self, claim: Claim) -> None:
-        """Do nothing: the server records claims that last longer."""
-
-    def next_due(self, role: str) -> datetime | None:
-        return None  # the server wakes a blocking pop for delayed jobs
 
     def _pop(self, slot: _Slot, limit: int, wait_s: float | None = None) -> list[tuple[int, bytes]]:
         """Pop jobs; return attempt and text of each. It is never repeated: a second pop would be a second batch."""
@@ -220,34 +197,41 @@ class AgqStore:
             make=make,
         )
 
-    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-        if isinstance(outcome, Released):
-            return self.release(claim, outcome.note)
-        self._check(outcome, move)
-        (result,) = self.commit_batch([(claim, outcome)])
-        if isinstance(result, Lost):
-            raise result
-        return result
+    def commit(self, results: Sequence[AttemptResult], then_claim: NextClaim | None = None) -> Commits:
+        answers: dict[int, Lifecycle | FarroError] = {}
+        posts: dict[str, list[int]] = {}  # agent → its results
+        for at, result in enumerate(results):
+            if isinstance(result.outcome, Released):
+                answers[at] = self._release(result.claim, result.outcome.note)
+            elif result.move is not None or (isinstance(result.outcome, Succeeded) and result.outcome.children):
+                answers[at] = InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
+            else:
+                posts.setdefault(result.claim.agent.id, []).append(at)
+        for indexes in posts.values():
+            try:
+                answers.update(zip(indexes, self._commit([results[at] for at in indexes]), strict=True))
+            except FarroError as error:
+                answers.update(dict.fromkeys(indexes, error))
+        claims: list[Claim] = []
+        if then_claim is not None:
+            with contextlib.suppress(FarroError):  # the next claim reports it
+                claims = self.claim(*then_claim)
+        return Commits([answers[at] for at in range(len(results))], claims)
 
-    def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        if not ended:
-            return []
-        slot = self._slot_of(ended[0][0].agent)
-        texts: list[bytes] = []
-        for claim, outcome in ended:
-            self._check(outcome)
-            assert not isinstance(outcome, Released), "a row ends; what is released is no part of it"
-            texts.append(results.document(claim.job_id, claim.place, outcome, inline_bytes=self._inline_bytes))
+    def _commit(self, ended: Sequence[AttemptResult]) -> list[Lifecycle | FarroError]:
+        """Post results of one agent."""
+        slot = self._slot_of(ended[0].claim.agent)
         try:
-            reply = self._post(slot, [claim.job_id for claim, _ in ended], texts)
+            texts = [
+                results.document(claim.job_id, claim.place, outcome, inline_bytes=self._inline_bytes)
+                for claim, outcome, _ in ended
+                if not isinstance(outcome, Released)  # none is: those are not posted
+            ]
+            reply = self._post(slot, [each.claim.job_id for each in ended], texts)
         finally:
-            for claim, _ in ended:
-                self._workspace.end(claim.agent.id, claim.job_id)
-        outcomes = [self._answer(*one, answer) for one, answer in zip(ended, reply, strict=True)]
-        for result in outcomes:
-            if not isinstance(result, Lifecycle | Lost):
-                raise result
-        return [result for result in outcomes if isinstance(result, Lifecycle | Lost)]
+            for each in ended:
+                self._workspace.end(each.claim.agent.id, each.claim.job_id)
+        return [self._answer(each.claim, each.outcome, answer) for each, answer in zip(ended, reply, strict=True)]
 
     def _post(self, slot: _Slot, job_ids: Sequence[str], texts: Sequence[bytes]) -> list[Any]:
         """Post results, as many per request as fit; return the answer for each, which may be an exception."""
@@ -277,32 +261,28 @@ class AgqStore:
             ),
         )
 
-    def _check(self, outcome: Outcome, move: Move | None = None) -> None:
-        if move is not None or (isinstance(outcome, Succeeded) and outcome.children):
-            raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
-
     def hand_back(self, claims: Sequence[Claim]) -> None:
-        if not claims:
-            return
-        slot = self._slot_of(claims[0].agent)
-        try:
-            slot.connection.call(
-                lambda client: client.send("JOB.RETURN", *(claim.job_id for claim in claims)), repeat=True
-            )
-        finally:
-            for claim in claims:
-                self._workspace.end(claim.agent.id, claim.job_id)
+        by_agent: dict[str, list[Claim]] = {}
+        for claim in claims:
+            by_agent.setdefault(claim.agent.id, []).append(claim)
+        for mine in by_agent.values():
+            words = ("JOB.RETURN", *(claim.job_id for claim in mine))
+            try:
+                self._slot_of(mine[0].agent).connection.call(partial(_sent, words), repeat=True)
+            finally:
+                for claim in mine:
+                    self._workspace.end(claim.agent.id, claim.job_id)
 
-    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
-        raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
-
-    def release(self, claim: Claim, note: str = "") -> Lifecycle:
+    def _release(self, claim: Claim, note: str) -> Lifecycle | FarroError:
         """Put the job back into its queue at once. If the server does not answer, the slot quits: then all of its jobs
         go back."""
-        slot = self._slot_of(claim.agent)
+        try:
+            slot = self._slot_of(claim.agent)
+        except AgentLost as lost:
+            return lost
         try:
             words = ("JOB.RELEASE", claim.job_id, note or "released by its worker")
-            slot.connection.call(lambda client: client.send(*words), repeat=False)
+            slot.connection.call(partial(_sent, words), repeat=False)
         except ClaimLost:
             pass
         except FarroError:
@@ -348,6 +328,10 @@ class AgqStore:
 
 
 _OVER = frozenset({b"succeeded", b"completed", b"failed", b"killed", b"cancelled"})
+
+
+def _sent(words: Sequence[str | bytes], client: RespClient) -> Any:
+    return client.send(*words)
 
 
 def _done(words: Sequence[str | bytes], client: RespClient) -> list[Any]:

@@ -20,11 +20,12 @@ from farro.jobs.outcomes import Outcome
 class InlineRun:
     """The handle of one run. The work is done in `wait`: there is no other thread for it."""
 
-    __slots__ = ("alive", "ended", "work")
+    __slots__ = ("alive", "begun", "ended", "work")
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, begun: BegunCall | None = None) -> None:
         self.work = work
-        self.alive = True
+        self.begun = begun  # the call that `run` began
+        self.alive = begun is None or not begun.over
         self.ended = False  # by `terminate`
 
 
@@ -35,8 +36,6 @@ class _Terminated(BaseException):
 class InlineRunner:
     """Port: Runner, inside the worker."""
 
-    late = True  # the attempt's folder is made when it is needed
-
     def __init__(
         self, *, tools: Tools, clock: Clock, tick_every_s: float = TICK_S, agents: AgentSteps | None = None
     ) -> None:
@@ -46,14 +45,12 @@ class InlineRunner:
         self._tick_every_s = tick_every_s
         self._plans = PlanCache()
 
-    def run_jobs(self, works: Sequence[Work]) -> list[Outcome | BegunCall]:
-        """Run the first of these as far as they are functions that are over in a moment. Returns outcomes, or what
-        `continue_run` has to continue. The others were not begun."""
-        return run_batch(works, plans=self._plans, tools=self._tools, clock=self._clock)
-
-    def continue_run(self, work: Work, begun: BegunCall, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
-        """Continue a call that `run_jobs` began, as `spawn` and `wait` would."""
-        return self._performed(InlineRun(work), tick, stop, begun)
+    def run(self, batch: Sequence[Work]) -> list[Outcome | InlineRun]:
+        begun = run_batch(batch, plans=self._plans, tools=self._tools, clock=self._clock)
+        return [
+            InlineRun(work, came) if isinstance(came, BegunCall) else came
+            for work, came in zip(batch, begun, strict=False)
+        ]
 
     def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> InlineRun:
         return InlineRun(work)
@@ -66,11 +63,6 @@ class InlineRunner:
         run.ended = True
 
     def wait(self, run: InlineRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
-        return self._performed(run, tick, stop, None)
-
-    def _performed(
-        self, run: InlineRun, tick: Callable[[], None], stop: StopRequest, begun: BegunCall | None
-    ) -> Outcome:
         def own_tick() -> None:
             if run.ended:
                 raise _Terminated
@@ -87,7 +79,7 @@ class InlineRunner:
                 stop=stop,
                 tick_every_s=self._tick_every_s,
                 agents=self._agents,
-                begun=begun,
+                begun=run.begun,
             )
         except _Terminated:
             return failed(run.work.job_id, "runner_died", "the run was terminated", retryable=True)

@@ -29,12 +29,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import UTC, datetime
 from typing import Any
 
-from farro.errors import InputError, Lost, Refused
+from farro.errors import FarroError, InputError, Lost, Refused, SyncFailed
 from farro.host import fs
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.moves import Move
-from farro.jobs.outcomes import Outcome, Released
+from farro.jobs.outcomes import Released
 from farro.jobs.states import Reason, Status
 from farro.log.audit import Value
 from farro.store.feed import ChangeFeed
@@ -57,17 +56,21 @@ from farro.store.files import (
     unblock,
     views,
 )
+from farro.store.files.claim import record_claim
 from farro.store.files.context import FilesContext, LocalAgent, check_root
 from farro.store.files.errors import explained
 from farro.store.files.queue import QueueView
 from farro.store.port import (
     Agent,
     AgentView,
+    AttemptResult,
     Changes,
     Claim,
+    Commits,
     JobAt,
     JobEntry,
     JobView,
+    NextClaim,
     PersonAnswer,
     QueueCounts,
     QueuePause,
@@ -75,6 +78,7 @@ from farro.store.port import (
     Removed,
     Submission,
     Submitted,
+    commit_one,
 )
 
 
@@ -129,6 +133,8 @@ class FilesStore:
     @explained
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
         agents.heartbeat(self._context, agent, claim)
+        if claim is not None:
+            record_claim(self._context, self._context.local_agent(agent), claim)
 
     @explained
     def agents(self) -> list[AgentView]:
@@ -178,33 +184,28 @@ class FilesStore:
     # --- claiming and committing ---
 
     @explained
-    def claim(self, agent: Agent) -> Claim | None:
-        return claim.claim(self._context, *self._agent_and_queue(agent))
+    def claim(self, agent: Agent, limit: int, wait_s: float = 0) -> list[Claim]:
+        owner, view = self._agent_and_queue(agent)
+        claims = claim.claim(self._context, owner, view, limit)
+        if claims or wait_s <= 0:
+            return claims
+        self._wait(owner, view, wait_s)
+        return claim.claim(self._context, owner, view, limit)
 
-    @explained
-    def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
-        return claim.claim_batch(self._context, *self._agent_and_queue(agent), limit)
-
-    @explained
-    def record_claim(self, claim_: Claim) -> None:
-        claim.record_claim(self._context, self._context.local_agent(claim_.agent), claim_)
+    def _wait(self, owner: LocalAgent, view: QueueView, wait_s: float) -> None:
+        """Wait for the queue. The agent keeps its cursor, so that a `wake` between two waits ends the second."""
+        assert owner.agent.role is not None
+        due = self.next_due(owner.agent.role)
+        if due is not None:
+            wait_s = min(wait_s, max(0.0, (due - self._context.clock.now()).total_seconds()))
+        owner.cursor = view.feed.since(owner.cursor, wait_s).cursor
 
     @explained
     def hand_back(self, claims: Sequence[Claim]) -> None:
         for one in claims:
             with contextlib.suppress(Lost):
                 if not claim.hand_back(self._context, self._context.local_agent(one.agent), one):
-                    self.release(one, "not begun")
-
-    @explained
-    def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        done = commit.commit_batch(self._context, ended)
-        unblock.after_end(self._context, [result for result in done if isinstance(result, Lifecycle)])
-        results = [result for result in done if isinstance(result, Lifecycle | Lost)]
-        for result in done:
-            if not isinstance(result, Lifecycle | Lost):
-                raise result
-        return results
+                    commit_one(self, one, Released(note="not begun"))
 
     def next_due(self, role: str) -> datetime | None:
         try:
@@ -222,7 +223,10 @@ class FilesStore:
         assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
         owner = self._context.local_agent(agent)
         with self._view_lock:
-            return owner, self._view(agent.role, agent.tags)
+            view = self._view(agent.role, agent.tags)
+        if owner.cursor is None:
+            owner.cursor = view.feed.cursor
+        return owner, view
 
     def _view(self, role: str, tags: frozenset[str]) -> QueueView:
         key = (role, tags)
@@ -232,25 +236,23 @@ class FilesStore:
         return self._views[key]
 
     @explained
-    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-        if move is not None:
-            self._context.check_role(move.role)
-        return self._ended(commit.commit(self._context, claim, outcome, move))
+    def commit(self, results: Sequence[AttemptResult], then_claim: NextClaim | None = None) -> Commits:
+        answers = commit.commit(self._context, results)
+        unblock.after_end(self._context, [answer for answer in answers if isinstance(answer, Lifecycle)])
+        claims: list[Claim] = []
+        if then_claim is not None:
+            try:
+                claims = self.claim(*then_claim)
+            except SyncFailed:
+                raise
+            except FarroError:
+                pass  # the next claim reports it
+        return Commits(answers, claims)
 
     def _ended(self, lifecycle: Lifecycle) -> Lifecycle:
         """Unblock the jobs that waited for a job that may have ended. Recovery does the same in its own pass."""
         unblock.after_end(self._context, [lifecycle])
         return lifecycle
-
-    @explained
-    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
-        self._context.check_role(role)
-        move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note)
-        return commit.commit(self._context, claim, outcome, move)
-
-    @explained
-    def release(self, claim: Claim, note: str = "") -> Lifecycle:
-        return self.commit(claim, Released(note=note))
 
     # --- operators and the manager ---
 

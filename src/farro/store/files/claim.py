@@ -9,9 +9,9 @@
 - A claim needs no sync, because a lost claim only requeues the job. But it never risks what earlier hops decided: once
   there is something to lose, job.json is synced before it is replaced (R6).
   [test_power_cut_during_a_claim_keeps_earlier_hops]
-- For a batch of small jobs (`claim_batch`) job.json is written with the commit, or by `record_claim` when a job takes
-  longer than a moment. Until then it says what it said in the queue, as after a kill between the move and the write.
-  The path is the state (R1). [test_kill_at_every_call]
+- For a claim of several jobs job.json is written with the commit, or by `record_claim` at the first heartbeat of a job
+  that takes longer than a moment. Until then it says what it said in the queue, as after a kill between the move and
+  the write. The path is the state (R1). [test_kill_at_every_call]
 - A batch goes through each step together: read, judge, lock and move, count. For each job these are the steps of a
   single claim, in the same order.
 """
@@ -49,19 +49,9 @@ class _ChangedMeanwhile(Exception):
     """After the move the job turned out to have left and re-entered the queue: it has a delay now, or was not read."""
 
 
-def claim(context: FilesContext, owner: LocalAgent, view: QueueView) -> Claim | None:
-    """Claim the next job, if there is one."""
-    claims = _claim(context, owner, view, 1, in_batch=False)
-    return claims[0] if claims else None
-
-
-def claim_batch(context: FilesContext, owner: LocalAgent, view: QueueView, limit: int) -> list[Claim]:
+def claim(context: FilesContext, owner: LocalAgent, view: QueueView, limit: int) -> list[Claim]:
     """Claim up to `limit` jobs. A job that was started before is claimed alone; some of a long queue is left for idle
-    workers (see store.port.BatchStore)."""
-    return _claim(context, owner, view, limit, in_batch=True)
-
-
-def _claim(context: FilesContext, owner: LocalAgent, view: QueueView, limit: int, *, in_batch: bool) -> list[Claim]:
+    workers."""
     claims: list[Claim] = []
     if pause.is_paused(context, owner.agent.role or ""):
         return claims
@@ -78,7 +68,7 @@ def _claim(context: FilesContext, owner: LocalAgent, view: QueueView, limit: int
                     _put_back(context, owner, moved.popleft().name)
                 over = True
             while moved:
-                claims += _finish(context, owner, moved.popleft(), in_batch)
+                claims += _finish(context, owner, moved.popleft(), in_batch=limit > 1)
             # Jobs that arrive at this instant can wait for the next turn.
             over = over or bool(claims and (claims[-1].attempt > 1 or not len(view)))
     except Exception:
@@ -150,7 +140,7 @@ def _move_all(
 
 
 def record_claim(context: FilesContext, owner: LocalAgent, claim: Claim) -> None:
-    """Write the job.json that a batched claim has postponed, so that queries show a job that takes longer."""
+    """Write the job.json that the claim of a batch has postponed, so that queries show a job that takes longer."""
     if claim.job_id in owner.unwritten and owner.claims.get(claim.job_id) == claim.attempt:
         path = f"{owner.folder}/{claim.job_id}"
         with folders.translated_errors(path, claim.job_id):
@@ -232,7 +222,7 @@ def _move(context: FilesContext, owner: LocalAgent, name: str) -> bool:
     return result is MoveResult.DONE
 
 
-def _finish(context: FilesContext, owner: LocalAgent, job: QueuedJob, in_batch: bool) -> list[Claim]:
+def _finish(context: FilesContext, owner: LocalAgent, job: QueuedJob, *, in_batch: bool) -> list[Claim]:
     """Return the claim of a job that is in our folder now, or an empty list where it turns out that we cannot have
     it."""
     name, path = job.name, f"{owner.folder}/{job.name}"

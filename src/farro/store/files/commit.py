@@ -33,10 +33,11 @@ from farro.lazy_dataclass import dataclass
 from farro.store.files import dispatch, draft
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
+from farro.store.files.errors import storage_trouble
 from farro.store.files.journal import LARGEST
 from farro.store.files.journal_records import Record
 from farro.store.files.move import deliver
-from farro.store.port import Claim
+from farro.store.port import AttemptResult, Claim
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,30 +49,18 @@ _TRIED = object()  # the claim's `runtime` after its first try to commit
 _DECIDING = object()  # … and after that try has begun to write the decision
 
 
-def commit(context: FilesContext, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-    """Decide and carry out. ClaimLost: another agent has the job, or has carried out this very decision.
+def commit(context: FilesContext, results: Sequence[AttemptResult]) -> list[Lifecycle | FarroError]:
+    """Decide and carry out, with one journal write for the claims of any local agents. Returns for each job its
+    lifecycle or its error. ClaimLost: another agent has the job, or has carried out this very decision. Only a failed
+    sync aborts the batch (R7).
 
     A claim is committed once, even if the agent has claimed the same job again: the path alone would let an old claim
     decide the new attempt. [test_a_claim_is_committed_once]
+
+    All jobs take each step together (queued_job explains why); each job takes the steps in order.
     """
-    (result,) = _commit_all(context, [(claim, outcome)], move)
-    if isinstance(result, FarroError):
-        raise result
-    return result
-
-
-def commit_batch(context: FilesContext, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
-    """Commit the claims of any local agents with one journal write. Returns for each job its lifecycle or the error
-    that it raised. Only a failed sync aborts the batch (R7)."""
-    return _commit_all(context, ended, None)
-
-
-def _commit_all(
-    context: FilesContext, ended: Sequence[tuple[Claim, Outcome]], move: Move | None
-) -> list[Lifecycle | FarroError]:
-    """Take all jobs through each step together (queued_job explains why); each job goes through the steps in order."""
     now = context.clock.now()
-    commits = [_or_error(_prepare, context, claim, outcome, move, now) for claim, outcome in ended]
+    commits = [_or_error(_prepare, context, result, now) for result in results]
     ready = [one for one in commits if isinstance(one, Commit)]
     records = [record for one in ready if (record := _record(context, one)) is not None]
     # All or none: the jobs of a batch are small, so each has a record.
@@ -101,6 +90,8 @@ def _or_error(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Fa
         raise
     except FarroError as error:
         return error
+    except OSError as error:
+        return storage_trouble(error)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -119,10 +110,11 @@ class Commit:
     exhausted: bool  # routing exhausted: marked stale in place, without a move
 
 
-def _prepare(
-    context: FilesContext, claim: Claim, outcome: Outcome, move: Move | None, now: datetime
-) -> Commit | Lifecycle:
+def _prepare(context: FilesContext, ended: AttemptResult, now: datetime) -> Commit | Lifecycle:
     """Build the commit. If an earlier try has already decided, carry that out and return its lifecycle."""
+    claim, outcome, move = ended
+    if move is not None:
+        context.check_role(move.role)
     owner = context.local_agent(claim.agent)
     if owner.claims.get(claim.job_id) != claim.attempt:
         raise ClaimLost(f"{claim.job_id}: attempt {claim.attempt} is no longer a claim of {owner.agent.id}")

@@ -28,9 +28,16 @@ def explained(verb: Callable[P, R]) -> Callable[P, R]:
         try:
             return verb(*args, **kwargs)
         except OSError as error:
-            raise StorageTrouble(_describe(error)) from error
+            raise storage_trouble(error) from error
 
     return wrapper
+
+
+def storage_trouble(error: OSError) -> StorageTrouble:
+    """Translate an error of the operating system."""
+    trouble = StorageTrouble(_describe(error))
+    trouble.__cause__ = error
+    return trouble
 
 
 def _describe(error: OSError) -> str:

@@ -36,7 +36,7 @@ class QueueView:
         self._context = context
         self._role = role
         self._folder = context.incoming(role)
-        self._feed = feed
+        self.feed = feed
         self._cursor = feed.cursor  # read before the first listing, so that no change is missed
         self._ready: dict[str, int] = {}  # name → time of entry
         self._order: list[tuple[int, str]] = []  # a heap over `_ready`
@@ -141,7 +141,7 @@ class QueueView:
     def _pull_feed(self) -> None:
         for name in self._context.own_submissions.new(self._role):  # the feed will report these too, later
             self._add_arrival(name)
-        changes = self._feed.since(self._cursor, 0)
+        changes = self.feed.since(self._cursor, 0)
         self._cursor = changes.cursor
         if changes.gap:
             self._rescan()

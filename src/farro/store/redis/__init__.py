@@ -17,12 +17,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from farro.errors import FarroError, Lost, TryAgain
+from farro.errors import FarroError, TryAgain
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.moves import Move
-from farro.jobs.outcomes import Outcome, Released
 from farro.jobs.states import Reason, Status
 from farro.log.audit import Value
 from farro.store.feed import ChangeFeed
@@ -31,11 +29,14 @@ from farro.store.listed_queries import ListedQueries
 from farro.store.port import (
     Agent,
     AgentView,
+    AttemptResult,
     Changes,
     Claim,
+    Commits,
     JobAt,
     JobEntry,
     JobView,
+    NextClaim,
     PersonAnswer,
     QueuePause,
     RecoveryAction,
@@ -44,10 +45,20 @@ from farro.store.port import (
     Submitted,
 )
 from farro.store.redis import agents, claim, commit, decisions, recover, submit, unblock, views
-from farro.store.redis.client import BothReplies
+from farro.store.redis.commit import Committed
 from farro.store.redis.context import RedisContext
 from farro.store.redis.feed import ChangeStream, Wakeup
 from farro.store.redis.records import pairs
+
+T = TypeVar("T")
+
+
+def _by_agent(items: Sequence[T], agent_of: Callable[[T], str]) -> dict[str, list[int]]:
+    """Group the positions of the items by agent."""
+    groups: dict[str, list[int]] = {}
+    for at, item in enumerate(items):
+        groups.setdefault(agent_of(item), []).append(at)
+    return groups
 
 
 class RedisStore(ListedQueries):
@@ -57,7 +68,7 @@ class RedisStore(ListedQueries):
         self._context = context
         self._on_close = on_close
         self._feeds: dict[str | None, ChangeFeed] = {}
-        self._wakeups: dict[str, Wakeup] = {}  # agent → what ends its `claim_or_wait` early
+        self._wakeups: dict[str, Wakeup] = {}  # agent → what ends its waiting claim early
         self._lock = threading.Lock()  # guards _feeds and _wakeups
 
     @property
@@ -117,84 +128,44 @@ class RedisStore(ListedQueries):
 
     # --- working ---
 
-    def claim(self, agent: Agent) -> Claim | None:
-        return claim.claim(self._context, agent)
-
-    def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
-        return claim.claim_batch(self._context, agent, limit)
-
-    def record_claim(self, claim: Claim) -> None:
-        """Do nothing: the claim script already stored everything."""
+    def claim(self, agent: Agent, limit: int, wait_s: float = 0) -> list[Claim]:
+        if wait_s <= 0:
+            return claim.claim(self._context, agent, limit)
+        with self._wakeups[agent.id].listening() as wakeup:
+            return claim.claim_or_wait(self._context, agent, limit, wait_s, wakeup)
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
-        if claims:
-            claim.hand_back(self._context, claims)
+        for mine in _by_agent(claims, lambda each: each.agent.id).values():
+            claim.hand_back(self._context, [claims[at] for at in mine])
 
-    def claim_or_wait(self, agent: Agent, limit: int, timeout_s: float) -> list[Claim]:
-        with self._wakeups[agent.id].listening() as wakeup:
-            return claim.claim_or_wait(self._context, agent, limit, timeout_s, wakeup)
-
-    def commit_and_claim(
-        self, agent: Agent, ended: Sequence[tuple[Claim, Outcome]], limit: int
-    ) -> tuple[list[Lifecycle | Lost], list[Claim]]:
-        committed: list[commit.Committed | Lost] = []
+    def commit(self, results: Sequence[AttemptResult], then_claim: NextClaim | None = None) -> Commits:
+        """Send one request for each agent. That of the agent that claims next is the last, and has both."""
+        answers: dict[int, Lifecycle | FarroError] = {}
         claims: list[Claim] = []
-        replies: list[BothReplies] = []
-        scripts, client = self._context.scripts, self._context.client
+        groups = _by_agent(results, lambda each: each.claim.agent.id)
+        last = groups.pop(then_claim.agent.id, []) if then_claim is not None else []
+        for agent_id, indexes in groups.items():
+            committed = commit.commit(self._context, [results[at] for at in indexes])
+            answers.update(zip(indexes, self._unblocked(agent_id, committed), strict=True))
+        if then_claim is not None:
+            ended = [results[at] for at in last]
+            committed, claims = claim.commit_and_claim(self._context, ended, *then_claim)
+            answers.update(zip(last, self._unblocked(then_claim.agent.id, committed), strict=True))
+        return Commits([answers[at] for at in range(len(results))], claims)
 
-        def ask(args: Sequence[Any]) -> Any:
-            def last(args_of_commit: Sequence[Any]) -> Any:
-                replies.append(client.run_both((scripts.commit, args_of_commit), (scripts.claim, args)))
-                return replies[0].first
-
-            committed[:] = commit.commit_batch(self._context, ended, last=last)
-            if isinstance(replies[0].second, FarroError):
-                raise replies[0].second
-            return replies[0].second
-
-        try:
-            claims = claim.claim_with(self._context, agent, limit, ask)
-        except FarroError:
-            if not committed:
-                raise  # otherwise report the commits first; the next claim meets the same error
-        if (short := replies[0].shortfall) is not None:
-            with contextlib.suppress(FarroError):  # too few replicas here, too; the jobs must not stay claimed
-                self.hand_back(claims)
-            raise short
-        return [self._unblocked(agent.id, outcome) for outcome in committed], claims
-
-    def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        answers: dict[int, Lifecycle | Lost] = {}
-        by_agent: dict[str, list[int]] = {}
-        for at, (ended_claim, _) in enumerate(ended):
-            by_agent.setdefault(ended_claim.agent.id, []).append(at)
-        for agent_id, indexes in by_agent.items():
-            outcomes = commit.commit_batch(self._context, [ended[at] for at in indexes])
-            for at, outcome in zip(indexes, outcomes, strict=True):
-                answers[at] = self._unblocked(agent_id, outcome)
-        return [answers[at] for at in range(len(ended))]
-
-    def _unblocked(self, agent_id: str, outcome: commit.Committed | Lost) -> Lifecycle | Lost:
-        if isinstance(outcome, Lost):
-            return outcome
-        self._unblock(agent_id, outcome[1])
-        return outcome[0]
+    def _unblocked(self, agent_id: str, committed: Sequence[Committed | FarroError]) -> list[Lifecycle | FarroError]:
+        """Unblock the jobs that waited for these; return the answers."""
+        answers: list[Lifecycle | FarroError] = []
+        for answer in committed:
+            if isinstance(answer, FarroError):
+                answers.append(answer)
+            else:
+                self._unblock(agent_id, answer[1])
+                answers.append(answer[0])
+        return answers
 
     def next_due(self, role: str) -> datetime | None:
         return claim.next_due(self._context, role)
-
-    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-        if move is not None:
-            self._context.check_role(move.role)
-        lifecycle, others = commit.commit(self._context, claim, outcome, move)
-        self._unblock(claim.agent.id, others)
-        return lifecycle
-
-    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
-        return self.commit(claim, outcome, Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note))
-
-    def release(self, claim: Claim, note: str = "") -> Lifecycle:
-        return self.commit(claim, Released(note=note))
 
     def _unblock(self, by: str, job_ids: Sequence[str]) -> None:
         """Unblock the jobs that waited for the change just made. That change stands even if this fails: the next

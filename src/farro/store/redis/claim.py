@@ -7,41 +7,37 @@ After a crash the job stays with the agent until its lease is over; recovery the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain, UnknownSchema
+from farro.errors import Damaged, FarroError, IllegalTransition, Lost, StorageTrouble, TryAgain, UnknownSchema
 from farro.jobs import audit_fields
 from farro.jobs.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.jobs.outcomes import NO_REPORT, ErrorInfo, Failed, Released
 from farro.log.audit import tell_all
-from farro.store.port import Agent, Claim, LazyFolderClaim
+from farro.store.port import Agent, AttemptResult, Claim, LazyFolderClaim
 from farro.store.redis import commit, decisions, recover
-from farro.store.redis.client import Arg
+from farro.store.redis.client import Arg, BothReplies
 from farro.store.redis.context import RedisContext, agent_lost
 from farro.store.redis.records import audit_line, from_ms, material_of, pairs, to_ms, with_claim
 from farro.store.workspace import JobFiles
 
 
-def claim(context: RedisContext, agent: Agent) -> Claim | None:
-    found = claim_batch(context, agent, 1)
-    return found[0] if found else None
-
-
-def claim_batch(context: RedisContext, agent: Agent, limit: int) -> list[Claim]:
-    return claim_with(context, agent, limit, lambda args: context.client.run(context.scripts.claim, *args))
+def claim(context: RedisContext, agent: Agent, limit: int) -> list[Claim]:
+    return _claim(context, agent, limit, lambda args: context.client.run(context.scripts.claim, *args))
 
 
 def claim_or_wait(
     context: RedisContext, agent: Agent, limit: int, timeout_s: float, wakeup: socket.socket
 ) -> list[Claim]:
-    """Wait up to `timeout_s` for jobs, then claim. The request blocks in the server, which claims as soon as a job
-    enters the queue. This saves the round trip from wake-up to claim, and one sync where every reply waits for the
-    disk. A worker that dies while it waits claims nothing, because its connection is gone. If the server does not
-    notice (a power cut), the worker counts as having died with the job.
+    """Claim; if there is no job, wait up to `timeout_s`, then claim again. The request blocks in the server, which
+    claims as soon as a job enters the queue. This saves the round trip from wake-up to claim, and one sync where every
+    reply waits for the disk. A worker that dies while it waits claims nothing, because its connection is gone. If the
+    server does not notice (a power cut), the worker counts as having died with the job.
 
     For a job without tags one worker without tags is woken: the one that waited longest. If the job is delayed, that
     worker learns when it is due and queues up again behind the others, so that they get jobs, and learn of it too,
@@ -65,18 +61,60 @@ def claim_or_wait(
     while True:
         idle = context.empty_claims.pop(agent.id, None)
         if idle is None:
-            return claim_batch(context, agent, limit)
+            found = claim(context, agent, limit)
+            if found:
+                return found
+            continue
         fed, due = idle
         left_s = until_s - context.clock.monotonic_s()
         if due is not None:
             left_s = min(left_s, (due - to_ms(context.now())) / 1000)
         wait_ms = max(1, int(left_s * 1000) + 1)  # 0 would block for ever
-        found = claim_with(context, agent, limit, ask)
+        found = _claim(context, agent, limit, ask)
         if found or not answered or context.clock.monotonic_s() >= until_s:
             return found  # otherwise another worker was quicker
 
 
-def claim_with(context: RedisContext, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any]) -> list[Claim]:
+def commit_and_claim(
+    context: RedisContext, results: Sequence[AttemptResult], agent: Agent, limit: int
+) -> tuple[list[commit.Committed | FarroError], list[Claim]]:
+    """Commit attempts of this agent and claim its next jobs in one round trip. The answers to the commits are returned
+    even if the claim failed."""
+    answers: list[commit.Committed | FarroError] = []
+    replies: list[BothReplies] = []
+    claims: list[Claim] = []
+    scripts, client = context.scripts, context.client
+
+    sent = False
+
+    def ask(args: Sequence[Arg]) -> Any:
+        def send_both(args_of_commit: Sequence[Arg]) -> Any:
+            nonlocal sent
+            sent = True
+            replies.append(client.run_both((scripts.commit, args_of_commit), (scripts.claim, args)))
+            return replies[0].first
+
+        answers[:] = commit.commit(context, results, last=send_both)
+        if not sent:  # no result could be committed
+            return client.run(scripts.claim, *args)
+        if not replies:
+            raise TryAgain("the request of the commits and this claim failed")
+        if isinstance(replies[0].second, FarroError):
+            raise replies[0].second
+        return replies[0].second
+
+    with contextlib.suppress(FarroError):  # the next claim meets the same error
+        claims = _claim(context, agent, limit, ask)
+    if results and not answers:  # the claim failed before its request
+        answers = commit.commit(context, results)
+    if replies and (short := replies[0].shortfall) is not None:
+        with contextlib.suppress(FarroError):  # too few replicas here, too; the jobs must not stay claimed
+            hand_back(context, claims)
+        return [short] * len(results), []
+    return answers, claims
+
+
+def _claim(context: RedisContext, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any]) -> list[Claim]:
     """Claim up to `limit` jobs. `ask` sends the first request; any further one is sent alone."""
     assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
     tags = ",".join(sorted(agent.tags))
@@ -132,8 +170,7 @@ def _start_all(context: RedisContext, agent: Agent, jobs: Sequence[Sequence[Any]
         else:
             made += [] if claimed is None else [claimed]
     if trouble is not None:
-        if made:
-            hand_back(context, made)
+        hand_back(context, made)
         raise trouble
     return made
 
@@ -160,7 +197,9 @@ def _start(context: RedisContext, agent: Agent, job: Sequence[Any]) -> Claim | N
 
 
 def hand_back(context: RedisContext, claims: Sequence[Claim]) -> None:
-    """Put claimed jobs that were not begun back into their queues; the attempt does not count."""
+    """Put claimed jobs of one agent that were not begun back into their queues; the attempt does not count."""
+    if not claims:
+        return
     agent, args = claims[0].agent, [(each, audit_fields.handed_back(each.envelope.lifecycle)) for each in claims]
     sent: list[Arg] = []
     for each, codes in args:
@@ -170,7 +209,8 @@ def hand_back(context: RedisContext, claims: Sequence[Claim]) -> None:
         context.client.run(context.scripts.unclaim, context.script_time(), agent.id, len(sent) // 4, *sent, waits=True)
     for each, codes in args:
         if not each.envelope.runtime:  # the first answer, which had its queue position, was lost
-            commit.commit(context, each, Released(note="not begun"), None)
+            with contextlib.suppress(Lost):
+                commit.commit_one(context, each, Released(note="not begun"))
             continue
         context.open_claims.get(agent.id, set()).discard(each.envelope.lifecycle.correlation_id or "")
         context.workspace.end(agent.id, each.job_id)
@@ -209,10 +249,10 @@ def start_attempt(
         made.folder = context.workspace.begin(agent.id, lifecycle.job_id, attempt, whole)
     except Damaged as error:
         why = ErrorInfo(category="damaged", message=str(error))
-        commit.commit(context, made, Failed(error=why, report=NO_REPORT), None)
+        commit.commit_one(context, made, Failed(error=why, report=NO_REPORT))
         raise
     except (OSError, StorageTrouble) as error:
-        commit.commit(context, made, Released(note="no folder could be made for it"), None)
+        commit.commit_one(context, made, Released(note="no folder could be made for it"))
         if isinstance(error, StorageTrouble):
             raise StorageTrouble(f"{error}; {lifecycle.job_id} went back to its queue") from error
         raise StorageTrouble(

@@ -303,32 +303,38 @@ class RedisClient:
         wait: bool,
         patience_s: float | None = None,
     ) -> list[Any]:
-        """Return the final replies. Retry passing errors until the time for that is over."""
+        """Return the final replies. Retry passing errors until the time for that is over. A command that has its final
+        reply is not sent again with the others: it has run."""
         patience_s = self.address.retry_s if patience_s is None else min(patience_s, self.address.retry_s)
         began_s: float | None = None
         # Retry at once the first time: the server may have closed a connection that was idle for long.
         pause_s = 0.0
-        sent = False  # the request may have been carried out
+        sent = False  # what is pending may have been carried out
+        answers: dict[int, Any] = {}
+        pending = dict(enumerate(commands))  # without a final reply
         while True:
             why: Exception
             connection: RedisConnection | None = None
             try:
                 connection = self._take()
-                answers = self._exchange(connection, commands, wait)
+                replies = self._exchange(connection, list(pending.values()), wait)
             except OSError as error:
                 why, sent = error, sent or connection is not None
             else:
-                refusals = [str(answer) for answer in answers if isinstance(answer, ReplyError)]
-                if scripts and any(text.startswith("NOSCRIPT") for text in refusals):
-                    # The server was restarted, or never saw this script. Other scripts of the same request may have
-                    # run.
-                    commands = _repeated(commands) if len(commands) > 1 else commands
-                    commands = [("EVAL", each.text, *sha[2:]) for each, sha in zip(scripts, commands, strict=True)]
-                    continue
-                passing = [text for text in refusals if text.startswith(errors.PASSING)]
+                answers.update(zip(pending, replies, strict=False))
+                if wait:
+                    answers[len(commands)] = _fewest(answers.get(len(commands)), replies[-1])
+                refused = {at: str(answers[at]) for at in pending if isinstance(answers[at], ReplyError)}
+                unknown = [at for at, text in refused.items() if scripts and text.startswith("NOSCRIPT")]
+                passing = {at: text for at, text in refused.items() if text.startswith(errors.PASSING)}
+                if not unknown and not passing:
+                    return [answers[at] for at in sorted(answers)]
+                pending = {at: pending[at] for at in sorted({*unknown, *passing})}
+                for at in unknown:  # the server was restarted, or never saw this script
+                    pending[at] = ("EVAL", scripts[at].text, *pending[at][2:])
                 if not passing:
-                    return answers
-                why, sent = ReplyError(passing[0]), sent or len(commands) > 1
+                    continue
+                why = ReplyError(next(iter(passing.values())))
             now_s = self._clock.monotonic_s()
             began_s = now_s if began_s is None else began_s
             if now_s - began_s >= patience_s or self._closed:
@@ -341,7 +347,7 @@ class RedisClient:
             # Other idle connections may be broken as well, and after a failover the address may lead to another server.
             self.drop()
             if sent and scripts:
-                commands = _repeated(commands)
+                pending = {at: (*command[:-1], 1) for at, command in pending.items()}
 
     def _exchange(self, connection: RedisConnection, commands: Sequence[Sequence[Arg]], wait: bool) -> list[Any]:
         self.requests += 1
@@ -423,8 +429,9 @@ class RedisClient:
         self.drop()
 
 
-def _repeated(commands: Sequence[Sequence[Arg]]) -> list[Sequence[Arg]]:
-    return [(*command[:-1], 1) for command in commands]
+def _fewest(one: Any, other: Any) -> Any:
+    """Return the worse of two replies to WAIT."""
+    return other if one is None or isinstance(other, ReplyError) or (other < one) else one
 
 
 def _reason(error: Exception) -> str:

@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from farro.errors import Lost
+from farro.errors import FarroError, Lost
 from farro.jobs import audit_fields, moves
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.moves import Move
 from farro.jobs.outcomes import NO_REPORT, Outcome, Released, Succeeded
 from farro.jobs.states import Reason
 from farro.lazy_dataclass import dataclass
-from farro.store.port import Claim
+from farro.store.port import AttemptResult, Claim
 from farro.store.redis import new_jobs
 from farro.store.redis.client import Arg
 from farro.store.redis.context import RedisContext, agent_lost, claim_lost
@@ -44,36 +43,44 @@ class _PendingCommit:
     weight: int  # approximate bytes
 
 
-def commit(context: RedisContext, claim: Claim, outcome: Outcome, move: Move | None) -> Committed:
-    (committed,) = commit_batch(context, [(claim, outcome)], move)
-    if isinstance(committed, Lost):
-        raise committed
-    return committed
-
-
-def commit_batch(
-    context: RedisContext,
-    ended: Sequence[tuple[Claim, Outcome]],
-    move: Move | None = None,
-    last: Run | None = None,
-) -> list[Committed | Lost]:
+def commit(
+    context: RedisContext, results: Sequence[AttemptResult], last: Run | None = None
+) -> list[Committed | FarroError]:
     """Commit attempts of one agent, in parts of bounded size. `last` sends the last part."""
-    committed: list[Committed | Lost] = []
-    part: list[_PendingCommit] = []
+    answers: dict[int, Committed | FarroError] = {}
+    parts: list[dict[int, _PendingCommit]] = [{}]
     size, token, now = 0, context.token(), context.now()
-    for claim, outcome in ended:
-        decided = _decide(context, claim, outcome, move, token, now)
-        if part and (len(part) >= PART or size + decided.weight > PART_BYTES):
-            committed += _send(context, part)
-            part, size = [], 0
-        part.append(decided)
+    for at, result in enumerate(results):
+        try:
+            decided = _decide(context, result, token, now)
+        except FarroError as error:
+            answers[at] = error
+            continue
+        if parts[-1] and (len(parts[-1]) >= PART or size + decided.weight > PART_BYTES):
+            parts.append({})
+            size = 0
+        parts[-1][at] = decided
         size += decided.weight
-    return committed + _send(context, part, last)
+    for part in filter(None, parts):
+        try:
+            answers.update(
+                zip(part, _send(context, [*part.values()], last if part is parts[-1] else None), strict=True)
+            )
+        except FarroError as error:  # the whole request failed
+            answers.update(dict.fromkeys(part, error))
+    return [answers[at] for at in range(len(results))]
 
 
-def _decide(
-    context: RedisContext, claim: Claim, outcome: Outcome, move: Move | None, token: str, now: datetime
-) -> _PendingCommit:
+def commit_one(context: RedisContext, claim: Claim, outcome: Outcome) -> None:
+    (answer,) = commit(context, [AttemptResult(claim, outcome)])
+    if isinstance(answer, FarroError):
+        raise answer
+
+
+def _decide(context: RedisContext, result: AttemptResult, token: str, now: datetime) -> _PendingCommit:
+    claim, outcome, move = result
+    if move is not None:
+        context.check_role(move.role)
     before, agent, attempt = claim.envelope.lifecycle, claim.agent, claim.attempt
     wanted = outcome.children if isinstance(outcome, Succeeded) else ()
     children = new_jobs.prepare_children(context, claim.job_id, attempt, wanted) if wanted else []
