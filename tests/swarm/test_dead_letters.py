@@ -12,9 +12,10 @@ import pytest
 
 from farro.documents import Document
 from farro.errors import InputError
-from farro.swarm import dead_letters, logs, plan
+from farro.swarm import dead_letters, plan
 from farro.swarm.bus import open_bus
 from farro.swarm.bus.port import Bus, BusMessage
+from farro.swarm.cli.inspect import LogReader
 from farro.swarm.controller import actions
 from farro.swarm.wire import names
 from flows.program import Program
@@ -125,10 +126,10 @@ def test_a_queue_is_known_by_each_of_its_names() -> None:
 
 def test_a_log_is_followed_across_its_rotation(tmp_path: Path) -> None:
     log = tmp_path / "one.log"
-    reading = logs.LogReader.at_end(str(log), 2)
+    reading = LogReader.at_end(str(log), 2)
     assert reading.run_once() == ()  # nothing is written yet
     log.write_bytes(b"a\nb\nc\nhal")
-    reading = logs.LogReader.at_end(str(log), 2)
+    reading = LogReader.at_end(str(log), 2)
     assert (reading.run_once(), reading.rest()) == (["c"], "hal")
     with log.open("ab") as more:
         more.write(b"f\n")

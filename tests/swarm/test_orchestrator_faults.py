@@ -15,7 +15,7 @@ import pytest
 from farro.errors import InputError
 from farro.swarm import processes, views
 from farro.swarm.bus.port import BusMessage
-from farro.swarm.cli.tables import page
+from farro.swarm.cli.inspect import page
 from farro.swarm.files import SwarmFiles
 from farro.swarm.requests import CommandReceipt
 from farro.swarm.wire import messages, names

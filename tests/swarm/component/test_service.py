@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from farro.swarm.component import Component, service_workload, workload
+from farro.swarm.component import Component, workload
 from farro.swarm.component import run as running
 from farro.swarm.component.declare import ComponentEnvironment
 from farro.swarm.component.testing import trial
@@ -75,8 +75,8 @@ def test_a_service_runs_while_it_is_enabled(folder: str, kind: str) -> None:
 
 
 def test_a_failed_service_is_run_again_and_is_down_meanwhile(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_workload, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(service_workload, "SETTLED_S", 0.05)
+    monkeypatch.setattr(workload, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(workload, "SETTLED_S", 0.05)
     bee: Component[Any] = Component("keeper")
     broken, mended, runs = asyncio.Event(), threading.Event(), []
 

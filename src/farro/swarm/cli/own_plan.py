@@ -11,8 +11,8 @@ from farro.config.settings import Settings
 from farro.errors import FarroError
 from farro.host.clock import SystemClock
 from farro.swarm import processes, requests, service, views
+from farro.swarm.cli.inspect import dead_words
 from farro.swarm.cli.swarm import CommandSession, read_plan
-from farro.swarm.cli.tables import dead_words
 from farro.swarm.files import ORCHESTRATOR
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.views import SwarmView

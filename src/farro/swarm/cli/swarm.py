@@ -22,8 +22,7 @@ from farro.errors import InputError
 from farro.host.clock import SystemClock
 from farro.swarm import plan as plans
 from farro.swarm import processes, requests, service
-from farro.swarm.cli.inspect import dead, logs, ls, status, watch
-from farro.swarm.cli.tables import command_words
+from farro.swarm.cli.inspect import command_words, dead, logs, ls, status, watch
 from farro.swarm.files import SwarmFiles
 from farro.swarm.plan import SwarmPlan
 from farro.swarm.requests import CommandReceipt, CommandRequest

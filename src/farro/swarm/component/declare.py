@@ -70,7 +70,6 @@ class Component(Generic[C]):
         self.tries = max(1, tries)
         self.version = version
         self.declared: WorkDeclaration | None = None
-        self.is_ready = False
         self._on_ready: list[Callable[[], None]] = []
         self.told: dict[str, Any] = {}
         self.counted = 0
@@ -132,7 +131,6 @@ class Component(Generic[C]):
 
     def ready(self) -> None:
         """Report that the service now works. May be called from any thread."""
-        self.is_ready = True
         for callback in list(self._on_ready):
             callback()
 
@@ -198,7 +196,6 @@ class Component(Generic[C]):
 # --- environment ---
 
 NAMES = ("FARRO_BUS", "FARRO_SWARM", "FARRO_ROLE", "FARRO_INSTANCE")
-VARIABLES = (*NAMES, "FARRO_INPUTS", "FARRO_OUTPUTS", "FARRO_CONFIG", "FARRO_HEALTH")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,8 +29,7 @@ from farro.log.structured import lines
 from farro.swarm.bus import AGAIN_S, LostQueueCheck, open_bus, open_until, wait
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer, Delivery
 from farro.swarm.component.declare import Component, ComponentEnvironment
-from farro.swarm.component.service_workload import ServiceWorkload
-from farro.swarm.component.workload import Workload
+from farro.swarm.component.workload import ServiceWorkload, Workload
 from farro.swarm.lifecycle import HEARTBEAT_S
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
@@ -95,7 +94,7 @@ class ComponentRunner:
                 task.cancel()
             await asyncio.gather(*tasks, stopped, return_exceptions=True)
             await self._leave(updating)
-        if isinstance(self._workload, ServiceWorkload) and self._workload.exit is not None:
+        if self._workload.exit is not None:
             raise self._workload.exit
 
     async def _consume_control(self) -> Consumer:
@@ -107,8 +106,7 @@ class ComponentRunner:
 
     def stop(self) -> None:
         self._stopped.set()
-        if isinstance(self._workload, ServiceWorkload):
-            self._workload.stop_waiting()
+        self._workload.stop_waiting()
 
     async def _leave(self, updating: asyncio.Task[None]) -> None:
         async with self._switching:  # an update in progress is finished first
@@ -210,7 +208,7 @@ class ComponentRunner:
     def _health_change(self) -> None:
         """Report that the service failed or recovered."""
         self._health_changed.set()
-        if isinstance(self._workload, ServiceWorkload) and self._workload.exit is not None:
+        if self._workload.exit is not None:
             self.stop()
 
     async def _report_health(self) -> None:
@@ -220,10 +218,6 @@ class ComponentRunner:
             with contextlib.suppress(BusTrouble):
                 await self._report("status-delta")
 
-    @property
-    def _trouble(self) -> str | None:
-        return self._workload.trouble if isinstance(self._workload, ServiceWorkload) else None
-
     def _health_data(self) -> tuple[bool, dict[str, object]]:
         environment = self._environment
         data = {
@@ -232,20 +226,19 @@ class ComponentRunner:
             "instance": environment.instance,
             "enabled": self._enabled,
         }
-        return self._trouble is None, data
+        return self._workload.trouble is None, data
 
     async def _report(
         self, kind: Literal["status-full", "status-delta"], more: Mapping[str, Any] | None = None
     ) -> None:
-        if isinstance(self._workload, ServiceWorkload):
-            self._workload.count()
+        self._workload.count()
         counts, environment = self._workload.counts, self._environment
         data: dict[str, Any] = {
             "tps": counts.tps(time.monotonic()),
             "done": counts.done,
             "failed": counts.failed,
             "deadLetters": counts.dead,
-            "health": "UP" if self._trouble is None else "DOWN",
+            "health": "UP" if self._workload.trouble is None else "DOWN",
             "update": dict(self._last_update),
             **({"told": self._component.told} if self._component.told else {}),
             **self._refused.status(),
@@ -260,7 +253,7 @@ class ComponentRunner:
                 "config": self._raw,
                 "uptimeSec": round(time.monotonic() - self._started_s, 3),
             }
-        at, enabled, healthy = timestamp(datetime.now(UTC)), int(self._enabled), int(self._trouble is None)
+        at, enabled, healthy = timestamp(datetime.now(UTC)), int(self._enabled), int(self._workload.trouble is None)
         status = messages.StatusReport(
             kind=kind,
             version=self._component.version,
