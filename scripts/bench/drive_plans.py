@@ -19,6 +19,7 @@ from farro.execution import PlanRun, Stop, Tools, run_plan
 from farro.host import processes
 from farro.host.clock import SystemClock
 from farro.host.process_tree import adopt_orphans
+from farro.host.processes import Launch
 from farro.plans.loading import load_data
 from farro.sandbox.confinement import Confinement
 from farro.sandbox.levels import Sandbox
@@ -117,13 +118,13 @@ def sandbox(home: str) -> dict[str, float]:
     for turn in range(101):
         for name, each in took.items():
             out = os.path.join(home, f"{turn}-{name}")
-            streams = {"stdin": None, "stdout": f"{out}.out", "stderr": f"{out}.err", "cwd": home, "env": {}}
+            files = {"stdin": None, "stdout": f"{out}.out", "stderr": f"{out}.err"}
+            launch = Launch(argv=["true"], executable="/bin/true", cwd=home, env={}, **files)
             began_s = time.perf_counter()
             if name == "plain":
-                process = processes.start(["true"], executable="/bin/true", **streams)
+                process = processes.start(launch)
             else:
-                box = Sandbox.available(name)
-                process = box.start(["true"], executable="/bin/true", confinement=confinement, **streams)
+                process = Sandbox.available(name).start(launch, confinement=confinement)
             ended = process.wait(30)
             each.append(time.perf_counter() - began_s)
             assert ended is not None

@@ -16,7 +16,7 @@ from farro.sandbox import leftovers, paths, violations
 from farro.sandbox.confinement import Confinement
 from farro.sandbox.levels import Sandbox
 from farro.sandbox.limits import SharedLimits
-from farro.sandbox.paths import PathRefused, WritablePaths
+from farro.sandbox.paths import PathRefused
 from farro.sandbox.violations import Snapshot
 
 NO_SANDBOX = "sandbox_missing"
@@ -41,15 +41,27 @@ class Confined:
         folder: str,
         marker: str,
         guarding: Guarding,
-        sandbox: Sandbox,
-        allowed: WritablePaths,
+        wanted: tuple[str, ...],
         readable: Sequence[str] = (),
     ) -> None:
+        """Build the confinement. CannotConfine: do not run it.
+
+        `wanted`: what it may write, relative to the root. `folder` gets its TMPDIR. `readable`: visible although under
+        /tmp.
+        """
+        level = guarding.sandbox
+        self._sandbox = sandbox = Sandbox.available(level)
+        if sandbox.level == "none" and (guarding.required or level in ("A", "B")):
+            asked = f"security.sandbox is {level}" if level in ("A", "B") else "security.require_sandbox is on"
+            why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"
+            raise CannotConfine(NO_SANDBOX, f"it has allowed_paths, {asked}, and no sandbox works: {why}")
+        try:
+            self._allowed = paths.allowed(root, wanted, absolute=guarding.absolute)
+        except PathRefused as refused:
+            raise CannotConfine(PATH_VIOLATION, str(refused)) from refused
         self._marker = marker
         self._guarding = guarding
-        self._sandbox = sandbox
-        self._allowed = allowed
-        self._made = {path: os.lstat(path) for path in allowed.made}
+        self._made = {path: os.lstat(path) for path in self._allowed.made}
         self._root = os.path.realpath(root)
         self._readable = tuple(os.path.realpath(path) for path in readable)
         self.tmp = f"{os.path.realpath(folder)}/{TMP}"
@@ -64,42 +76,6 @@ class Confined:
             memory_bytes=guarding.memory_bytes,
             disk=self._root,
             free_bytes=guarding.free_bytes,
-        )
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        root: str,
-        folder: str,
-        marker: str,
-        guarding: Guarding,
-        wanted: tuple[str, ...],
-        readable: Sequence[str] = (),
-    ) -> Confined:
-        """Build the confinement. CannotConfine: do not run it.
-
-        `wanted`: what it may write, relative to the root. `folder` gets its TMPDIR. `readable`: visible although under
-        /tmp.
-        """
-        level = guarding.sandbox
-        sandbox = Sandbox.available(level)
-        if sandbox.level == "none" and (guarding.required or level in ("A", "B")):
-            asked = f"security.sandbox is {level}" if level in ("A", "B") else "security.require_sandbox is on"
-            why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"
-            raise CannotConfine(NO_SANDBOX, f"it has allowed_paths, {asked}, and no sandbox works: {why}")
-        try:
-            allowed = paths.allowed(root, wanted, absolute=guarding.absolute)
-        except PathRefused as refused:
-            raise CannotConfine(PATH_VIOLATION, str(refused)) from refused
-        return cls(
-            root=root,
-            folder=folder,
-            marker=marker,
-            guarding=guarding,
-            sandbox=sandbox,
-            allowed=allowed,
-            readable=readable,
         )
 
     def start(self, launch: Launch, *, tasks: str | None = None, network: bool | None = None) -> Process | NotStarted:

@@ -106,50 +106,14 @@ def run_plan(plan: Plan, run: PlanRun) -> PlanResult:
     - Interrupted: `stop` was requested before the plan was done; it holds the steps that ended before;
     - StorageTrouble or OSError: the attempt's folder does not accept files.
     """
-    watch = ProcessWatch(
-        marker=run.claim_marker,
-        tick=run.tick,
-        tick_every_s=run.tick_every_s,
-        stop=run.stop,
-        clock=run.clock,
-        term_grace_s=run.term_grace_s,
-    )
-    tries = _tries(plan, run) if run.begun is None else run.begun.tries
-    records = Records(run.attempt_dir, durable=run.durable)
-    steps = _Run(
-        plan=plan,
-        tries=tries,
-        records=records,
-        watch=watch,
-        stop=run.stop,
-        clock=run.clock,
-        ahead_bytes=run.ahead_bytes,
-    )
+    steps = _Run(plan, run)
     try:
-        return _run_to_end(plan, run, steps)
+        return steps.to_end()
     except BaseException:
         steps.kill()
-        watch.end_rest(grace_s=0, look=tries.called_functions)
-        tries.end_leftovers()
         raise
     finally:
-        watch.close()
-        records.close()
-
-
-def _run_to_end(plan: Plan, run: PlanRun, steps: _Run) -> PlanResult:
-    tries = steps.tries
-    if run.earlier:
-        steps.resume(run.earlier)
-    missing = None if run.begun else tries.missing(plan, steps.succeeded, steps.frontier.first)
-    error = steps.adopt(run.begun) if run.begun else missing
-    while True:
-        error = error or steps.steps()
-        steps.watch.end_rest(grace_s=REST_GRACE_S, look=tries.called_functions)
-        error = tries.judge_leftovers(error)
-        error = steps.over() if error is None else steps.sealed(error)
-        if error is not None or not steps.frontier.waiting:
-            return steps.result(error)
+        steps.close()
 
 
 def _tries(plan: Plan, run: PlanRun) -> Tries:
@@ -171,23 +135,28 @@ def _tries(plan: Plan, run: PlanRun) -> Tries:
     )
 
 
-@dataclass(kw_only=True)
 class _Run:
     """The state of one run of one plan."""
 
-    plan: Plan
-    tries: Tries
-    records: Records
-    watch: ProcessWatch
-    stop: Stop
-    clock: Clock
-    ahead_bytes: int
-
-    def __post_init__(self) -> None:
-        self.listed = list(self.plan.steps)  # and added steps
-        self.frontier = Frontier(self.plan.steps)
+    def __init__(self, plan: Plan, run: PlanRun) -> None:
+        self.plan = plan
+        self.run = run
+        self.stop = run.stop
+        self.clock = run.clock
+        self.watch = ProcessWatch(
+            marker=run.claim_marker,
+            tick=run.tick,
+            tick_every_s=run.tick_every_s,
+            stop=run.stop,
+            clock=run.clock,
+            term_grace_s=run.term_grace_s,
+        )
+        self.tries = _tries(plan, run) if run.begun is None else run.begun.tries
+        self.records = Records(run.attempt_dir, durable=run.durable)
+        self.listed = list(plan.steps)  # and added steps
+        self.frontier = Frontier(plan.steps)
         self.readers: dict[str, list[Step]] = {}
-        self._note_readers(self.plan.steps)
+        self._note_readers(plan.steps)
         self.enough: dict[str, FinishedReader] = {}  # id of a step that is being ended → its finished reader
         self.running: list[RunningTry] = []
         self.delayed = DelayedTries(self.clock)
@@ -201,9 +170,39 @@ class _Run:
         self.retry_after_s: float | None = None
         self.started_s = self.clock.monotonic_s()
         # Without a timeout of its own, a plan is bounded by its steps' timeouts.
-        self.deadline_s = self.started_s + (math.inf if self.plan.timeout is None else self.plan.timeout)
+        self.deadline_s = self.started_s + (math.inf if plan.timeout is None else plan.timeout)
 
-    def resume(self, earlier: Sequence[str]) -> None:
+    def to_end(self) -> PlanResult:
+        """Run the plan; return when its processes are over and its task folder is sealed."""
+        run, tries = self.run, self.tries
+        if run.earlier:
+            self._resume(run.earlier)
+        error: ErrorInfo | None = None
+        if run.begun is None:
+            error = tries.missing(self.plan, self.succeeded, self.frontier.first)
+        else:
+            self._adopt(run.begun)
+        while True:
+            error = error or self._steps()
+            self.watch.end_rest(grace_s=REST_GRACE_S, look=tries.called_functions)
+            error = tries.judge_leftovers(error)
+            error = self._seal() if error is None else self._seal_failed(error)
+            if error is not None or not self.frontier.waiting:
+                return self.result(error)
+
+    def kill(self) -> None:
+        """End everything that runs, and what ended steps left behind."""
+        self.watch.kill([one.watched for one in self.running])
+        for one in self.running:
+            one.close()
+        self.watch.end_rest(grace_s=0, look=self.tries.called_functions)
+        self.tries.end_leftovers()
+
+    def close(self) -> None:
+        self.watch.close()
+        self.records.close()
+
+    def _resume(self, earlier: Sequence[str]) -> None:
         """Carry over what earlier attempts did."""
         past = resume.past(self.plan, earlier)
         if not past.lines:
@@ -215,14 +214,13 @@ class _Run:
         for ended in self.done:
             self._skip(ended.id)
 
-    def adopt(self, begun: BegunCall) -> ErrorInfo | None:
+    def _adopt(self, begun: BegunCall) -> None:
         """Take over its only step, which already runs."""
         self.deadline_s, self.started_s = self.deadline_s + begun.started_s - self.started_s, begun.started_s
         if (step := self.frontier.take()) is not None:
             self.running.append(self.tries.adopt(step, begun.run, self.deadline_s))
-        return None
 
-    def steps(self) -> ErrorInfo | None:
+    def _steps(self) -> ErrorInfo | None:
         """Run the steps, and those that are added meanwhile; return why the plan failed, or None.
 
         After a failure no more steps are started; running ones continue to their end, and count.
@@ -248,13 +246,7 @@ class _Run:
             for one in self.tries.exceeding_limits(self.running):
                 self.watch.cut_off(one.watched, grace_s=0)
 
-    def kill(self) -> None:
-        """End everything that runs."""
-        self.watch.kill([one.watched for one in self.running])
-        for one in self.running:
-            one.close()
-
-    def over(self) -> ErrorInfo | None:
+    def _seal(self) -> ErrorInfo | None:
         """Seal the task folder when every process is over, and check once more. Tasks that arrived become waiting
         steps."""
         folder = self.tries.task_folder
@@ -266,9 +258,9 @@ class _Run:
             error = self._grow_late(late)
             if late and error is None:
                 folder.begin_again()
-        return self.sealed(error) if error is not None else None
+        return self._seal_failed(error) if error is not None else None
 
-    def sealed(self, error: ErrorInfo) -> ErrorInfo:
+    def _seal_failed(self, error: ErrorInfo) -> ErrorInfo:
         """Seal the task folder of a failed plan: later adds are refused."""
         self.tries.task_folder.seal()
         return error
@@ -326,7 +318,7 @@ class _Run:
         does."""
         for one in list(self.running):
             reader = self._reader_of(one)
-            if reader is not None and self.tries.written_bytes(one.step.id) > self.ahead_bytes:
+            if reader is not None and self.tries.written_bytes(one.step.id) > self.run.ahead_bytes:
                 self.frontier.take_early(reader)
                 self._try(reader, 1)
 

@@ -114,7 +114,7 @@ class _Attempt:
 
         work = self.work
         try:
-            confined = Confined.of(
+            confined = Confined(
                 root=work.root,
                 folder=work.folder,
                 marker=work.marker,

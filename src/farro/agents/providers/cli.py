@@ -110,7 +110,7 @@ class CliProvider:
     def _ask(self, request: Request, reach: Reach, folder: str, root: str, stopped: threading.Event) -> Answer:
         """Run the program and read its answer. `root` holds the allowed paths: the repository, or a worktree of it."""
         marker = request.env[MARKER]
-        confined = Confined.of(
+        confined = Confined(
             root=root,
             folder=folder,
             marker=marker,
