@@ -2,10 +2,8 @@
 
 resp           bytes → commands, within limits that are checked before anything is kept; values → bytes; late replies
 connection     one client: order of replies, MULTI, limits of unread data
-batcher        batches the calls of the store that every job needs
-batch_calls    the calls that it makes: claims and commits
-roster         workers and the jobs that they hold
-workers        claims for workers, and hands jobs back when they are gone
+batcher        batches the calls of the store that every job needs: claims and commits
+workers        workers and the jobs that they hold: claims for them, and hands jobs back when they are gone
 blocking_pops  blocking pops: first come, first served
 changes        threads that wait for changes in the store; subscriptions and job:updates
 keys           the keys that exist, and glob patterns

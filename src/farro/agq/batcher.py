@@ -1,4 +1,5 @@
-"""Batch the calls of the store that every job needs: calls that come while one runs are made together.
+"""Batch the calls of the store that every job needs, claims and commits: calls that come while one runs are made
+together.
 
 Rare calls, and those that read many jobs, run in the server's thread pools instead.
 
@@ -13,13 +14,22 @@ Rare calls, and those that read many jobs, run in the server's thread pools inst
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from farro.agq import memo_jobs
+from farro.errors import AgentLost, BadDocument, FarroError, Lost, SyncFailed
 from farro.host.thread_turns import Turns
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
+from farro.plans.memo import PostedResult
+from farro.store.port import Agent, AttemptResult, Claim, Store, commit_one
 
 BATCH = 128  # calls in one batch
 BATCH_BYTES = 4 << 20
@@ -166,3 +176,124 @@ def _deliver(group: list[BatchedCall], answers: Sequence[Any], log: Log) -> None
             call.callback(answer)
         except Exception as error:  # noqa: BLE001 - a bug in one callback must not keep the others from their answers
             log("error", "an answer broke", {"error": f"{type(error).__name__}: {error}"})
+
+
+# --- claims and commits for many workers at once ---
+
+
+AgentKind = tuple[str, str, frozenset[str]]  # name, role, tags
+
+
+@dataclass(kw_only=True, eq=False)
+class ClaimingAgent:
+    """An agent of the store, and how many jobs it holds for clients. It claims again when they have ended."""
+
+    agent: Agent
+    kind: AgentKind
+    held: int = 0
+    batch: bool = False  # its jobs were claimed as a batch
+    retired: bool = False  # it lost a job, and leaves when the others have ended
+
+
+class ClaimRequest(NamedTuple):
+    kind: AgentKind
+    claimer: ClaimingAgent | None  # an idle one, if there is one
+    limit: int
+    batch: bool  # most of the jobs end soon
+
+
+class ClaimedJobs(NamedTuple):
+    claimer: ClaimingAgent
+    jobs: list[tuple[Claim, bytes]]  # each with its text
+
+
+class CommitRequest(NamedTuple):
+    claim: Claim
+    posted: PostedResult
+    document: Mapping[str, Any]
+    worker: str | None
+
+
+class ClaimCalls:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # --- claims ---
+
+    def claim_all(self, requests: list[ClaimRequest]) -> list[ClaimedJobs | Exception]:
+        return each([partial(self._claim, request) for request in requests])
+
+    def _claim(self, request: ClaimRequest) -> ClaimedJobs:
+        agent = None if request.claimer is None else request.claimer.agent
+        for again in (True, False):
+            if agent is None:
+                name, role, tags = request.kind
+                agent = self._store.join(name, role=role, tags=tags)
+            try:
+                jobs = self._claim_jobs(agent, request.limit if request.batch else 1)
+            except BaseException as error:
+                self.leave(agent)  # a watchdog recovers what it may have claimed
+                agent = None
+                if not (again and isinstance(error, AgentLost)):
+                    raise
+                continue
+            claimer = request.claimer
+            if claimer is None or claimer.agent is not agent:
+                claimer = ClaimingAgent(agent=agent, kind=request.kind)
+            claimer.batch = request.batch
+            return ClaimedJobs(claimer, jobs)
+        raise AssertionError("unreachable")
+
+    def _claim_jobs(self, agent: Agent, limit: int) -> list[tuple[Claim, bytes]]:
+        while True:
+            claims = self._store.claim(agent, limit)
+            jobs: list[tuple[Claim, bytes]] = []
+            for claim in claims:
+                try:
+                    jobs.append((claim, memo_jobs.job_text(claim)))
+                except BadDocument as error:
+                    commit_one(self._store, claim, memo_jobs.bad_prompt(claim, error))
+            if jobs or not claims:
+                return jobs
+
+    # --- commits ---
+
+    def commit_all(self, requests: list[CommitRequest]) -> list[Exception | None]:
+        """Commit each request; return None for each that is committed as durably as the store promises, else
+        the error."""
+        answers: list[Exception | None] = [None] * len(requests)
+        ready: dict[int, AttemptResult] = {}
+        for at, request in enumerate(requests):
+            try:
+                outcome = memo_jobs.outcome(request.claim, request.posted, request.document, worker=request.worker)
+                ready[at] = AttemptResult(request.claim, outcome)
+            except Exception as error:  # noqa: BLE001 - concerns this request only
+                answers[at] = error
+        try:
+            committed: Sequence[Lifecycle | Exception] = self._store.commit([*ready.values()]).answers
+        except SyncFailed as error:
+            committed = [error] * len(ready)
+        for (at, result), answer in zip(ready.items(), committed, strict=True):
+            if isinstance(answer, Exception) and not (isinstance(answer, Lost) and self._is_committed(result.claim)):
+                answers[at] = answer
+        return answers
+
+    def _is_committed(self, claim: Claim) -> bool:
+        """Return whether exactly this attempt ended the job: by an earlier call whose answer was lost."""
+        view = self._store.find(claim.job_id)
+        mine = claim.envelope.lifecycle
+        return (
+            view is not None
+            and view.status in (Status.SUCCEEDED, Status.FAILED)
+            and (view.lifecycle.attempt, view.lifecycle.correlation_id) == (mine.attempt, mine.correlation_id)
+        )
+
+    def record_claims(self, claims: Sequence[Claim]) -> None:
+        """Make claims that last longer visible in the store."""
+        for claim in claims:
+            with contextlib.suppress(FarroError):  # the next heartbeat reports lost claims
+                self._store.heartbeat(claim.agent, claim)
+
+    def leave(self, agent: Agent) -> None:
+        with contextlib.suppress(FarroError):
+            self._store.leave(agent)

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from farro.agq.roster import HeldJob, RemoteWorker
-from farro.agq.workers import RemoteWorkers
+from farro.agq.workers import HeldJob, RemoteWorker, RemoteWorkers
 
 _SOON_S = 0.01
 DUE_S = 0.02  # at most this long after waiting clients were served, the time of the next delayed job is read

@@ -20,8 +20,8 @@ from farro.errors import CapacityReached, FarroError, Lost, Refused, TryAgain
 if TYPE_CHECKING:
     from farro.agq.blocking_pops import Waiter
     from farro.agq.changes import Subscription
-    from farro.agq.roster import HeldJob, RemoteWorker
     from farro.agq.server import AgqServer
+    from farro.agq.workers import HeldJob, RemoteWorker
 
 AHEAD = 1 << 20  # bytes of a pipeline that are kept while a command runs
 UNREAD = 1 << 20  # bytes of unread replies at which a client is no longer served

@@ -17,8 +17,7 @@ from farro.agq.connection import Connection
 from farro.agq.handlers import TABLE
 from farro.agq.memo_jobs import PushRequest
 from farro.agq.resp import DeferredReply, Parser
-from farro.agq.roster import RemoteWorker
-from farro.agq.workers import RemoteWorkers
+from farro.agq.workers import RemoteWorker, RemoteWorkers
 from farro.errors import FarroError
 from farro.host.thread_turns import Turns
 from farro.lazy_dataclass import dataclass

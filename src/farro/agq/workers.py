@@ -1,4 +1,4 @@
-"""Claim jobs for the workers of this server, and hand them back when their workers are gone.
+"""Record the workers of this server, claim jobs for them, and hand the jobs back when their workers are gone.
 
 - A worker is a connection, or the id that connections announce. A job belongs to the worker that popped it, and a
   result is accepted only from its connections.
@@ -14,16 +14,27 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 from farro.agq import memo_jobs
-from farro.agq.batch_calls import ClaimCalls, ClaimedJobs, ClaimRequest, CommitRequest
-from farro.agq.batcher import Batcher, each
+from farro.agq.batcher import (
+    AgentKind,
+    Batcher,
+    ClaimCalls,
+    ClaimedJobs,
+    ClaimingAgent,
+    ClaimRequest,
+    CommitRequest,
+    each,
+)
 from farro.agq.resp import CommandError, DeferredReply
-from farro.agq.roster import ANONYMOUS, WORKER_ID, AgentKind, ClaimingAgent, HeldJob, RemoteWorker
 from farro.errors import FarroError, Lost
+from farro.jobs import ids
+from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.plans.memo import PostedResult
 from farro.store.port import Agent, Claim, Store
@@ -32,6 +43,73 @@ MOMENT_S = 0.2  # claims that last longer become visible in the store
 STATUS_GRACE_S = 1.0  # how long a status waits for the result that usually follows
 _IDLE = 8  # idle agents of one kind that are kept for the next claim
 _REMEMBERED = 1024  # results that a worker may post again or acknowledge
+ANONYMOUS = "agq"
+WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+
+
+@dataclass(kw_only=True, eq=False)
+class HeldJob:
+    """A job that a worker holds."""
+
+    claim: Claim
+    claimer: ClaimingAgent
+    text: bytes  # as the worker got it
+    worker: RemoteWorker
+    since_s: float = 0.0
+    recorded: bool = False  # the store shows its whole claim, if it did not at once
+    stdout: str = ""
+    stderr: str = ""
+    success: bool | None = None  # what a status said before, or instead of, a result
+    timer: asyncio.TimerHandle | None = None
+    busy: bool = False  # it is being committed or handed back
+    dropped: bool = False  # it is no longer held here
+    connection: Any = None  # the one that delivered it, or last named it; None: that connection is gone
+    unconfirmed_s: float | None = None  # since when its worker claims on without having named it
+
+    @property
+    def job_id(self) -> str:
+        return self.claim.job_id
+
+    @property
+    def role(self) -> str:
+        return self.claimer.kind[1]
+
+    def cancel_timer(self) -> None:
+        """Cancel what would happen to the job after a time."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+@dataclass(kw_only=True, eq=False)
+class RemoteWorker:
+    id: str | None
+    seen_s: float
+    ttl_s: float
+    connections: set[Any] = field(default_factory=set)
+    held: dict[str, HeldJob] = field(default_factory=dict)
+    # job → digest of its result, for the latest ones
+    posted: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    facts: dict[str, str] = field(default_factory=dict)  # what it announced: tools, tags, …
+    gone: bool = False
+
+    @property
+    def tags(self) -> frozenset[str]:
+        text = self.facts.get("tags", "")
+        if not text:
+            return frozenset()
+        words = re.split(r"[\s,\[\]\"']+", text)
+        return frozenset(tag for tag in words if ids.TAG.fullmatch(tag))
+
+    @property
+    def agent_name(self) -> str:
+        if self.id is None:
+            return ANONYMOUS
+        return re.sub(r"[^A-Za-z0-9_-]", "-", self.id)[:32]
+
+    def remaining_s(self, now_s: float) -> float:
+        """Return how long the worker still counts as alive."""
+        return self.ttl_s if self.connections else max(0.0, self.seen_s + self.ttl_s - now_s)
 
 
 class RemoteWorkers:
@@ -246,7 +324,7 @@ class RemoteWorkers:
             held.busy = True
         lost = True
         try:
-            await self._in_batcher(self._calls.hand_back, [held.claim for held in unbegun])
+            await self._in_batcher(self._store.hand_back, [held.claim for held in unbegun])
             lost = False
             self.returned += len(unbegun)
         finally:

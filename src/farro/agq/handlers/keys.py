@@ -12,8 +12,7 @@ from farro.agq import descriptions, keys, memo_jobs
 from farro.agq.handlers.table import integer, table, text
 from farro.agq.keys import GlobPattern, JobKey
 from farro.agq.resp import OK, CommandError, DeferredReply, SimpleString
-from farro.agq.roster import HeldJob, RemoteWorker
-from farro.agq.workers import STATUS_GRACE_S
+from farro.agq.workers import STATUS_GRACE_S, HeldJob, RemoteWorker
 from farro.errors import BadDocument
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from farro.agq.blocking_pops import RoleQueue, Waiter
 from farro.agq.handlers.table import integer, seconds, table, text
 from farro.agq.memo_jobs import PushRequest
 from farro.agq.resp import NO_ARRAY, CommandError, DeferredReply, finished
-from farro.agq.roster import HeldJob
+from farro.agq.workers import HeldJob
 from farro.errors import BadDocument, IdConflict
 from farro.jobs.states import Status
 
