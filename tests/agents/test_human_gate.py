@@ -37,7 +37,7 @@ def asked(make: MakeRoot) -> AgentRoot:
 def say(agent_root: AgentRoot, verb: Any, *args: Any, **more: Any) -> None:
     store = agent_root.store()
     try:
-        verb(store, agent_root.root, "one", *args, by="cli-ann", **more)
+        verb(store, "one", *args, by="cli-ann", **more)
     finally:
         store.close()
 
@@ -49,10 +49,10 @@ def codes(agent_root: AgentRoot) -> list[str]:
 def test_a_job_waits_for_a_person_and_the_inbox_shows_the_question(asked: AgentRoot) -> None:
     assert asked.folder().parent == asked.path / "agents/Manager/waiting"
     store = asked.store()
-    (waiting,) = inbox.list_inbox(store, asked.root)
+    (waiting,) = inbox.list_inbox(store)
     assert (waiting.job_id, waiting.question, waiting.role) == ("one", "Is it polite enough?", "SeniorEngineer")
     assert "It says please now." in waiting.result
-    _, found = explain(store, asked.root, "one", now=asked.clock.now())
+    _, found = explain(store, "one", now=asked.clock.now())
     assert (found.reason, found.fix) == ("human", "farro approve one")
     store.close()
     assert asked.manage() == []  # it waits on
@@ -75,7 +75,7 @@ def test_a_refused_job_goes_back_to_the_role_before_with_the_reason_and_is_asked
     assert asked.until_done().status is Status.QUEUED
     assert codes(asked) == ["human", "refused", "changes", "human"]
     store = asked.store()
-    assert "Softer." in inbox.inbox_item(store, asked.root, "one").result
+    assert "Softer." in inbox.inbox_item(store, "one").result
     store.close()
 
 

@@ -269,7 +269,7 @@ def test_drafts_of_an_architect_outside_the_workflow_are_limited_by_its_prompt(m
     enqueue_task(agent_root, role="SeniorEngineer" if sent else "Architect", allowed_paths=["docs/"])
     if sent:
         store = agent_root.store()
-        inbox.reroute(store, agent_root.root, "one", "Architect", by="test")
+        inbox.reroute(store, "one", "Architect", by="test")
         store.close()
     agent_root.work("Architect")
     plan(agent_root)

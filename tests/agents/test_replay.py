@@ -17,7 +17,7 @@ ANSWERS = [{"role": "SeniorEngineer", "answer": CHANGE}, {"role": "CodeReviewer"
 def replayed(agent_root: AgentRoot, job_id: str = "one") -> list[ReplayedAttempt]:
     store = agent_root.store()
     try:
-        return replay_job(store, agent_root.root, job_id, settings_of=load, clock=agent_root.clock)
+        return replay_job(store, job_id, settings_of=load, clock=agent_root.clock)
     finally:
         store.close()
 

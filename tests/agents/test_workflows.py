@@ -260,7 +260,7 @@ def test_every_hop_of_a_task_replays_with_the_same_result(make: MakeRoot) -> Non
     enqueue_task(agent_root)
     assert agent_root.until_done().status is Status.SUCCEEDED
     store = agent_root.store()
-    done = replay.replay_job(store, agent_root.root, "one", settings_of=load, clock=agent_root.clock)
+    done = replay.replay_job(store, "one", settings_of=load, clock=agent_root.clock)
     store.close()
     assert [(one.role, one.same, one.difference) for one in done] == [
         (role, True, "") for role in ("SeniorEngineer", "CodeReviewer", "SeniorEngineer", "CodeReviewer", "DocWriter")

@@ -156,8 +156,8 @@ def test_an_unknown_full_id_is_reported_without_scanning_all_jobs(
         monkeypatch.setattr(kit.store, query, lambda *args, **options: pytest.fail("all jobs were looked at"))
     other = f"{known[0][:-4]}{'0000' if known[0][-4:] != '0000' else '1111'}"
     with pytest.raises(UnknownJob, match=other):
-        find_job.resolve(kit.store, "here", other)
-    assert find_job.resolve(kit.store, "here", known[1]) == known[1]
+        find_job.resolve(kit.store, other)
+    assert find_job.resolve(kit.store, known[1]) == known[1]
 
 
 def test_an_id_that_farro_did_not_mint_is_searched_among_the_chosen_ids(files: Files) -> None:
@@ -178,13 +178,13 @@ def test_an_id_that_farro_did_not_mint_is_searched_among_the_chosen_ids(files: F
 
     fs.set_seam(Looks())
     try:
-        assert find_job.resolve(store, "here", "alpha") == "alpha-one"
+        assert find_job.resolve(store, "alpha") == "alpha-one"
         with pytest.raises(UnknownJob, match="did you mean alpha-one"):
-            find_job.resolve(store, "here", "alpha-once")
+            find_job.resolve(store, "alpha-once")
         with pytest.raises(UnknownJob):
-            find_job.resolve(store, "here", "nope")
+            find_job.resolve(store, "nope")
         assert not [path for path in listed if path.endswith(("/incoming", "/succeeded", "/failed", "/killed"))]
-        assert find_job.resolve(store, "here", minted[:-1]) == minted, "a prefix of a minted id is searched for"
+        assert find_job.resolve(store, minted[:-1]) == minted, "a prefix of a minted id is searched for"
         assert [path for path in listed if path.endswith("/incoming")]
     finally:
         fs.set_seam(None)

@@ -123,9 +123,9 @@ def say(root: str, seed: int, seam: Seam, text: str | None) -> None:
     try:
         with placed(seam):
             if text is None:
-                inbox.approve(store, root, "one", by="ann")
+                inbox.approve(store, "one", by="ann")
             else:
-                inbox.edit(store, root, "one", text, by="ann")
+                inbox.edit(store, "one", text, by="ann")
     except Crash:
         pass
     finally:

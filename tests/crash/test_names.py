@@ -133,13 +133,13 @@ def test_kill_at_every_call_of_a_reset(shm: Path, durable: bool, state: str) -> 
         store.close()
 
     def act(store: FilesStore) -> None:
-        named.reset_named_job(store, store.root, "nightly", by="person")
+        named.reset_named_job(store, "nightly", by="person")
 
     def judge(root: str, how: str) -> None:
         store = opened(root, 3, durable)
         keeper = store.join("keeper", role=None)
         store.recover(keeper)  # held by the dead operator
-        named.reset_named_job(store, store.root, "nightly", by="person")
+        named.reset_named_job(store, "nightly", by="person")
         present = store.named("nightly")
         assert present is not None, how
         assert present != old[0], how

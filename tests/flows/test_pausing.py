@@ -74,6 +74,6 @@ def test_every_view_of_queues_shows_a_pause(farro: Program) -> None:
     told = [json.loads(line) for line in farro.run("stats", "--json", code=0).out.splitlines()]
     assert {one["role"] for one in told if one["paused"]} == {"Runner", "*"}
     store = App().open_store(str(farro.path), reader.load(str(farro.path)), brief=True)
-    overview = Viewer(store, str(farro.path), SystemClock()).overview(SystemClock().now())
+    overview = Viewer(store, SystemClock()).overview(SystemClock().now())
     store.close()
     assert line in page(overview, str(farro.path))

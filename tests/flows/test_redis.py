@@ -345,14 +345,14 @@ def test_overview_includes_jobs_that_end_while_it_is_open(on_redis: Program) -> 
     for name in ("a", "b"):
         on_redis.call("enqueue", "--id", name, "--", "true", code=0)
     with api.open(on_redis.path) as queue:
-        viewer = Viewer(queue.store, queue.root, SystemClock())
+        viewer = Viewer(queue.store, SystemClock())
         before = viewer.overview(SystemClock().now())
         assert before.counts["Runner"] == {Status.QUEUED: 2}
         on_redis.call("worker", "--drain", code=0)
         eventually(lambda: len(viewer.overview(SystemClock().now()).ended) == 2, "the feed reports no ended jobs")
         assert viewer.overview(SystemClock().now()).counts["Runner"] == {Status.SUCCEEDED: 2}
         assert (
-            Viewer(queue.store, queue.root, SystemClock()).overview(SystemClock().now()).ended
+            Viewer(queue.store, SystemClock()).overview(SystemClock().now()).ended
             == viewer.overview(SystemClock().now()).ended
         )
 

@@ -81,9 +81,9 @@ def test_stats_read_a_limited_number_of_jobs_and_say_so(farro: Program) -> None:
         farro.enqueue(steps(["true"]), "--id", f"queued-{number}")
     store = App().open_store(str(farro.path), Settings())
     now = datetime.now(UTC)
-    whole = stats(store, store.root, now=now, window_s=3600)[-1]
+    whole = stats(store, now=now, window_s=3600)[-1]
     assert (whole.succeeded, whole.queued, whole.bounded, whole.window_s) == (6, 4, False, 3600)
-    cut = stats(store, store.root, now=now, window_s=3600, limits=StatsLimits(finished=3, queued=2))[-1]
+    cut = stats(store, now=now, window_s=3600, limits=StatsLimits(finished=3, queued=2))[-1]
     assert 0 < cut.succeeded <= 3
     assert (cut.queued, cut.bounded) == (4, True)
     assert cut.window_s < 3600

@@ -31,7 +31,7 @@ def test_watching_counts_queued_jobs_without_listing_them(shm: Path, monkeypatch
         return entries(statuses=statuses, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "entries", listed)
-    viewer = Viewer(store, root, SystemClock())
+    viewer = Viewer(store, SystemClock())
     overview = viewer.overview(SystemClock().now())
     assert overview.counts == {"Runner": {Status.QUEUED: 3, Status.IN_PROGRESS: 1}, "-": {Status.QUEUED: 1}}
     assert (overview.running_total, overview.alive) == (1, {"Runner": 1})

@@ -98,10 +98,10 @@ def _begin(text: str, today: date, now: datetime) -> str:
 
 
 def sum_costs(
-    ledger: Ledger, store: Store, root: str, settings: Settings, *, job: str | None, wanted: DayRange, by: GroupBy
+    ledger: Ledger, store: Store, settings: Settings, *, job: str | None, wanted: DayRange, by: GroupBy
 ) -> Costs:
     """Sum the costs of those days, of one job or of all, and read the budgets of the last day."""
-    job_id, calls = _calls(ledger, store, root, job, wanted)
+    job_id, calls = _calls(ledger, store, job, wanted)
     chosen = sorted(_grouped(calls, by).items())
     budgets = _budgets(ledger, settings, wanted.last, job_id)
     unknown = {call.charge.provider for call in calls if call.counts_usd is None}
@@ -117,13 +117,11 @@ def sum_costs(
     )
 
 
-def _calls(
-    ledger: Ledger, store: Store, root: str, job: str | None, wanted: DayRange
-) -> tuple[str | None, Sequence[CallRecord]]:
+def _calls(ledger: Ledger, store: Store, job: str | None, wanted: DayRange) -> tuple[str | None, Sequence[CallRecord]]:
     if job is None:
         return None, [call for day in _within(ledger.days(), wanted) for call in ledger.of_day(day)]
     try:
-        job_id = find_job.resolve(store, root, job)
+        job_id = find_job.resolve(store, job)
         return job_id, [call for call in ledger.of_job(job_id) if _within([call.at[:10]], wanted)]
     except UnknownJob:  # it may have been pruned: the ledger still has its calls
         calls = [call for day in _within(ledger.days(), wanted) for call in ledger.of_day(day)]

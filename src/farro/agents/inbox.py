@@ -37,13 +37,13 @@ class InboxItem:
     folder: str  # of the job
 
 
-def list_inbox(store: Store, root: str) -> list[InboxItem]:
+def list_inbox(store: Store) -> list[InboxItem]:
     """List the jobs that wait for a person, oldest first."""
     found = [view for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
     return sorted((_waiting(store, view) for view in found), key=lambda item: item.since)
 
 
-def inbox_item(store: Store, root: str, job_id: str) -> InboxItem:
+def inbox_item(store: Store, job_id: str) -> InboxItem:
     """Return what is asked about a job. Raises IllegalTransition if nothing is."""
     view = find_job.find_view(store, job_id)
     if not _waits(view):
@@ -54,28 +54,28 @@ def inbox_item(store: Store, root: str, job_id: str) -> InboxItem:
     return _waiting(store, view)
 
 
-def approve(store: Store, root: str, job_id: str, *, by: str, note: str | None = None) -> Lifecycle:
+def approve(store: Store, job_id: str, *, by: str, note: str | None = None) -> Lifecycle:
     """Let the job go on."""
-    return _answer(store, root, job_id, RouteCode.APPROVED, by=by, note=note)
+    return _answer(store, job_id, RouteCode.APPROVED, by=by, note=note)
 
 
-def refuse(store: Store, root: str, job_id: str, *, by: str, note: str) -> Lifecycle:
+def refuse(store: Store, job_id: str, *, by: str, note: str) -> Lifecycle:
     """Send the job back to the role before, with the reason."""
     if not note.strip():
         raise InputError("a refusal needs its reason: the role that gets the job back is told; --note WHY")
-    return _answer(store, root, job_id, RouteCode.REFUSED, by=by, note=note)
+    return _answer(store, job_id, RouteCode.REFUSED, by=by, note=note)
 
 
-def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str | None = None) -> Lifecycle:
+def edit(store: Store, job_id: str, text: str, *, by: str, note: str | None = None) -> Lifecycle:
     """Approve the job with another text. It becomes the result; what the last role wrote stays in its attempt."""
     if not text.strip():
         raise InputError("the text is empty; to send the job back use `farro refuse`")
     if len(text.encode("utf-8", "replace")) > MAX_TEXT:
         raise InputError(f"the text is longer than {MAX_TEXT} bytes")
-    return _answer(store, root, job_id, RouteCode.EDITED, by=by, note=note, text=text)
+    return _answer(store, job_id, RouteCode.EDITED, by=by, note=note, text=text)
 
 
-def reroute(store: Store, root: str, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
+def reroute(store: Store, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
     """Send the job to a role, whatever the workflow says; it continues from there.
 
     Raises InputError for agent work that is sent to the role that runs commands.
@@ -92,9 +92,9 @@ def reroute(store: Store, root: str, job_id: str, role: str, *, by: str, note: s
 
 
 def _answer(
-    store: Store, root: str, job_id: str, code: RouteCode, *, by: str, note: str | None, text: str | None = None
+    store: Store, job_id: str, code: RouteCode, *, by: str, note: str | None, text: str | None = None
 ) -> Lifecycle:
-    item = inbox_item(store, root, job_id)
+    item = inbox_item(store, job_id)
     route = {"code": str(code), **({} if item.step is None else {"step": item.step})}
     with operator(store, by) as agent:
         return store.answer(agent, job_id, PersonAnswer(route=route, note=_short(note), text=text))

@@ -52,7 +52,7 @@ class ReplayedAttempt:
 
 
 def replay_job(
-    store: Store, root: str, job_id: str, *, settings_of: Callable[[str], Settings], clock: Clock
+    store: Store, job_id: str, *, settings_of: Callable[[str], Settings], clock: Clock
 ) -> list[ReplayedAttempt]:
     """Replay every attempt of a job that an agent answered, in order.
 
@@ -64,7 +64,9 @@ def replay_job(
     prompt = _prompt(folder)
     if not is_agent_prompt(prompt):
         raise InputError(f"{job_id} is a plan of commands, which are not recorded; run it again: farro retry {job_id}")
-    replay = _Replay(root=root, folder=folder, life=view.lifecycle, prompt=prompt, settings_of=settings_of, clock=clock)
+    replay = _Replay(
+        root=store.root, folder=folder, life=view.lifecycle, prompt=prompt, settings_of=settings_of, clock=clock
+    )
     done = [replay.attempt(number) for number in range(1, view.lifecycle.attempt + 1) if _answered(folder, number)]
     if not done:
         raise InputError(f"{job_id} has no answer yet that could be replayed; see: farro show {job_id}")

@@ -40,7 +40,7 @@ def _looked(store: Store, job_id: str, look: Callable[[JobView], T | None]) -> T
 
 def _stream(store: Store, view: JobView, stream: str) -> bytes | None:
     """Return the output of all steps of the latest attempt, in order, up to a limit."""
-    output = logs.output(store, store.root, view.job_id, LogQuery(streams=(stream,)))
+    output = logs.output(store, view.job_id, LogQuery(streams=(stream,)))
     if output.attempt is None:
         return None
     output_bytes = bytearray()

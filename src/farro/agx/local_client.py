@@ -103,7 +103,7 @@ class LocalPlanClient:
 
     def jobs(self, *, statuses: Sequence[str], limit: int) -> list[PlanJob]:
         asked = listing.JobQuery(statuses=[Status(status) for status in statuses], last=limit)
-        return [self._told(view) for view in listing.ls(self.store, self.store.root, asked)]
+        return [self._told(view) for view in listing.ls(self.store, asked)]
 
     def result(self, job: str) -> Mapping[str, Any] | None:
         view = self._view(job)
@@ -112,7 +112,7 @@ class LocalPlanClient:
     def stdout(self, job: str, step: str | None) -> Iterator[bytes]:
         view = self._view(job)
         chosen = logs.LogQuery(step=step, streams=("stdout",))
-        told = logs.output(self.store, self.store.root, view.job_id, chosen)
+        told = logs.output(self.store, view.job_id, chosen)
         if step is not None:
             logs.check_step(self.store, told, step)
         for source in told.sources if step is not None else told.sources[-1:]:
@@ -144,20 +144,20 @@ class LocalPlanClient:
     # --- cancelling and waiting ---
 
     def cancel(self, job: str) -> PlanJob:
-        job_id = find_job.resolve(self.store, self.store.root, job, shortest=find_job.SHORTEST_TO_END)
+        job_id = find_job.resolve(self.store, job, shortest=find_job.SHORTEST_TO_END)
         verbs.kill(self.store, job_id, by=self.by, note="agx job cancel")
         return self.job(job_id)
 
     def follow(self, job_id: str) -> Iterator[PlanJob]:
-        for moment in watch.updates(self.store, self.store.root, job_id, every_s=LOOK_S):
+        for moment in watch.updates(self.store, job_id, every_s=LOOK_S):
             yield replace(_of(moment.lifecycle), step=moment.step)
 
     def ends(self, job_ids: Sequence[str]) -> Iterator[PlanJob]:
-        for end in wait.ends(self.store, self.store.root, job_ids, clock=self.clock):
+        for end in wait.ends(self.store, job_ids, clock=self.clock):
             yield PlanJob(job_id=end.job_id, status="gone", ended=True) if end.lifecycle is None else _of(end.lifecycle)
 
     def _view(self, job: str) -> JobView:
-        job_id = find_job.resolve(self.store, self.store.root, job)
+        job_id = find_job.resolve(self.store, job)
         view = self.store.find(job_id)
         if view is None:
             raise InputError(f"{job_id} moved on while it was looked at; try again")

@@ -89,9 +89,9 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
         _one(store, name, living, as_json)
         return
     now = SystemClock().now()
-    found = statuses.named_job_statuses(store, store.root, now=now)
+    found = statuses.named_job_statuses(store, now=now)
     if everything:
-        found += statuses.unnamed_job_statuses(store, store.root, now=now, limit=SHOWN)
+        found += statuses.unnamed_job_statuses(store, now=now, limit=SHOWN)
     if as_json:
         answer({**_living(living), "jobs": [_plain(line) for line in found]})
         return
@@ -116,9 +116,9 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
 
 
 def _one(store: Store, name: str, living: LiveProcesses, as_json: bool) -> None:
-    job_id = find_job.by_name(store, store.root, name)
+    job_id = find_job.by_name(store, name)
     own_name = name if store.named(name) == job_id else None
-    line = statuses.job_status(store, store.root, job_id, name=own_name, now=SystemClock().now())
+    line = statuses.job_status(store, job_id, name=own_name, now=SystemClock().now())
     if as_json:
         answer({**_living(living), "job": {**_plain(line), "tasks": [asdict(task) for task in line.tasks]}})
         return
@@ -166,7 +166,7 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
     A new job of the same tasks takes over the name; the old one stays as it is, for `farro show` and `farro logs`.
     """
     store, settings = open_root(root)
-    before = named_jobs.named_job_id(store, store.root, name)
+    before = named_jobs.named_job_id(store)
     if not yes:
         if not _asks(tasks_file):
             raise click.UsageError(
@@ -177,9 +177,7 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
             return 1
     document = None if tasks_file is None else read_plan(tasks_file)
     caps = gate(settings, False)
-    result = named_jobs.reset_named_job(
-        store, store.root, name, by=operator_name(), force=force, document=document, gate=caps
-    )
+    result = named_jobs.reset_named_job(store, by=operator_name(), force=force, document=document, gate=caps)
     if as_json:
         answer({"name": name, "job_id": result.job_id, "before": result.before, "changed": result.changed})
     elif result.changed:
@@ -234,7 +232,7 @@ def run_task(name: str, task: str, root: str | None, as_json: bool) -> int:
     from farro.air import run_task as running
 
     store, settings = open_root(root)
-    job_id = find_job.by_name(store, store.root, name)
+    job_id = find_job.by_name(store, name)
     flush()
     code = running.run_task(
         store,
@@ -273,7 +271,6 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
     try:
         report = import_jobs.import_air(
             store,
-            store.root,
             folder,
             runners=settings.runners,
             started_at_s=started_at_s,

@@ -149,7 +149,6 @@ StartedAt = Callable[[int], float | None]  # start time of a process in Unix tim
 
 def import_air(
     store: Store,
-    root: str,
     given: str,
     *,
     runners: RunnersSettings,
@@ -169,7 +168,7 @@ def import_air(
     for name in sorted(fs.subdirectories(f"{folder}/jobs")):
         try:
             job, found = _read(f"{folder}/jobs/{name}", name, config, started_at_s)
-            jobs.append(_take(store, root, job, found, failed=failed, dry_run=dry_run, gate=gate))
+            jobs.append(_take(store, job, found, failed=failed, dry_run=dry_run, gate=gate))
         except (FarroError, OSError) as error:
             jobs.append(ImportedJob(name=name, action="problem", message=str(error)))
     differing = {
@@ -234,7 +233,7 @@ def _runner(path: str, started_at_s: StartedAt) -> int | None:
 
 
 def _take(
-    store: Store, root: str, job: AirJob, found: RemainingTasks, *, failed: bool, dry_run: bool, gate: Gate | None
+    store: Store, job: AirJob, found: RemainingTasks, *, failed: bool, dry_run: bool, gate: Gate | None
 ) -> ImportedJob:
     taken = partial(ImportedJob, name=job.name, completed=found.completed)
     state = imported_state(job, found)
@@ -243,7 +242,7 @@ def _take(
     if state is JobState.COMPLETED:
         return taken(action="nothing", message=f"completed: {_whole(len(found.completed))}")
     present = store.named(job.name)
-    if present is not None and _mark(store, root, present).get("id") == job.id:
+    if present is not None and _mark(store, present).get("id") == job.id:
         return taken(action="already", message=f"already imported, as {present}", job_id=present)
     if state is JobState.FAILED and not failed:
         return taken(action="failed", message=_why_failed(found), tasks=len(found.tasks))
@@ -265,7 +264,7 @@ def _plan(job: AirJob, found: RemainingTasks) -> dict[str, Any]:
     return {"name": job.name, "tasks": list(found.tasks), "metadata": {MARK: mark}}
 
 
-def _mark(store: Store, root: str, job_id: str) -> Mapping[str, Any]:
+def _mark(store: Store, job_id: str) -> Mapping[str, Any]:
     view = store.find(job_id)
     metadata = {} if view is None else progress.read_prompt(store.folder(view)).get("metadata")
     mark = metadata.get(MARK) if isinstance(metadata, dict) else None

@@ -44,8 +44,6 @@ def create_named_job(
 
 def reset_named_job(
     store: Store,
-    root: str,
-    name: str,
     *,
     by: str,
     force: bool = False,
@@ -57,11 +55,11 @@ def reset_named_job(
     Nothing of the old job is carried over, so none of its tasks can stay failed. `document` replaces the old job's
     tasks. Safe to repeat after a crash at any point: until the new job exists, the name means the old one.
     """
-    old = named_job_id(store, root, name)
+    old = named_job_id(store)
     view = store.find(old)
     if view is None:
         raise TryAgain(f"{name} ({old}) is being made or moved just now; try again in a moment")
-    wanted = _again(root, name, view, document, store)
+    wanted = _again(store.root, name, view, document, store, name, view, document, store, name, view, document, store, name, view, document, store)
     if wanted is None:
         return ResetResult(name=name, job_id=old, before=old, changed=False)
     if not view.lifecycle.terminal:
@@ -86,18 +84,18 @@ def reset_named_job(
     return ResetResult(name=name, job_id=job_id, before=old, changed=True)
 
 
-def named_job_id(store: Store, root: str, name: str) -> str:
+def named_job_id(store: Store) -> str:
     """Return the id of the job of that name. Raises UnknownJob, with the names that exist."""
     job_id = store.named(ids.check_job_name(name))
     if job_id is None:
         if ids.is_job_id(name) and store.find(name) is not None:
             raise UnknownJob(f"{name} is the id of a job, and no job's name; `farro retry {name}` runs it again")
         hint = did_you_mean(name, store.names(), "`farro job list` lists the names")
-        raise UnknownJob(f"no job is named {name} in {root}; {hint}")
+        raise UnknownJob(f"no job is named {name} in {store.root}; {hint}")
     return job_id
 
 
-def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
+def _again(view: JobView, document: Document | None, store: Store) -> Submission | None:
     """Return the job that replaces this one; None if this one is queued with the same plan.
 
     Raises before anything is changed.

@@ -136,17 +136,17 @@ def live_processes(agents: Iterable[AgentView]) -> LiveProcesses:
     )
 
 
-def named_job_statuses(store: Store, root: str, *, now: datetime) -> list[JobStatus]:
+def named_job_statuses(store: Store, *, now: datetime) -> list[JobStatus]:
     """Return the status of every named job, ordered by name."""
     orphans = jobs.orphans(store)
     found = []
     for name, job_id in store.names().items():
         with contextlib.suppress(UnknownJob):  # pruned meanwhile
-            found.append(job_status(store, root, job_id, name=name, now=now, orphans=orphans))
+            found.append(job_status(store, job_id, name=name, now=now, orphans=orphans))
     return found
 
 
-def unnamed_job_statuses(store: Store, root: str, *, now: datetime, limit: int) -> list[JobStatus]:
+def unnamed_job_statuses(store: Store, *, now: datetime, limit: int) -> list[JobStatus]:
     """Return the status of at most `limit` jobs without a name."""
     orphans, known = jobs.orphans(store), set(store.names().values())
     found = [view for view in store.list(limit=limit + len(known)) if view.job_id not in known][:limit]
@@ -154,7 +154,7 @@ def unnamed_job_statuses(store: Store, root: str, *, now: datetime, limit: int) 
 
 
 def job_status(
-    store: Store, root: str, job_id: str, *, name: str | None, now: datetime, orphans: frozenset[str] | None = None
+    store: Store, job_id: str, *, name: str | None, now: datetime, orphans: frozenset[str] | None = None
 ) -> JobStatus:
     """Return the status of one job. Raises UnknownJob."""
     view = find_job.find_view(store, job_id)

@@ -79,7 +79,7 @@ class JobAwaiter:
 
     def _run(self) -> None:
         try:
-            lookout = EndWatcher(self._store, self._store.root, clock=SystemClock())
+            lookout = EndWatcher(self._store, clock=SystemClock())
             with self._lock:
                 lookout.add(self._callbacks)
                 self._lookout = lookout
@@ -103,7 +103,7 @@ class JobAwaiter:
 
     def _answer(self, job_id: str) -> Any:
         try:
-            return results.value(results.answer(self._store, self._store.root, job_id))
+            return results.value(results.answer(self._store, job_id))
         except Exception as error:  # noqa: BLE001 - raised in the awaiting task
             return error
 

@@ -109,12 +109,12 @@ class Job(Generic[V]):
         return again
 
     def _answer(self) -> results.JobAnswer:
-        return results.answer(self._queue.store, self._queue.root, self._id)
+        return results.answer(self._queue.store, self._id)
 
     def _output(self, step: str | None, streams: tuple[str, ...]) -> str:
-        store, root = self._queue.store, self._queue.root
+        store = self._queue.store
         for _ in range(4):
-            told = logs.output(store, root, self._id, LogQuery(step=step, streams=streams))
+            told = logs.output(store, self._id, LogQuery(step=step, streams=streams))
             if step is not None:
                 logs.check_step(store, told, step)
             try:

@@ -27,7 +27,7 @@ def explain(job: str, root: str | None, as_json: bool) -> None:
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, job_id = open_job(root, job)
-    facts, found = explaining.explain(store, store.root, job_id, now=SystemClock().now())
+    facts, found = explaining.explain(store, job_id, now=SystemClock().now())
     if as_json:
         told = {"job_id": job_id, "status": facts.status, "reason": found.reason, "message": found.message}
         answer({**told, "fix": found.fix})
@@ -49,7 +49,7 @@ def history(job: str, root: str | None, as_json: bool) -> None:
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, job_id = open_job(root, job)
-    told = histories.history(store, store.root, job_id)
+    told = histories.history(store, job_id)
     answer(_data(told)) if as_json else _page(told)
 
 

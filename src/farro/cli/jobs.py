@@ -62,7 +62,7 @@ def ls(
         raise click.UsageError("--last and --limit exclude each other: --last N is a limit too")
     store, _ = open_root(root)
     asked = JobQuery(roles=roles, statuses=wanted, tags=tags, limit=limit, last=last)
-    found = listing.ls(store, store.root, asked)
+    found = listing.ls(store, asked)
     if last is None:
         found.sort(key=lambda view: (view.lifecycle.created_at, view.job_id))
     print_jobs(store, found, "like that" if roles or wanted or tags else "", as_json=as_json)
@@ -108,8 +108,8 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     from farro.agents.costs import cost_of_job
 
     ledger = application().ledger(store.root, durable=False, clock=SystemClock())
-    job_id = find_job.resolve(store, store.root, job)
-    details = jobs.show(store, store.root, job_id, cost_of=lambda job_id: cost_of_job(ledger, job_id))
+    job_id = find_job.resolve(store, job)
+    details = jobs.show(store, job_id, cost_of=lambda job_id: cost_of_job(ledger, job_id))
     if as_json:
         extras = {
             "files": list(details.files),
@@ -235,7 +235,7 @@ def kill(
 
 
 def _chosen(store: Store, roles: tuple[str, ...], statuses: list[Status]) -> list[str]:
-    found = listing.ls(store, store.root, JobQuery(roles=roles, statuses=statuses or _ENDABLE))
+    found = listing.ls(store, JobQuery(roles=roles, statuses=statuses or _ENDABLE))
     return [view.job_id for view in found if not view.lifecycle.terminal]
 
 

@@ -84,18 +84,18 @@ def logs(
         raise click.UsageError("name one job: `farro logs JOB`, or `farro logs --job NAME` for its last lines")
     store, _ = open_root(root)
     if name is not None:
-        job_id, tail = find_job.by_name(store, store.root, name), NAMED_TAIL if tail is None else tail
+        job_id, tail = find_job.by_name(store, name), NAMED_TAIL if tail is None else tail
     else:
-        job_id = find_job.resolve(store, store.root, job or "")
-    told = outputs.output(store, store.root, job_id, chosen)
+        job_id = find_job.resolve(store, job or "")
+    told = outputs.output(store, job_id, chosen)
     if chosen.step is not None and not (follow and not told.view.lifecycle.terminal):
         outputs.check_step(store, told, chosen.step)
     begin = [(source, 0) for source in told.sources] if tail is None else outputs.last_lines(told.sources, tail)
     if (agent := outputs.away(store, told.view)) is not None:
         note(f"{job_id} runs on another machine ({agent}); its output is seen here when the attempt ends")
     if follow:
-        _follow(LogFollower(store, store.root, job_id, chosen), told, begin, as_json)
-        _tell_cuts(outputs.truncated_streams(store, outputs.output(store, store.root, job_id, chosen)))
+        _follow(LogFollower(store, job_id, chosen), told, begin, as_json)
+        _tell_cuts(outputs.truncated_streams(store, outputs.output(store, job_id, chosen)))
         store.close()
     elif as_json:
         answer(_document(told, begin))

@@ -138,7 +138,7 @@ def open_job(root: str | None, job: str) -> tuple[Store, str]:
     from farro.queue import find_job
 
     store, _ = open_root(root)
-    return store, find_job.resolve(store, store.root, job)
+    return store, find_job.resolve(store, job)
 
 
 def gate(settings: Settings, force: bool) -> Gate:

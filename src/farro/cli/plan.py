@@ -158,7 +158,7 @@ def _load(source: str, root: str | None) -> JobPlan:
         store, _ = open_root(root)
     except NotARoot as error:
         raise InputError(f"{source}: no such file; and for a job of that id: {error}") from error
-    job_id = find_job.resolve(store, store.root, source)
+    job_id = find_job.resolve(store, source)
     view = store.find(job_id)
     if view is None:
         raise InputError(f"{job_id} moved on while it was looked at; try again")

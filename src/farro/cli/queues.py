@@ -46,7 +46,7 @@ def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root
     if since <= 0:
         raise click.UsageError("--since must be positive, such as 10m")
     store, _ = open_root(root)
-    lines = statistics.stats(store, store.root, now=SystemClock().now(), window_s=since, roles=roles)
+    lines = statistics.stats(store, now=SystemClock().now(), window_s=since, roles=roles)
     if as_json:
         for line in lines:
             answer(_data(line))
@@ -70,7 +70,7 @@ def _alerts(roles: tuple[str, ...], as_csv: bool, root: str | None, as_json: boo
     from farro.queue.alerts import alerts
 
     store, settings = open_root(root)
-    told = alerts(store, store.root, settings, now=SystemClock().now(), roles=roles)
+    told = alerts(store, settings, now=SystemClock().now(), roles=roles)
     if as_json:
         answer({"firing": told.firing, "bounded": told.bounded, "alerts": [asdict(alert) for alert in told.alerts]})
     else:

@@ -64,8 +64,8 @@ def retry(
 
     def again(job_id: str) -> list[RetriedJob]:
         if with_dependents:
-            return retrying.with_dependents(store, store.root, job_id, mint=_mint(), **how)
-        return [retrying.retry(store, store.root, job_id, after=waits, **how)]
+            return retrying.with_dependents(store, job_id, mint=_mint(), **how)
+        return [retrying.retry(store, job_id, after=waits, **how)]
 
     return several_jobs.each(
         job_ids, again, tell=_tell, data=lambda made: _data(made, with_dependents), as_json=as_json

@@ -123,7 +123,7 @@ def _run_and_follow(store: Store, settings: Settings, submission: Submission, as
         ended = Foreground(store=store, performer=performer, stop=stop).run(submission, tail)
         if ended is None:
             assert submission.job_id is not None
-            ended = running.follow(store, store.root, submission.job_id, tail, lambda pause_s: _waited(stop, pause_s))
+            ended = running.follow(store, submission.job_id, tail, lambda pause_s: _waited(stop, pause_s))
     finally:
         tail.close()
         worker_processes.release()

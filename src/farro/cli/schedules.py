@@ -62,7 +62,7 @@ def run(context: click.Context, name: str, root: str | None, as_json: bool) -> N
     root, as_json = _inherited(context, root, as_json)
     store, settings = open_root(root)
     found = operations.named(store.root, store.roles(), name)
-    job_id = operations.fire_now(store, store.root, found, gate(settings, force=False))
+    job_id = operations.fire_now(store, found, gate(settings, force=False))
     reply(as_json, {"jobs": [job_id]}, job_id)
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 def meant(store: Store, jobs: Sequence[str], *, shortest: int = 1) -> list[str]:
     """Resolve all names first, each id once, so that a typing error changes nothing."""
-    return list(dict.fromkeys(find_job.resolve(store, store.root, job, shortest=shortest) for job in jobs))
+    return list(dict.fromkeys(find_job.resolve(store, job, shortest=shortest) for job in jobs))
 
 
 def each(

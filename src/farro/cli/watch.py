@@ -41,14 +41,14 @@ def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | 
     """
     store, _ = open_root(root)
     clock = SystemClock()
-    job_ids = list(dict.fromkeys(find_job.resolve(store, store.root, job) for job in jobs))
+    job_ids = list(dict.fromkeys(find_job.resolve(store, job) for job in jobs))
     ended: list[EndedJob] = []
-    for what in waiting.stuck_jobs(store, store.root, job_ids, now=clock.now()):
+    for what in waiting.stuck_jobs(store, job_ids, now=clock.now()):
         note(what)
     bar = Bar("ended", len(job_ids))
     bar.draw(0)
     try:
-        for end in waiting.ends(store, store.root, job_ids, clock=clock, timeout_s=timeout):
+        for end in waiting.ends(store, job_ids, clock=clock, timeout_s=timeout):
             ended.append(end)
             bar.clear()
             if not as_json:
@@ -119,7 +119,7 @@ def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> 
     clock = SystemClock()
     try:
         if job is not None:
-            return _one(store, find_job.resolve(store, store.root, job), clock, as_json)
+            return _one(store, find_job.resolve(store, job), clock, as_json)
         with contextlib.suppress(KeyboardInterrupt), signals.terminated_politely():
             if as_json or not draws(sys.stdout):
                 _lines(store, clock, as_json, interval)
@@ -135,7 +135,7 @@ def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> 
 
 def _one(store: Store, job_id: str, clock: Clock, as_json: bool) -> int:
     last: JobUpdate | None = None
-    for last in updates(store, store.root, job_id, every_s=STEP_S):
+    for last in updates(store, job_id, every_s=STEP_S):
         life = last.lifecycle
         if as_json:
             data = {"at": timestamp(clock.now()), "job_id": job_id, "role": life.role, "status": life.status}
@@ -166,7 +166,7 @@ def _state(moment: JobUpdate) -> str:
 
 
 def _lines(store: Store, clock: Clock, as_json: bool, interval: float) -> None:
-    onlooker = ChangeWatcher(store, store.root)
+    onlooker = ChangeWatcher(store)
     while True:
         for change in onlooker.run_once(interval):
             at = timestamp(clock.now())
@@ -182,7 +182,7 @@ def _lines(store: Store, clock: Clock, as_json: bool, interval: float) -> None:
 
 def _screen(store: Store, clock: Clock, interval: float) -> None:
     cursor = store.changes(None).cursor
-    viewer = Viewer(store, store.root, clock)
+    viewer = Viewer(store, clock)
     raw(_ENTER)
     try:
         while True:

@@ -84,7 +84,6 @@ def retry_job(context: ToolContext, args: arguments.RetryWanted) -> Answer:
         raise InputError("from_step names a step, from_start means the first; give one of them")
     made = retry.retry(
         context.store,
-        context.root,
         context.job(args.job),
         from_step=args.from_step,
         from_start=args.from_start,
@@ -121,7 +120,7 @@ def kill_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
     needs="approve",
 )
 def approve_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
-    return agents.approve(context.store, context.root, context.job(args.job), by=context.by, note=args.note).to_data()
+    return agents.approve(context.store, context.job(args.job), by=context.by, note=args.note).to_data()
 
 
 @tool(
@@ -130,7 +129,7 @@ def approve_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
     needs="approve",
 )
 def refuse_job(context: ToolContext, args: arguments.Refusal) -> Answer:
-    return agents.refuse(context.store, context.root, context.job(args.job), by=context.by, note=args.note).to_data()
+    return agents.refuse(context.store, context.job(args.job), by=context.by, note=args.note).to_data()
 
 
 def _request(args: arguments.QueueArguments, **more: Any) -> JobRequest:

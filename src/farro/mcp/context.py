@@ -40,7 +40,7 @@ class ToolContext:
         return self.store.root
 
     def job(self, named: str, *, shortest: int = 1) -> str:
-        return find_job.resolve(self.store, self.root, named, shortest=shortest)
+        return find_job.resolve(self.store, named, shortest=shortest)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,7 +50,7 @@ def list_jobs(context: ToolContext, args: arguments.JobsAsked) -> Answer:
         tags=args.tags,
         last=args.limit,
     )
-    found = listing.ls(context.store, context.root, wanted)
+    found = listing.ls(context.store, wanted)
     told: Answer = {
         "jobs": [view_data(view) for view in found],
         "counts": {str(name): count for name, count in context.store.count(roles=args.roles or None).items()},
@@ -67,8 +67,8 @@ def list_jobs(context: ToolContext, args: arguments.JobsAsked) -> Answer:
 )
 def show_job(context: ToolContext, args: arguments.Shown) -> Answer:
     job_id = context.job(args.job)
-    details = jobs.show(context.store, context.root, job_id, cost_of=lambda job: cost_of_job(context.ledger, job))
-    line = job_status(context.store, context.root, job_id, name=details.name, now=context.clock.now())
+    details = jobs.show(context.store, job_id, cost_of=lambda job: cost_of_job(context.ledger, job))
+    line = job_status(context.store, job_id, name=details.name, now=context.clock.now())
     files = [name for name in details.files if f"/{SNAPSHOT}/" not in name]
     told: Answer = {
         **details.view.lifecycle.to_data(),
@@ -102,7 +102,7 @@ def wait_for_jobs(context: ToolContext, args: arguments.WaitAsked) -> Answer:
 def wait_slice(context: ToolContext, job_ids: tuple[str, ...], timeout_s: float) -> list[wait.EndedJob]:
     """Wait for at most one slice and return the jobs that ended. A cancelled wait ends between two slices."""
     within_s = min(SLICE_S, timeout_s)
-    return list(wait.ends(context.store, context.root, job_ids, clock=context.clock, timeout_s=within_s))
+    return list(wait.ends(context.store, job_ids, clock=context.clock, timeout_s=within_s))
 
 
 def ended_data(end: wait.EndedJob) -> Answer:
@@ -123,7 +123,7 @@ def ended_data(end: wait.EndedJob) -> Answer:
 )
 def read_result(context: ToolContext, args: arguments.ResultAsked) -> Answer:
     job_id = context.job(args.job)
-    told = results.answer(context.store, context.root, job_id)
+    told = results.answer(context.store, job_id)
     life = told.view.lifecycle
     answer: Answer = {"job_id": job_id, "status": str(life.status), "attempt": life.attempt, "ended": life.terminal}
     if not life.terminal:
@@ -174,7 +174,7 @@ def read_log(context: ToolContext, args: arguments.LogAsked) -> Answer:
     job_id = context.job(args.job)
     streams = logs.STREAMS if args.stream is None else (args.stream,)
     chosen = logs.LogQuery(step=args.step, streams=streams, attempt=args.attempt)
-    told = logs.output(context.store, context.root, job_id, chosen)
+    told = logs.output(context.store, job_id, chosen)
     if args.step is not None:
         logs.check_step(context.store, told, args.step)
     shown = []
@@ -203,7 +203,7 @@ def read_log(context: ToolContext, args: arguments.LogAsked) -> Answer:
 @tool("Read a job's file", "A piece of one of a job's files (show_job lists them): prompt.json, result.json, a patch.")
 def read_file(context: ToolContext, args: arguments.FileAsked) -> Answer:
     job_id = context.job(args.job)
-    details = jobs.show(context.store, context.root, job_id)
+    details = jobs.show(context.store, job_id)
     if args.name not in details.files:
         there = ", ".join(details.files[:20]) + (" …" if len(details.files) > 20 else "")
         raise InputError(f"{job_id} has no file {cut(args.name, 200)!a}; known: {there or 'none'}")
@@ -228,7 +228,7 @@ def read_file(context: ToolContext, args: arguments.FileAsked) -> Answer:
 @tool("Explain a job", "Why a job does not run, or what it does just now, and what helps.")
 def explain_job(context: ToolContext, args: arguments.OneJob) -> Answer:
     job_id = context.job(args.job)
-    facts, found = explaining.explain(context.store, context.root, job_id, now=context.clock.now())
+    facts, found = explaining.explain(context.store, job_id, now=context.clock.now())
     told = {"job_id": job_id, "status": str(facts.status), "reason": found.reason, "message": found.message}
     return {**told, "fix": found.fix}
 
@@ -236,7 +236,7 @@ def explain_job(context: ToolContext, args: arguments.OneJob) -> Answer:
 @tool("A job's history", "The whole life of a job: each attempt with agent, times and steps, each hop with its reason.")
 def job_history(context: ToolContext, args: arguments.OneJob) -> Answer:
     job_id = context.job(args.job)
-    told = history.history(context.store, context.root, job_id)
+    told = history.history(context.store, job_id)
     hops = told.view.lifecycle.to_data().get("hops") or []
     answer: Answer = {
         "job_id": job_id,
@@ -251,9 +251,7 @@ def job_history(context: ToolContext, args: arguments.OneJob) -> Answer:
 
 @tool("Statistics", "How each role does: depth of its queue, jobs that ended in the window, latency, failure rate.")
 def stats(context: ToolContext, args: arguments.StatsAsked) -> Answer:
-    found = statistics.stats(
-        context.store, context.root, now=context.clock.now(), window_s=args.window_s, roles=args.roles
-    )
+    found = statistics.stats(context.store, now=context.clock.now(), window_s=args.window_s, roles=args.roles)
     busy = [line for line in (_rounded(asdict(line)) for line in found) if any(line[name] for name in _COUNTED)]
     return {"roles": busy, "idle": [line.role for line in found if line.role not in {each["role"] for each in busy}]}
 
@@ -267,7 +265,7 @@ def _rounded(line: Mapping[str, Any]) -> Answer:
     "What somebody must be woken for: requeue storms, queues near their caps, a log that cannot be written.",
 )
 def alerts(context: ToolContext, args: arguments.NoArguments) -> Answer:
-    told = alerting.alerts(context.store, context.root, context.settings, now=context.clock.now())
+    told = alerting.alerts(context.store, context.settings, now=context.clock.now())
     quiet = [f"{one.name} {one.role}" if one.role else one.name for one in told.alerts if not one.firing]
     return {"firing": [asdict(alert) for alert in told.alerts if alert.firing], "quiet": quiet}
 
@@ -280,7 +278,7 @@ def list_workers(context: ToolContext, args: arguments.WorkersAsked) -> Answer:
 
 @tool("What waits for a person", "Jobs that wait for a person, with the question and what the last role found.")
 def inbox(context: ToolContext, args: arguments.NoArguments) -> Answer:
-    found = list_inbox(context.store, context.root)
+    found = list_inbox(context.store)
     shown = [
         {
             "job_id": one.job_id,

@@ -115,7 +115,7 @@ class _Front:
     ) -> types.ListResourcesResult:
         tools = self._tools
         try:
-            found = await anyio.to_thread.run_sync(lambda: ls(tools.store, tools.root, JobQuery(last=_LISTED)))
+            found = await anyio.to_thread.run_sync(lambda: ls(tools.store, JobQuery(last=_LISTED)))
         except (FarroError, OSError) as error:
             raise MCPError(types.INTERNAL_ERROR, self._reason(error)) from error
         return types.ListResourcesResult(

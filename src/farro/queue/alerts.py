@@ -39,7 +39,7 @@ class AlertReport:
 
 
 def alerts(
-    store: Store, root: str, settings: Settings, *, now: datetime, roles: Collection[str] = (), limit: int = LIMIT
+    store: Store, settings: Settings, *, now: datetime, roles: Collection[str] = (), limit: int = LIMIT
 ) -> AlertReport:
     """Evaluate every trigger; those of a role once for each role with a cap."""
     wanted = find_job.roles(store, roles)
@@ -48,7 +48,7 @@ def alerts(
     if "Manager" in loads:
         loads["Manager"] = max(0, loads["Manager"] - len(aside))  # they count towards its cap, but are in no queue
     hot = [role for role, load in loads.items() if load > triggers.DEPTH * (settings.cap_of(role) or 0)]
-    folder = f"{root}/logs"
+    folder = f"{store.root}/logs"
     since = now - timedelta(seconds=triggers.LOOKBACK_S)
     read = fleet.recent(store, since=since, holding=_FEW if not hot else (), limit=limit)
     trouble = _unwritable(folder)

@@ -24,14 +24,14 @@ from farro.store.port import AgentView, JobView, Store
 _JOB_LIMIT = 4 << 20
 
 
-def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Facts, Diagnosis]:
+def explain(store: Store, job_id: str, *, now: datetime) -> tuple[Facts, Diagnosis]:
     """Return the facts about a job, and the finding they lead to."""
     view = find_job.find_view(store, job_id)
-    gathered = facts(store, root, view, now=now)
+    gathered = facts(store, view, now=now)
     return gathered, diagnose(gathered)
 
 
-def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
+def facts(store: Store, view: JobView, *, now: datetime) -> Facts:
     """Gather everything that can keep a job from running."""
     life, folder = view.lifecycle, store.folder(view)
     agents = store.agents()

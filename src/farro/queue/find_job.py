@@ -13,9 +13,7 @@ _SHOWN = 6
 _COMPARED = 5_000  # most ids compared for a near miss; more would make a typing error slow
 
 
-def resolve(
-    store: Store, root: str, text: str, *, shortest: int = 1, known: Callable[[], Collection[str]] | None = None
-) -> str:
+def resolve(store: Store, text: str, *, shortest: int = 1, known: Callable[[], Collection[str]] | None = None) -> str:
     """Return the id of the job that `text` names.
 
     UnknownJob suggests what may have been meant, or lists the jobs that begin like that. `known` returns the ids of all
@@ -27,8 +25,8 @@ def resolve(
     if (named := store.named(text)) is not None:
         return named
     if ids.is_minted(text):  # it is not a prefix of another id: a script that asks for a pruned job needs no search
-        return match(text, (), root, shortest, store.names)
-    return match(text, store.ids(text) if known is None else known(), root, shortest, store.names)
+        return match(text, (), store.root, shortest, store.names)
+    return match(text, store.ids(text) if known is None else known(), store.root, shortest, store.names)
 
 
 def find_view(store: Store, job_id: str) -> JobView:
@@ -39,9 +37,9 @@ def find_view(store: Store, job_id: str) -> JobView:
     return view
 
 
-def by_name(store: Store, root: str, text: str) -> str:
+def by_name(store: Store, text: str) -> str:
     """Resolve a name: it comes before an id that is spelled alike."""
-    return store.named(ids.check_job_name(text)) or resolve(store, root, text)
+    return store.named(ids.check_job_name(text)) or resolve(store, text)
 
 
 def roles(store: Store, asked: Collection[str]) -> list[str]:

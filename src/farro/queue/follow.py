@@ -171,7 +171,7 @@ def failed_step(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((step for step in listed if step.get("success") is False), listed[-1] if listed else None)
 
 
-def follow(store: Store, root: str, job_id: str, tail: Tail, stopped: Callable[[float], bool]) -> RunResult | None:
+def follow(store: Store, job_id: str, tail: Tail, stopped: Callable[[float], bool]) -> RunResult | None:
     """Follow a job that another process works on, or has finished. `stopped` waits a moment and says whether to give
     up; then the result is None."""
     while True:

@@ -145,7 +145,7 @@ class History:
     audit: JobEvents
 
 
-def history(store: Store, root: str, job_id: str) -> History:
+def history(store: Store, job_id: str) -> History:
     """Read the history of a job."""
     for _ in range(4):
         view = store.find(job_id)
@@ -160,7 +160,7 @@ def history(store: Store, root: str, job_id: str) -> History:
             timed = store.live_folders  # folders of a copy have the time of the copy
             attempts = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said, timed) for number in numbers)
             return History(view=view, attempts=attempts, audit=said)
-    raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    raise UnknownJob(f"no job {job_id} in {store.root}; `farro ls` lists what there is")
 
 
 def _in_order(said: JobEvents) -> JobEvents:

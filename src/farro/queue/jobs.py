@@ -39,7 +39,7 @@ def orphans(store: Store) -> frozenset[str]:
     return frozenset(job_id for agent in store.agents() if not agent.alive for job_id in agent.jobs)
 
 
-def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent | None] | None = None) -> JobDetails:
+def show(store: Store, job_id: str, *, cost_of: Callable[[str], Spent | None] | None = None) -> JobDetails:
     """Return a job's details."""
     view = find_job.find_view(store, job_id)
     folder = store.folder(view)

@@ -22,7 +22,7 @@ class JobQuery:
     last: int | None = None
 
 
-def ls(store: Store, root: str, query: JobQuery) -> list[JobView]:
+def ls(store: Store, query: JobQuery) -> list[JobView]:
     """List the jobs that match."""
     find_job.roles(store, query.roles)
     if query.last is not None:

@@ -60,7 +60,7 @@ class JobOutput:
     sources: tuple[LogFile, ...]
 
 
-def output(store: Store, root: str, job_id: str, query: LogQuery) -> JobOutput:
+def output(store: Store, job_id: str, query: LogQuery) -> JobOutput:
     """Return the output files that exist now. InputError lists the attempts or steps there are if the query one is
     missing."""
     for _ in range(4):
@@ -243,18 +243,18 @@ def _lines_before(path: str, offset: int) -> int:
     return count + (last != b"\n")  # an unfinished line counts
 
 
-def whole(store: Store, root: str, job_id: str, query: LogQuery) -> Iterator[bytes]:
+def whole(store: Store, job_id: str, query: LogQuery) -> Iterator[bytes]:
     """Yield all output so far in blocks. The job may move between two files; the next is found where it is by then."""
-    found = output(store, root, job_id, query)
+    found = output(store, job_id, query)
     fixed = LogQuery(step=query.step, streams=query.streams, attempt=found.attempt)
-    return (block for source in found.sources for block in _found(store, root, job_id, fixed, source))
+    return (block for source in found.sources for block in _found(store, job_id, fixed, source))
 
 
-def _found(store: Store, root: str, job_id: str, query: LogQuery, source: LogFile) -> Iterator[bytes]:
+def _found(store: Store, job_id: str, query: LogQuery, source: LogFile) -> Iterator[bytes]:
     try:
         yield from read(source.path, 0)
     except FileNotFoundError:
-        for other in output(store, root, job_id, query).sources:
+        for other in output(store, job_id, query).sources:
             if (other.step, other.stream) == (source.step, source.stream):
                 yield from read(other.path, 0)
 
@@ -273,9 +273,8 @@ class Piece:
 class LogFollower:
     """Read new output repeatedly. `run_once` polls once; `run` repeats it until the job has ended."""
 
-    def __init__(self, store: Store, root: str, job_id: str, query: LogQuery) -> None:
+    def __init__(self, store: Store, job_id: str, query: LogQuery) -> None:
         self._store = store
-        self._root = root
         self._job_id = job_id
         self._chosen = query
         self._copied = not store.live_folders

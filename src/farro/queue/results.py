@@ -31,7 +31,7 @@ class JobAnswer:
     attempt_dir: str | None  # where it was when it was read
 
 
-def answer(store: Store, root: str, job_id: str) -> JobAnswer:
+def answer(store: Store, job_id: str) -> JobAnswer:
     """Read the latest attempt of a job."""
     for _ in range(4):
         view = store.find(job_id)
@@ -46,7 +46,7 @@ def answer(store: Store, root: str, job_id: str) -> JobAnswer:
                 result=read_result(folder, numbers[-1]) if numbers else {},
                 attempt_dir=f"{folder}/attempts/{numbers[-1]:04d}" if numbers else None,
             )
-    raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    raise UnknownJob(f"no job {job_id} in {store.root}; `farro ls` lists what there is")
 
 
 def value(answer: JobAnswer) -> Any:

@@ -61,7 +61,6 @@ class _NewJob:
 
 def retry(
     store: Store,
-    root: str,
     job_id: str,
     *,
     from_step: str | None = None,
@@ -74,7 +73,7 @@ def retry(
 
     `after`: the jobs that the new one runs after, instead of those that the old one waited for; empty: none.
     """
-    made = _prepare(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
+    made = _prepare(store, job_id, from_step=from_step, from_start=from_start, durable=durable)
     if after is not None:
         made = replace(made, submission=replace(made.submission, prompt=_after(made.submission.prompt, after)))
     else:
@@ -84,7 +83,6 @@ def retry(
 
 def with_dependents(
     store: Store,
-    root: str,
     job_id: str,
     *,
     mint: Callable[[], str],
@@ -97,11 +95,11 @@ def with_dependents(
 
     Each runs after the new copies of its dependencies. All are queued, or none; the job itself comes first.
     """
-    first = _prepare(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
+    first = _prepare(store, job_id, from_step=from_step, from_start=from_start, durable=durable)
     made = [replace(first, submission=replace(first.submission, job_id=mint()))]
     anew = {job_id: str(made[0].submission.job_id)}
     for dependent in _in_order(job_id, _killed_for_others(store)):
-        one = _prepare(store, root, dependent, from_step=None, from_start=False, durable=durable)
+        one = _prepare(store, dependent, from_step=None, from_start=False, durable=durable)
         named = dependencies(one.submission.prompt)
         new = anew[dependent] = mint()
         renamed = [[anew.get(name, name) for name in names] for names in (named.after, named.after_any)]
@@ -152,9 +150,7 @@ def _in_order(first: str, named: Mapping[str, Dependencies]) -> list[str]:
     return [*order, *left]  # the rest depend on each other through reused ids: refused when queued
 
 
-def _prepare(
-    store: Store, root: str, job_id: str, *, from_step: str | None, from_start: bool, durable: bool
-) -> _NewJob:
+def _prepare(store: Store, job_id: str, *, from_step: str | None, from_start: bool, durable: bool) -> _NewJob:
     """Prepare the new job."""
     view = find_job.find_view(store, job_id)
     life = view.lifecycle

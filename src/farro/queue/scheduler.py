@@ -78,7 +78,7 @@ class Timetable:
 
     def _fire(self, entry: ScheduleFile) -> list[Fired]:
         try:
-            fired = schedules.fire_due(self._store, self._root, entry, self._clock.now(), self._gate)
+            fired = schedules.fire_due(self._store, entry, self._clock.now(), self._gate)
         except SyncFailed:
             raise
         except (FarroError, OSError) as error:

@@ -243,14 +243,14 @@ def _dues(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[
 # --- firing ---
 
 
-def fire_due(store: Store, root: str, entry: ScheduleFile, now: datetime, gate: Gate | None) -> list[Fired]:
+def fire_due(store: Store, entry: ScheduleFile, now: datetime, gate: Gate | None) -> list[Fired]:
     """Run what is due of one schedule, by its policy for missed runs. What is refused (a full queue) stays due."""
     schedule = entry.schedule
     assert schedule is not None
-    with _one_at_a_time(root):
-        known = handled(root, entry.name)
+    with _one_at_a_time(store.root):
+        known = handled(store.root, entry.name)
         if known is None or known.until - now > _AHEAD:
-            _remember(root, entry.name, Handled(until=now))  # from now on: earlier times do not count as missed
+            _remember(store.root, entry.name, Handled(until=now))  # from now on: earlier times do not count as missed
             return []
         dues, count = _dues(schedule, known.until, now)
         if not dues:
@@ -259,29 +259,29 @@ def fire_due(store: Store, root: str, entry: ScheduleFile, now: datetime, gate: 
         for due in to_run(schedule.missed, dues, now):
             job_id = run_id(entry.name, due)
             with contextlib.suppress(IdConflict):  # already run, with the plan it had then
-                _submit(store, root, entry, job_id, gate)
+                _submit(store, entry, job_id, gate)
                 store.note("scheduled", job_id=job_id, schedule=entry.name)
             fired.append(Fired(schedule=entry.name, due=due, job_id=job_id))
             known = Handled(until=due, last_due=due, last_job=job_id)
-            _remember(root, entry.name, known)
+            _remember(store.root, entry.name, known)
         if count > len(fired):
             store.note("schedule_missed", schedule=entry.name, missed=count - len(fired), policy=schedule.missed)
-        _remember(root, entry.name, Handled(until=dues[-1], last_due=known.last_due, last_job=known.last_job))
+        _remember(store.root, entry.name, Handled(until=dues[-1], last_due=known.last_due, last_job=known.last_job))
         return fired
 
 
-def fire_now(store: Store, root: str, entry: ScheduleFile, gate: Gate | None) -> str:
+def fire_now(store: Store, entry: ScheduleFile, gate: Gate | None) -> str:
     """Run a schedule once beside its timetable and return the job's id. No due time counts as handled."""
-    job_id = _submit(store, root, entry, None, gate)
+    job_id = _submit(store, entry, None, gate)
     store.note("scheduled", job_id=job_id, schedule=entry.name, by_hand=True)
     return job_id
 
 
-def _submit(store: Store, root: str, entry: ScheduleFile, job_id: str | None, gate: Gate | None) -> str:
+def _submit(store: Store, entry: ScheduleFile, job_id: str | None, gate: Gate | None) -> str:
     assert entry.schedule is not None
     assert entry.document is not None
     if entry.schedule.plan_file is not None:
-        plan = _plan_file(root, entry.file, entry.schedule.plan_file)
+        plan = _plan_file(store.root, entry.file, entry.schedule.plan_file)
     else:
         plan = entry.document.inside("plan")
     (job,) = submit(store, [JobRequest(document=plan, role=entry.schedule.role, id=job_id)], SubmitPolicy(gate=gate))

@@ -32,7 +32,6 @@ class StatsLimits:
 
 def stats(
     store: Store,
-    root: str,
     *,
     now: datetime,
     window_s: float,

@@ -37,8 +37,8 @@ class EndedJob:
 class EndWatcher:
     """Watch for the ends of jobs. One thread calls `look`; others may add or drop jobs meanwhile."""
 
-    def __init__(self, store: Store, root: str, *, clock: Clock) -> None:
-        self._store, self._root, self._clock = store, root, clock
+    def __init__(self, store: Store, *, clock: Clock) -> None:
+        self._store, self._clock = store, clock
         self._cursor = store.changes(None).cursor  # before the first look, so that no change is missed
         self._left: dict[str, None] = {}
         self._suspects: dict[str, None] = {}  # jobs that may have ended
@@ -84,7 +84,7 @@ class EndWatcher:
         with self._lock:
             self._rescan_at_s = began_s + RESCAN_S
             left = list(self._left)
-        suspects = _suspects(self._store, self._root, left)
+        suspects = _suspects(self._store, left)
         # A rescan may be expensive; it must not become most of this process's work.
         longer_s = 20 * (self._now_s() - began_s)
         with self._lock:
@@ -112,12 +112,10 @@ class EndWatcher:
         return self._clock.monotonic_s()
 
 
-def ends(
-    store: Store, root: str, job_ids: Sequence[str], *, clock: Clock, timeout_s: float | None = None
-) -> Iterator[EndedJob]:
+def ends(store: Store, job_ids: Sequence[str], *, clock: Clock, timeout_s: float | None = None) -> Iterator[EndedJob]:
     """Yield each job as it ends, until all have, or until `timeout_s` has passed."""
     deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-    watcher = EndWatcher(store, root, clock=clock)
+    watcher = EndWatcher(store, clock=clock)
     watcher.add(job_ids)
     while watcher.left:
         left_s = None if deadline_s is None else max(0.0, deadline_s - clock.monotonic_s())
@@ -126,7 +124,7 @@ def ends(
             return
 
 
-def stuck_jobs(store: Store, root: str, job_ids: Sequence[str], *, now: datetime) -> list[str]:
+def stuck_jobs(store: Store, job_ids: Sequence[str], *, now: datetime) -> list[str]:
     """Explain what keeps jobs from starting until a person acts, with the command that helps: once for each cause.
 
     Only the first few jobs are checked. Without this, a caller could wait forever without knowing why.
@@ -136,13 +134,13 @@ def stuck_jobs(store: Store, root: str, job_ids: Sequence[str], *, now: datetime
         view = store.find(job_id)
         if view is None or view.lifecycle.terminal:
             continue
-        found = diagnose(facts(store, root, view, now=now))
+        found = diagnose(facts(store, view, now=now))
         if found.reason in STANDS:
             told.setdefault(found.message, f"{job_id} waits: {found.message}. What helps: {found.fix}")
     return list(told.values())
 
 
-def _suspects(store: Store, root: str, job_ids: list[str]) -> list[str]:
+def _suspects(store: Store, job_ids: list[str]) -> list[str]:
     """Return the jobs that may have ended."""
     if len(job_ids) <= _FEW:
         return job_ids

@@ -28,9 +28,8 @@ class ChangeWatcher:
     Invariant: `_known` is what was last reported of each unfinished job.
     """
 
-    def __init__(self, store: Store, root: str) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._root = root
         self._cursor = store.changes(None).cursor  # before the first listing, so that no change is missed
         self._known = self._listed()
 
@@ -100,7 +99,7 @@ class JobsOverview:
 class Viewer:
     """Build the overview repeatedly. Jobs are counted, not listed: listing all of them each turn is expensive."""
 
-    def __init__(self, store: Store, root: str, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._last_ended = _LastEnded(store)
 
@@ -215,7 +214,7 @@ class JobUpdate:
     step: str | None
 
 
-def updates(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator[JobUpdate]:
+def updates(store: Store, job_id: str, *, every_s: float) -> Iterator[JobUpdate]:
     """Yield whenever the job's status, attempt or step changes. Ends when the job has ended, or is gone."""
     cursor = store.changes(None).cursor
     last: tuple[object, ...] | None = None

@@ -61,18 +61,18 @@ def _complete(hands: ActionContext, job_id: str, note: str | None) -> str:
 
 def _retry(hands: ActionContext, job_id: str, note: str | None) -> str:
     durable = hands.settings.durability == "power"
-    made = retry.retry(hands.store, hands.store.root, job_id, durable=durable, gate=hands.gate)
+    made = retry.retry(hands.store, job_id, durable=durable, gate=hands.gate)
     kept = f"; not run again: {', '.join(made.kept[:5])}" if made.kept else ""
     return f"{made.job_id} repeats {job_id}{kept}"
 
 
 def _approve(hands: ActionContext, job_id: str, note: str | None) -> str:
-    agents.approve(hands.store, hands.store.root, job_id, by=hands.by, note=note)
+    agents.approve(hands.store, job_id, by=hands.by, note=note)
     return f"{job_id} is approved; the manager takes it on"
 
 
 def _refuse(hands: ActionContext, job_id: str, note: str | None) -> str:
-    agents.refuse(hands.store, hands.store.root, job_id, by=hands.by, note=note or "")
+    agents.refuse(hands.store, job_id, by=hands.by, note=note or "")
     return f"{job_id} is refused; the manager sends it back"
 
 

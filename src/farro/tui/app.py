@@ -323,7 +323,7 @@ class TopApp(App[None]):
         """Find a job that is too old for the list, by its name or the beginning of its id."""
         store = self._looking.store
         with contextlib.suppress(FarroError, OSError):
-            self._show_job(await asyncio.to_thread(find_job.resolve, store, store.root, text))
+            self._show_job(await asyncio.to_thread(find_job.resolve, store, text))
 
     def on_board_opened(self, event: Board.Opened) -> None:
         if event.board.id == "lanes":
@@ -353,7 +353,7 @@ class TopApp(App[None]):
     async def _explain(self, job_id: str) -> None:
         store, clock = self._looking.store, self._looking.clock
         try:
-            facts, found = await asyncio.to_thread(explain, store, store.root, job_id, now=clock.now())
+            facts, found = await asyncio.to_thread(explain, store, job_id, now=clock.now())
         except (FarroError, OSError) as error:
             self._refused(error)
             return

@@ -71,14 +71,14 @@ class Watcher:
         self._decoders: dict[tuple[int, str | None, str], codecs.IncrementalDecoder] = {}
 
     def look(self) -> JobReading:
-        store, root = self.looking.store, self.looking.store.root
-        details = jobs.show(store, root, self.job_id)
-        line = job_status(store, root, self.job_id, name=details.name, now=self.looking.clock.now())
+        store = self.looking.store
+        details = jobs.show(store, self.job_id)
+        line = job_status(store, self.job_id, name=details.name, now=self.looking.clock.now())
         found = json.dumps(progress.read_prompt(store.folder(details.view)), indent=2, ensure_ascii=False)
         seen = JobReading(details=details, line=line, prompt=found[:_PROMPT])
         if self._follower is None:
-            self._follower = LogFollower(store, root, self.job_id, LogQuery())
-            told = logs.output(store, root, self.job_id, LogQuery())
+            self._follower = LogFollower(store, self.job_id, LogQuery())
+            told = logs.output(store, self.job_id, LogQuery())
             with contextlib.suppress(OSError):  # the job is moving: the next query reads everything
                 self._follower.skip_to(logs.last_lines(told.sources, TAIL))
         taken = 0

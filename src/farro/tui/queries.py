@@ -107,7 +107,7 @@ class LiveJobs:
 
     def load(self) -> None:
         asked = JobQuery(roles=self.wanted.roles, statuses=self.wanted.statuses, last=self.limit)
-        found = listing.ls(self.store, self.store.root, asked)
+        found = listing.ls(self.store, asked)
         self.views = OrderedDict((view.job_id, view) for view in found)
         self.more, self.loaded = len(found) >= self.limit, True
 
@@ -181,9 +181,9 @@ class Queries:
         return swarms.swarms(swarms.folder(self.store.root), clock=self.clock)
 
     def attention(self) -> NeedsPerson:
-        told = alerts.alerts(self.store, self.store.root, self.settings, now=self.clock.now())
+        told = alerts.alerts(self.store, self.settings, now=self.clock.now())
         try:
-            waiting = tuple(list_inbox(self.store, self.store.root))
+            waiting = tuple(list_inbox(self.store))
         except FarroError:  # a job moved meanwhile: the next query has it
             waiting = ()
         dead = tuple(agent for agent in self.store.agents() if not agent.alive)

@@ -73,7 +73,7 @@ class WebState:
         Once the catalog is loaded, the ids come from memory instead of the store.
         """
         known = self.catalog.ids if self.catalog.ready else None
-        return find_job.resolve(self.store, self.root, text, shortest=shortest, known=known)
+        return find_job.resolve(self.store, text, shortest=shortest, known=known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,6 @@ def retry_job(state: WebState, request: ApiRequest) -> Any:
 def _retry(state: WebState, job_id: str, how: RetryBody) -> retry.RetriedJob:
     return retry.retry(
         state.store,
-        state.root,
         job_id,
         from_step=how.from_step,
         from_start=how.from_start,
@@ -146,9 +145,7 @@ class RouteBody(NoteBody):
 def route(state: WebState, request: ApiRequest) -> Any:
     body: RouteBody = request.body
     job_id = _job_id(state, request)
-    return responses.lifecycle_data(
-        agents.reroute(state.store, state.root, job_id, body.role, by=state.person, note=body.note)
-    )
+    return responses.lifecycle_data(agents.reroute(state.store, job_id, body.role, by=state.person, note=body.note))
 
 
 # --- new jobs --------------------------------------------------------------------------------------------------------
@@ -229,7 +226,7 @@ class InboxResponse:
 
 @routes.get("/api/inbox", "The jobs that wait for a person.", InboxResponse, cache_s=0.5, tag="inbox")
 def list_inbox(state: WebState, request: ApiRequest) -> Any:
-    return {"waiting": [asdict(one) for one in agents.list_inbox(state.store, state.root)]}
+    return {"waiting": [asdict(one) for one in agents.list_inbox(state.store)]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +277,7 @@ def list_names(state: WebState, request: ApiRequest) -> Any:
 @routes.get("/api/names/{name}", "The job with that name.", NamedJobResponse, tag="names")
 def show_name(state: WebState, request: ApiRequest) -> Any:
     name = request.path["name"]
-    return {"name": name, "job_id": air.named_job_id(state.store, state.root, name)}
+    return {"name": name, "job_id": air.named_job_id(state.store, name)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +289,7 @@ class ResetBody:
 def reset_name(state: WebState, request: ApiRequest) -> Any:
     force: bool = request.body.force
     result = air.reset_named_job(
-        state.store, state.root, request.path["name"], by=state.person, force=force, gate=state.gate(False)
+        state.store, request.path["name"], by=state.person, force=force, gate=state.gate(False)
     )
     return asdict(result)
 

@@ -133,7 +133,7 @@ def find_view(state: WebState, text: str) -> JobView:
 @routes.get("/api/jobs/{job}", "One job with everything that is known about it.", responses.JobResponse)
 def show_job(state: WebState, request: ApiRequest) -> Any:
     job_id = state.resolve_job(request.path["job"])
-    details = jobs.show(state.store, state.root, job_id, cost_of=lambda job_id: cost_of_job(state.ledger, job_id))
+    details = jobs.show(state.store, job_id, cost_of=lambda job_id: cost_of_job(state.ledger, job_id))
     view, life = details.view, details.view.lifecycle
     folder = state.store.folder(view)
     prompt = read_prompt(folder)
@@ -280,7 +280,7 @@ class PlanGraphResponse:
 
 @routes.get("/api/jobs/{job}/history", "The whole life of a job.", HistoryResponse)
 def show_history(state: WebState, request: ApiRequest) -> Any:
-    job_history = histories.history(state.store, state.root, state.resolve_job(request.path["job"]))
+    job_history = histories.history(state.store, state.resolve_job(request.path["job"]))
     return {
         **responses.lifecycle_data(job_history.view.lifecycle),
         "place": job_history.view.place,
@@ -294,7 +294,7 @@ def show_history(state: WebState, request: ApiRequest) -> Any:
 @routes.get("/api/jobs/{job}/explain", "Why a job is not running, and what helps.", responses.ExplainResponse)
 def explain_job(state: WebState, request: ApiRequest) -> Any:
     job_id = state.resolve_job(request.path["job"])
-    facts, finding = explaining.explain(state.store, state.root, job_id, now=state.clock.now())
+    facts, finding = explaining.explain(state.store, job_id, now=state.clock.now())
     return {
         "job_id": job_id,
         "status": facts.status,

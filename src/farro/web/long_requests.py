@@ -74,7 +74,7 @@ def _ends(state: WebState, left: dict[str, None], timeout_s: float) -> Iterator[
     deadline_s = state.clock.monotonic_s() + timeout_s
     while left:
         slice_s = max(0.0, min(_SLICE_S, deadline_s - state.clock.monotonic_s()))
-        for end in waiting.ends(state.store, state.root, list(left), clock=state.clock, timeout_s=slice_s):
+        for end in waiting.ends(state.store, list(left), clock=state.clock, timeout_s=slice_s):
             del left[end.job_id]
             yield end
         if state.stopping.is_set() or state.clock.monotonic_s() >= deadline_s:
@@ -106,7 +106,7 @@ class ReplayResponse:
 )
 def replay(state: WebState, request: ApiRequest) -> Any:
     job_id = state.resolve_job(request.path["job"])
-    done = replay_job(state.store, state.root, job_id, settings_of=state.settings_of, clock=state.clock)
+    done = replay_job(state.store, job_id, settings_of=state.settings_of, clock=state.clock)
     return {"job_id": job_id, "same": all(one.same for one in done), "attempts": [asdict(one) for one in done]}
 
 

@@ -61,7 +61,7 @@ class LogsQuery(FollowQuery):
 def show_logs(state: WebState, request: ApiRequest) -> Any:
     query: LogsQuery = request.query
     view = find_view(state, request.path["job"])
-    job_output = logs.output(state.store, state.root, view.job_id, query.log_query)
+    job_output = logs.output(state.store, view.job_id, query.log_query)
     if query.step is not None:
         logs.check_step(state.store, job_output, query.step)
     sources, end = (job_output.sources, None) if query.before is None else _sources_before(job_output, query.before)
@@ -150,7 +150,7 @@ class OutputStreams:
             self._check_count()
             view = await self._pool.run(lambda: find_view(self._state, request.path_params["job"]))
             state = self._state
-            blocks = await self._pool.run(lambda: logs.whole(state.store, state.root, view.job_id, query.log_query))
+            blocks = await self._pool.run(lambda: logs.whole(state.store, view.job_id, query.log_query))
         except FarroError as error:
             return errors.response(error)
         self._count += 1
@@ -177,8 +177,8 @@ class OutputStreams:
     def _open_follower(self, job: str, query: FollowQuery) -> tuple[LogFollower, dict[str, Any]]:
         """Return a follower, and the data of the first event: the attempt, and what precedes the streamed lines."""
         view = find_view(self._state, job)
-        job_output = logs.output(self._state.store, self._state.root, view.job_id, query.log_query)
-        follower = LogFollower(self._state.store, self._state.root, view.job_id, query.log_query)
+        job_output = logs.output(self._state.store, view.job_id, query.log_query)
+        follower = LogFollower(self._state.store, view.job_id, query.log_query)
         earlier = None
         if query.tail is not None:
             begin = logs.last_lines(job_output.sources, query.tail, LOG_BYTES)

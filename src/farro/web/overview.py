@@ -111,7 +111,7 @@ def list_stats(state: WebState, request: ApiRequest) -> Any:
     window_s = parse_duration(query.since)
     if window_s <= 0:
         raise InputError("since: must be longer than 0, such as 10m")
-    lines = statistics.stats(state.store, state.root, now=state.clock.now(), window_s=window_s, roles=query.role)
+    lines = statistics.stats(state.store, now=state.clock.now(), window_s=window_s, roles=query.role)
     return {"stats": [_rounded(asdict(line)) for line in lines]}
 
 
@@ -185,7 +185,7 @@ class AlertsResponse:
 
 @routes.get("/api/alerts", "The alert rules, and which of them fire.", AlertsResponse, cache_s=5.0)
 def list_alerts(state: WebState, request: ApiRequest) -> Any:
-    result = alert_rules.alerts(state.store, state.root, state.settings, now=state.clock.now())
+    result = alert_rules.alerts(state.store, state.settings, now=state.clock.now())
     return {"firing": result.firing, "bounded": result.bounded, "alerts": [asdict(alert) for alert in result.alerts]}
 
 
@@ -236,9 +236,7 @@ def sum_costs(state: WebState, request: ApiRequest) -> Any:
         day=query.day, since=query.since, whole=query.job is not None, now=state.clock.now()
     )
     by = query.by or ("role" if query.job is None else "model")
-    result = agents.sum_costs(
-        state.ledger, state.store, state.root, state.settings, job=query.job, wanted=wanted, by=by
-    )
+    result = agents.sum_costs(state.ledger, state.store, state.settings, job=query.job, wanted=wanted, by=by)
     return {
         "job_id": result.job_id,
         "first_day": result.first_day,
@@ -329,7 +327,7 @@ def run_schedule(state: WebState, request: ApiRequest) -> Any:
     if name not in {entry.name for entry in schedules.read(state.root, state.store.roles())}:
         raise HttpError(404, "unknown_schedule", f"no schedule {name[:60]} in {state.root}/{schedules.FOLDER}")
     found = schedules.named(state.root, state.store.roles(), name)
-    return {"jobs": [schedules.fire_now(state.store, state.root, found, state.gate(False))]}
+    return {"jobs": [schedules.fire_now(state.store, found, state.gate(False))]}
 
 
 # --- roles, and pausing their queues ---------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_a_trimmed_feed_reports_a_gap(redis_server: RedisServer, rig: Rig) -> No
 
 def test_watching_costs_the_same_whatever_the_backlog(rig: Rig) -> None:
     store = rig.store()
-    viewer = Viewer(store, store.root, rig.clock)
+    viewer = Viewer(store, rig.clock)
     viewer.overview(rig.clock.now())
     asked = []
     for count in (1, 1100):

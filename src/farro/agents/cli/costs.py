@@ -40,7 +40,7 @@ def costs(
     store, settings = open_root(root)
     ledger = application().ledger(store.root, durable=False, clock=clock)
     by = by or ("role" if job is None else "model")
-    report = spending.sum_costs(ledger, store, store.root, settings, job=job, wanted=wanted, by=by)
+    report = spending.sum_costs(ledger, store, settings, job=job, wanted=wanted, by=by)
     if as_json:
         answer(_data(report))
     else:

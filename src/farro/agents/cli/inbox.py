@@ -25,7 +25,7 @@ _SHOWN = 12  # lines of the last result that are shown
 def inbox(root: str | None, as_json: bool) -> None:
     """What waits for a person: the question, since when, and what the last role found."""
     store, _ = open_root(root)
-    found = inbox_service.list_inbox(store, store.root)
+    found = inbox_service.list_inbox(store)
     if as_json:
         answer({"waiting": [_data(one) for one in found]})
         return
@@ -58,9 +58,7 @@ def inbox(root: str | None, as_json: bool) -> None:
 def approve(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Let a job that waits for a person go on."""
     store, _ = open_root(root)
-    life = inbox_service.approve(
-        store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note
-    )
+    life = inbox_service.approve(store, find_job.resolve(store, job), by=operator_name(), note=note)
     _report(life, "approved; the manager takes it on", as_json)
 
 
@@ -72,9 +70,7 @@ def refuse(job: str, note: str, root: str | None, as_json: bool) -> None:
     """Send a job that waits for a person back to the role before, with the reason; behind a review, to
     the role that it reviews. It fails where no role worked before."""
     store, _ = open_root(root)
-    life = inbox_service.refuse(
-        store, store.root, find_job.resolve(store, store.root, job), by=operator_name(), note=note
-    )
+    life = inbox_service.refuse(store, find_job.resolve(store, job), by=operator_name(), note=note)
     _report(life, "refused; the manager sends it back", as_json)
 
 
@@ -86,8 +82,8 @@ def refuse(job: str, note: str, root: str | None, as_json: bool) -> None:
 def edit(job: str, file: str | None, note: str | None, root: str | None, as_json: bool) -> None:
     """Approve a job that waits for a person with a text of your own: it becomes the result, the original is kept."""
     store, _ = open_root(root)
-    job_id = find_job.resolve(store, store.root, job)
-    waiting = inbox_service.inbox_item(store, store.root, job_id)
+    job_id = find_job.resolve(store, job)
+    waiting = inbox_service.inbox_item(store, job_id)
     if file is not None:
         text = contents(file, inbox_service.MAX_TEXT).decode("utf-8", "replace")
     else:
@@ -98,7 +94,7 @@ def edit(job: str, file: str | None, note: str | None, root: str | None, as_json
             say(f"{job_id} was not changed, and waits on; `farro approve {job_id}` takes it as it is")
             return
         text = changed
-    life = inbox_service.edit(store, store.root, job_id, text, by=operator_name(), note=note)
+    life = inbox_service.edit(store, job_id, text, by=operator_name(), note=note)
     _report(life, "edited; the manager takes it on", as_json)
 
 
@@ -113,9 +109,9 @@ def route(job: str, role: str, note: str | None, root: str | None, as_json: bool
     For a job that is queued, stale, waits for a person, or has failed and is not final; not for one that runs.
     """
     store, _ = open_root(root)
-    job_id = find_job.resolve(store, store.root, job)
+    job_id = find_job.resolve(store, job)
     _report(
-        inbox_service.reroute(store, store.root, job_id, role, by=operator_name(), note=note),
+        inbox_service.reroute(store, job_id, role, by=operator_name(), note=note),
         f"sent to {role}",
         as_json,
     )

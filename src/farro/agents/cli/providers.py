@@ -95,8 +95,8 @@ def replay(job: str, root: str | None, as_json: bool) -> int:
     from farro.agents.replay import replay_job
 
     store, _ = open_root(root)
-    job_id = find_job.resolve(store, store.root, job)
-    done = replay_job(store, store.root, job_id, settings_of=reader.load, clock=SystemClock())
+    job_id = find_job.resolve(store, job)
+    done = replay_job(store, job_id, settings_of=reader.load, clock=SystemClock())
     same = all(one.same for one in done)
     if as_json:
         attempts = [{name: getattr(one, name) for name in one.__slots__} for one in done]
