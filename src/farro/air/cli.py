@@ -166,7 +166,7 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
     A new job of the same tasks takes over the name; the old one stays as it is, for `farro show` and `farro logs`.
     """
     store, settings = open_root(root)
-    before = named_jobs.named_job_id(store)
+    before = named_jobs.named_job_id(store, name)
     if not yes:
         if not _asks(tasks_file):
             raise click.UsageError(
@@ -177,7 +177,7 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
             return 1
     document = None if tasks_file is None else read_plan(tasks_file)
     caps = gate(settings, False)
-    result = named_jobs.reset_named_job(store, by=operator_name(), force=force, document=document, gate=caps)
+    result = named_jobs.reset_named_job(store, name, by=operator_name(), force=force, document=document, gate=caps)
     if as_json:
         answer({"name": name, "job_id": result.job_id, "before": result.before, "changed": result.changed})
     elif result.changed:

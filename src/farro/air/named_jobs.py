@@ -44,6 +44,7 @@ def create_named_job(
 
 def reset_named_job(
     store: Store,
+    name: str,
     *,
     by: str,
     force: bool = False,
@@ -55,11 +56,11 @@ def reset_named_job(
     Nothing of the old job is carried over, so none of its tasks can stay failed. `document` replaces the old job's
     tasks. Safe to repeat after a crash at any point: until the new job exists, the name means the old one.
     """
-    old = named_job_id(store)
+    old = named_job_id(store, name)
     view = store.find(old)
     if view is None:
         raise TryAgain(f"{name} ({old}) is being made or moved just now; try again in a moment")
-    wanted = _again(store.root, name, view, document, store, name, view, document, store, name, view, document, store, name, view, document, store)
+    wanted = _again(name, view, document, store)
     if wanted is None:
         return ResetResult(name=name, job_id=old, before=old, changed=False)
     if not view.lifecycle.terminal:
@@ -84,7 +85,7 @@ def reset_named_job(
     return ResetResult(name=name, job_id=job_id, before=old, changed=True)
 
 
-def named_job_id(store: Store) -> str:
+def named_job_id(store: Store, name: str) -> str:
     """Return the id of the job of that name. Raises UnknownJob, with the names that exist."""
     job_id = store.named(ids.check_job_name(name))
     if job_id is None:
@@ -95,7 +96,7 @@ def named_job_id(store: Store) -> str:
     return job_id
 
 
-def _again(view: JobView, document: Document | None, store: Store) -> Submission | None:
+def _again(name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
     """Return the job that replaces this one; None if this one is queued with the same plan.
 
     Raises before anything is changed.

@@ -242,7 +242,7 @@ class EditBody(NoteBody):
 def _answer(verb: Callable[..., Lifecycle], state: WebState, request: ApiRequest) -> Any:
     text = (request.body.text,) if isinstance(request.body, EditBody) else ()
     job_id = _job_id(state, request)
-    lifecycle = verb(state.store, state.root, job_id, *text, by=state.person, note=request.body.note)
+    lifecycle = verb(state.store, job_id, *text, by=state.person, note=request.body.note)
     return responses.lifecycle_data(lifecycle)
 
 

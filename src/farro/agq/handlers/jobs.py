@@ -52,7 +52,7 @@ async def list_(connection: Connection, args: list[bytes]) -> Any:
             query = replace(query, last=min(max(integer(value), 0), MOST))
         else:
             raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
-    views = await server.query(listing.ls, server.store, server.store.root, query)
+    views = await server.query(listing.ls, server.store, query)
     return [as_json(each) for each in await server.query(descriptions.summaries, server.store, views)]
 
 
@@ -76,7 +76,7 @@ async def retry(connection: Connection, args: list[bytes]) -> Any:
     """JOB.RETRY id: return the id of the new job."""
     server = connection.server
     job_id = _job_id(args[1])
-    made = await server.call(again.retry, server.store, server.store.root, job_id, gate=server.policy.gate)
+    made = await server.call(again.retry, server.store, job_id, gate=server.policy.gate)
     return made.job_id
 
 
