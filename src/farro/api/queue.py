@@ -212,7 +212,7 @@ class Queue:
 
     def job(self, id: str) -> Job[Any]:  # noqa: A002 - the job's own field
         """Return the job of that id, or of the only id that begins so. Raise UnknownJob when there is none."""
-        return Job(self, find_job.resolve(self.store, self._root, job_id_of(id)))
+        return Job(self, find_job.resolve(self.store, job_id_of(id)))
 
     def jobs(
         self,
@@ -230,7 +230,7 @@ class Queue:
         asked = listing.JobQuery(
             roles=_several(role), statuses=statuses, tags=_several(tags), last=sys.maxsize if limit is None else limit
         )
-        return Jobs(Job(self, view.job_id) for view in listing.ls(self.store, self._root, asked))
+        return Jobs(Job(self, view.job_id) for view in listing.ls(self.store, asked))
 
     def counts(self) -> dict[str, int]:
         """Count the jobs of each status."""
@@ -256,7 +256,7 @@ class Queue:
         store = self.store
         left = dict.fromkeys(job if isinstance(job, Job) else self.job(job_id_of(job)) for job in jobs)
         by_id = {job.id: job for job in left}
-        for ended in waiting.ends(store, self._root, list(by_id), clock=_CLOCK, timeout_s=timeout):
+        for ended in waiting.ends(store, list(by_id), clock=_CLOCK, timeout_s=timeout):
             job = by_id[ended.job_id]
             del left[job]
             yield job
@@ -278,7 +278,7 @@ class Queue:
         """Kill a job with every process that it started. A job that has ended stays as it is."""
         job_id = job_id_of(job)
         if isinstance(job, str):
-            job_id = find_job.resolve(self.store, self._root, job_id, shortest=find_job.SHORTEST_TO_END)
+            job_id = find_job.resolve(self.store, job_id, shortest=find_job.SHORTEST_TO_END)
         verbs.kill(self.store, job_id, by=admission.operator_name("py"), note=note)
         return Job(self, job_id)
 
@@ -286,7 +286,6 @@ class Queue:
         """Run a finished job again as a new one, from its first failed step. Raise Refused while it has not ended."""
         made = retrying.retry(
             self.store,
-            self._root,
             self._job(job).id,
             from_step=from_step,
             from_start=from_start,

@@ -116,7 +116,7 @@ class KnownJobs:
         if text not in self._resolved:
             from farro.queue import find_job  # here: few jobs run after others
 
-            self._resolved[text] = find_job.resolve(self._store, self._store.root, text)
+            self._resolved[text] = find_job.resolve(self._store, text)
             self._found[self._resolved[text]] = True
         return self._resolved[text]
 
