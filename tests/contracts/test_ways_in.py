@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[Asked, str]] = {
         "metadata.after_any[0]: no job nowhere",
     ),
     "itself to run after": (
-        Asked(plan=plan(id="me"), options={"id": "me", "after": ["me"]}),
+        Asked(plan=plan(id="me"), options={"after": ["me"]}),
         "me cannot run after itself",
     ),
     "no job id to run after": (

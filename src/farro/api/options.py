@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 from farro.errors import InputError
 from farro.execution import task_file
-from farro.jobs.request import Duration, JobRequest, duration_s
+from farro.jobs.request import NO_ATTACHMENTS, Duration, JobRequest, duration_s
 
 if TYPE_CHECKING:
     from farro.api.queue import Queue
@@ -69,7 +69,9 @@ def request(kind: type, function: str, options: Mapping[str, Any]) -> JobRequest
     for name in options:
         if name not in kind.__annotations__:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if _is_given(value)}
+    if not given:
+        return NO_OPTIONS
     for name in ("after", "after_any"):
         if name in given:
             given[name] = job_ids(given[name])
@@ -82,16 +84,19 @@ def request(kind: type, function: str, options: Mapping[str, Any]) -> JobRequest
     return JobRequest(**given)
 
 
+NO_OPTIONS = JobRequest()
+
+
 def over(asked: JobRequest, others: JobRequest) -> JobRequest:
     """Return the options asked for, completed by the others where these give none."""
-    given = {item.name: value for item in fields(asked) if (value := getattr(asked, item.name)) not in _NOT_GIVEN}
-    given.pop("attachments")
+    given = {item.name: value for item in fields(asked) if _is_given(value := getattr(asked, item.name))}
     if "delay" in given or "at" in given:
         others = replace(others, delay=None, at=None)
     return replace(others, **given) if given else others
 
 
-_NOT_GIVEN: tuple[Any, ...] = (None, False, "", (), {})
+def _is_given(value: Any) -> bool:
+    return value not in (None, (), "", {}, NO_ATTACHMENTS) and value is not False
 
 
 def job_id_of(job: JobName) -> str:

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from farro.api import sources, tables
 from farro.api.job import Job, Jobs
-from farro.api.options import CallOptions, EnqueueOptions, JobName, JobNames, TaskRetries, job_id_of, request
+from farro.api.options import (
+    NO_OPTIONS,
+    CallOptions,
+    EnqueueOptions,
+    JobName,
+    JobNames,
+    TaskRetries,
+    job_id_of,
+    request,
+)
 from farro.api.sources import PlanSource
 from farro.api.task import TaskCall
 from farro.app import App
@@ -29,7 +38,6 @@ from farro.queue import admission, find_job, listing, submit
 from farro.queue import jobs as verbs
 from farro.queue import retry as retrying
 from farro.queue import wait as waiting
-from farro.queue.admission import admit
 from farro.queue.submit import SubmitPolicy
 from farro.store.port import Store, Submission
 
@@ -40,7 +48,6 @@ V = TypeVar("V")
 Source = PlanSource | Sequence[str | os.PathLike[str]] | TaskCall[Any]
 
 _CLOCK = SystemClock()
-_NO_OPTIONS = JobRequest()
 _REMEMBERED = 1_000  # functions
 
 
@@ -69,7 +76,7 @@ class CheckedCalls:
             or not isinstance(call, TaskCall)
             or known.options is not call.options
             or known.retries != call.retries
-            or options != _NO_OPTIONS
+            or options is not NO_OPTIONS
         ):
             return None
         step = {**known.prompt["steps"][0], "args": list(call.args)}
@@ -78,7 +85,7 @@ class CheckedCalls:
     def remember(self, call: TaskCall[Any], options: JobRequest, checked: Submission) -> None:
         own = call.options
         alone = own.id is None and not own.after and not own.after_any and not own.force
-        if options == _NO_OPTIONS and alone and checked.not_before is None:
+        if options is NO_OPTIONS and alone and checked.not_before is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[call.reference] = _CheckedCall(own, call.retries, checked.role, checked.prompt)
@@ -203,10 +210,9 @@ class Queue:
         for (plan, _), one, item in zip(plans, asked, wanted, strict=True):
             if isinstance(plan, TaskCall) and isinstance(one, JobRequest):
                 self._known.remember(plan, options, item)
-        gate = self._policy.gate
-        if gate is not None and any(isinstance(one, JobRequest) and one.force for one in asked):
-            gate = replace(gate, force=True)
-        return Jobs(Job(self, job.id) for job in admit(store, wanted, gate))
+        forced = any(isinstance(one, JobRequest) and one.force for one in asked)
+        policy = self._policy.forced() if forced else self._policy
+        return Jobs(Job(self, job.id) for job in submit.submit(store, wanted, policy))
 
     # --- queries ---
 

@@ -47,7 +47,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmitPolicy:
-    """The rules for one submitter."""
+    """The rules for one submitter, and its words for messages."""
 
     gate: Gate | None = None  # the caps and the submitter's rights; None: no caps
     contract: Contract = STRICT  # the rules for agent work
@@ -59,6 +59,10 @@ class SubmitPolicy:
         """Build the policy from the settings of a root."""
         gate = Gate.of(settings, user=user, force=False)
         return cls(gate=gate, contract=contract_of(root, settings), spell=spell)
+
+    def forced(self) -> SubmitPolicy:
+        """Return the policy for requests beyond a cap. Only users to whom the config permits it get past it."""
+        return self if self.gate is None else replace(self, gate=replace(self.gate, force=True))
 
 
 ANYTHING = SubmitPolicy()  # no caps, and no config for agent work
@@ -73,11 +77,9 @@ def submit(store: Store, requests: Sequence[JobRequest | Submission], policy: Su
     """
     known = KnownJobs(store)
     wanted = prepare(store, requests, policy, known)
-    forced = any(isinstance(request, JobRequest) and request.force for request in requests)
-    gate = policy.gate
-    if gate is not None and forced:
-        gate = replace(gate, force=True)
-    made = admit(store, wanted, gate, known=known, enqueue=_enqueue(store, requests))
+    if any(isinstance(request, JobRequest) and request.force for request in requests):
+        policy = policy.forced()
+    made = admit(store, wanted, policy.gate, known=known, enqueue=_enqueue(store, requests))
     for request, item, job in zip(requests, wanted, made, strict=True):
         if isinstance(request, JobRequest) and request.attachments.task is not None:
             from farro.worker import started_tasks
@@ -90,6 +92,8 @@ def prepare(
     store: Store, requests: Sequence[JobRequest | Submission], policy: SubmitPolicy, known: KnownJobs | None = None
 ) -> list[Submission]:
     """Return what `submit` would queue, or raise every problem of all documents at once. Caps are not checked."""
+    if all(isinstance(request, Submission) for request in requests):
+        return list(requests)  # type: ignore[arg-type]  # mypy does not narrow by all()
     checks = _Checks(store, policy, KnownJobs(store) if known is None else known)
     checked: list[Submission | _Checked] = []
     for request in requests:
@@ -248,7 +252,7 @@ class _Checks:
         return tuple(dict.fromkeys(self._option(option, self._dependency, job, request) for job in named))
 
     def _dependency(self, named: str, request: JobRequest) -> str:
-        own = request.id
+        own = request.id or _own_id(request.document)
         if ids.check_job_id(named) == own:
             raise InputError(f"{named} cannot run after itself")
         if named in self._first:
@@ -256,7 +260,7 @@ class _Checks:
         try:
             return self._known.resolve(named)
         except InputError:
-            if self._existed(own or _own_id(request.document)):
+            if self._existed(own):
                 return named
             raise
 
