@@ -26,6 +26,7 @@ from farro.store.files import FilesStore
 from farro.store.files.context import FilesContext
 from farro.store.files.journal import Journal
 from farro.store.port import Agent, StorePolicy
+from farro.store.port import Submission as Submission
 from farro.testing.store_kit import ROLES as ROLES
 from farro.testing.store_kit import plan as plan
 from farro.testing.store_kit import report as report

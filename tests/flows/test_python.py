@@ -512,6 +512,21 @@ def test_mistake_raises_with_advice_and_nothing_is_queued(
     assert sum(queue.counts().values()) == 0
 
 
+def test_an_unknown_option_is_a_type_error(queue: Queue) -> None:
+    options: dict[str, Any] = {"dealy": 1}
+    with pytest.raises(TypeError, match=r"enqueue\(\) got an unexpected keyword argument 'dealy'"):
+        queue.enqueue(["true"], **options)
+    with pytest.raises(TypeError, match=r"options\(\) got an unexpected keyword argument 'dealy'"):
+        api.task(print_name).options(**options)
+    with pytest.raises(TypeError, match=r"add_task\(\) got an unexpected keyword argument 'dealy'"):
+        api.add_task("true", **options)
+    assert sum(queue.counts().values()) == 0
+
+
+def print_name(name: str) -> None:
+    print(name)
+
+
 @pytest.mark.usefixtures("worker")
 def test_as_completed_yields_jobs_as_they_end_and_dependents_follow(queue: Queue, tmp_path: Path) -> None:
     gate = tmp_path / "gate"  # no job ends until it opens: a job after a failed one would be refused
