@@ -116,7 +116,7 @@ class RoleQueue:
 
     @property
     def gathers(self) -> bool:
-        """Whether a client just got a short batch: then it is worth gathering the next one for a moment."""
+        """Return whether a client just got a short batch: then it is worth gathering the next one for a moment."""
         return asyncio.get_running_loop().time() < self._served_s + GATHER_S
 
     def notify(self) -> None:

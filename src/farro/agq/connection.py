@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._serve()
 
     def _idle(self) -> bool:
-        """Whether the next command can be answered directly."""
+        """Return whether the next command can be answered directly."""
         waits = self.busy or self._write_paused or self.closed or self._parser.partial
         return self.authenticated and not (waits or self.queued is not None or self.subscriptions)
 
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
             return
         workers = self.server.workers
         for held in undelivered:  # of several jobs: the client went away before the last one was claimed
-            self.server.spawn(workers.hand_back(held, "its client went away before it was told"))
+            self.server.spawn(workers.hand_back(held, "its client went away before it got the job"))
 
     def answer(self, args: list[bytes]) -> Any:
         """Return the reply of a command, or the coroutine that produces it."""

@@ -80,7 +80,7 @@ class RepeatedJobs:
 
 
 def _is_plain(data: Any) -> bool:
-    """Whether its checks depend on the text alone: no agents, no paths, no files, no other jobs."""
+    """Return whether its checks depend on the text alone: no agents, no paths, no files, no other jobs."""
     if not isinstance(data, dict) or not _PLAIN.issuperset(data):
         return False
     metadata = data.get("metadata")

@@ -67,7 +67,7 @@ class Parser:
 
     @property
     def partial(self) -> bool:
-        """Whether an incomplete command is pending."""
+        """Return whether an incomplete command is pending."""
         return self._left > 0 or self.waiting > 0
 
     def next(self) -> list[bytes] | None:

@@ -80,7 +80,7 @@ class StoreThreads:
 
     @property
     def busy(self) -> bool:
-        """Whether a call has not returned."""
+        """Return whether a call has not returned."""
         return any(call.running() for call in list(self._running))
 
     def shutdown(self) -> None:
@@ -274,7 +274,7 @@ class AgqServer:
 
     @property
     def stuck(self) -> bool:
-        """Whether a call of the store has not returned: waiting for its thread would take as long."""
+        """Return whether a call of the store has not returned: waiting for its thread would take as long."""
         return any(batcher.pending for batcher in self._batchers) or self._threads.busy
 
     def _call_in_loop(self, function: Callable[..., object], *args: Any) -> None:

@@ -156,7 +156,7 @@ def test_a_service_that_ignores_its_event_is_reported(folder: str, monkeypatch: 
             assert not report.enabled
             assert report.data["update"]["notes"].startswith("items in progress did not end")
             again = await it.enable()
-            assert again.data["update"]["error"] == "keeper was told to end and has not ended yet"
+            assert again.data["update"]["error"] == "keeper must end and has not ended yet"
             assert not again.enabled
             free.set()
             while not (await it.enable()).enabled:

@@ -139,7 +139,7 @@ def deliver(connection: Connection, found: list[HeldJob]) -> list[HeldJob]:
     if connection.closed or server.stopping:
         # At once, even if its worker may come back: it never learned of these jobs.
         for held in found:
-            server.spawn(server.workers.hand_back(held, "its client went away before it was told"))
+            server.spawn(server.workers.hand_back(held, "its client went away before it got the job"))
         return []
     return found
 

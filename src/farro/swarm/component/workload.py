@@ -266,7 +266,7 @@ class CallThread:
         self._loop = asyncio.get_running_loop()
         self._jobs: queues.SimpleQueue[Job | None] = queues.SimpleQueue()
         self._answers: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._told = False  # the loop was woken to deliver answers
+        self._woken = False  # the loop will deliver the answers
         self._ending = False
         threading.Thread(target=self._run, name="component", daemon=True).start()
 
@@ -293,15 +293,15 @@ class CallThread:
                 except BaseException as raised:  # noqa: BLE001 - the caller gets it, whatever it is
                     error = raised
             self._answers.append((future, answer, error))
-            if not self._told:  # read after the answer was added: a delivery that is due will see it
-                self._told = True
+            if not self._woken:  # read after the answer was added: a delivery that is due will see it
+                self._woken = True
                 try:
-                    self._loop.call_soon_threadsafe(self._tell)
+                    self._loop.call_soon_threadsafe(self._deliver)
                 except RuntimeError:
                     return  # the event loop is closed, and no task waits
 
-    def _tell(self) -> None:
-        self._told = False
+    def _deliver(self) -> None:
+        self._woken = False
         while self._answers:
             future, answer, error = self._answers.popleft()
             if future.done():
@@ -371,7 +371,7 @@ class ServiceWorkload:
     async def begin(self) -> None:
         if self._task is not None:
             if self._ending.is_set():
-                raise InputError(f"{self._component.role} was told to end and has not ended yet")
+                raise InputError(f"{self._component.role} must end and has not ended yet")
             return
         self._ending.clear()
         self._started_or_failed.clear()
