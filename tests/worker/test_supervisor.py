@@ -81,13 +81,14 @@ def test_a_service_that_ends_is_restarted_and_its_end_is_reported(rig: ServiceRi
 def test_restarts_pause_longer_and_longer_until_the_service_counts_as_failed(timed: ServiceRig) -> None:
     keeper, files = timed.supervisor(), timed.commands().files
     files.want([service("a", "echo it failed >&2; exit 1")])
-    pauses = []
+    pauses, failures = [], []
     for _ in range(RESTARTS + 1):
         before_s = timed.clock.monotonic_s()
         launches = timed.logged.count("farro-a was started")
         while timed.logged.count("farro-a was started") == launches:
             keeper.run_once()
             if timed.logged.count("farro-a was started") == launches:
+                failures.append(timed.process("a").failure)
                 seconds_pass(timed, 0.5)
         pauses.append(timed.clock.monotonic_s() - before_s)
         eventually(lambda: timed.process("a").pid is None, "it does not end")
@@ -97,6 +98,7 @@ def test_restarts_pause_longer_and_longer_until_the_service_counts_as_failed(tim
         seconds_pass(timed, 60)
     shown = timed.process("a")
     assert (shown.state, shown.restarts) == ("Failed", RESTARTS)
+    assert "ended with exit code 1, and is started again after 8 s; logs/farro-a.log ends with: it failed" in failures
     said = "ended with exit code 1, and was started 6 times in a row; logs/farro-a.log ends with: it failed"
     assert shown.failure == said
     files.want([service("a")])  # the next command

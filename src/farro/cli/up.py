@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
@@ -20,7 +20,7 @@ from farro.cli.terminal import answer, complain, note, say
 from farro.config import reader
 from farro.config.settings import Settings
 from farro.doctor import root as roots
-from farro.errors import AlreadyRunning, FarroError
+from farro.errors import FarroError
 from farro.host import signals
 from farro.host.clock import SystemClock
 from farro.jobs.times import parse_timestamp, timestamp
@@ -31,11 +31,7 @@ from farro.worker import supervisor as supervisors
 from farro.worker.runtime import ComponentProcess, Stopped
 from farro.worker.supervisor import GROUP, SLOTS, WORKERS, Service, ServiceCommands, StartResult, Supervisor
 
-if TYPE_CHECKING:
-    from farro.swarm.cli.own_plan import OwnPlan
-
 _LOOK_S = 0.5
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +59,6 @@ class RootServices:
             supervisor=(*program(), "supervisor", "--root", self.root),
             env=dict(os.environ),
         )
-        self._stop_signals = _StopSignals()
 
     def wanted(self, options: ServiceOptions) -> tuple[Service, ...]:
         _check_roles(options.roles, self.settings)
@@ -78,42 +73,14 @@ class RootServices:
             web=_has_web() if options.web is None else options.web,
         )
 
-    def own_plan(self) -> OwnPlan | None:
-        """Return the swarm that `up --plan` made; None in a root that never had swarms."""
-        if not os.path.isdir(f"{self.root}/swarms"):
-            return None
-        from farro.swarm.cli.own_plan import OwnPlan
-
-        return OwnPlan(self.root, self.settings)
-
     # --- up ---
 
-    def prepare(self) -> None:
+    def up(self, services: Sequence[Service], *, detach: bool, as_json: bool) -> int:
         if roots.renew_ignored(self.root):
             note("/bus/ and /swarms/ are in .gitignore now: what swarms keep is no part of the repository")
-
-    def up(self, services: Sequence[Service], *, detach: bool, as_json: bool) -> int:
-        plan = self.own_plan()
-        if plan is not None and plan.exists():
-            raise AlreadyRunning(f"a swarm {GROUP} is here, which `farro up --plan` made; `farro down` ends it")
-        self.prepare()
-        if detach:
-            return self._up_detached(services, as_json)
-        with self._stop_signals:
-            code = 0
-            try:
-                done = self.services.up(services, over=lambda: self._stop_signals.asked)
-                self._print_started(done)
-                code = 0 if _all_well(done) else 1
-                if not self._stop_signals.asked:
-                    self._print_web_link(done)
-                    self.follow()
-            except FarroError as error:
-                complain(str(error))
-                code = 1
-            return self._end_foreground(code)
-
-    def _up_detached(self, services: Sequence[Service], as_json: bool) -> int:
+        if not detach:
+            with _StopSignals() as stop_signals:
+                return self._up_in_foreground(services, stop_signals)
         try:
             done = self.services.up(services)
         except KeyboardInterrupt:
@@ -123,50 +90,44 @@ class RootServices:
             answer({"components": [asdict(one) for one in done], "old_config": self._with_old_config(done)})
         else:
             self._print_started(done)
-            self._print_web_link(done)
             say("Look: farro ps, farro status, farro logs JOB. End: farro down.")
         return 0 if _all_well(done) else 1
 
-    def up_plan(self, path: str, *, detach: bool, as_json: bool) -> int:
-        """Start the plan in a file as the swarm `farro`."""
-        from farro.swarm.cli.own_plan import OwnPlan
-
-        if self.services.files.wanted().services:
-            raise AlreadyRunning("the services of `farro up` are here; `farro down` ends them, then start the plan")
-        code = OwnPlan(self.root, self.settings).start(path, as_json=as_json)
-        if detach or code != 0:
-            return code
-        with self._stop_signals:
-            self.follow()
-            return self._end_foreground(code)
-
-    def follow(self) -> None:
-        """Print what changes, until the user stops it."""
-        say("Running. Ctrl-C stops it; `farro up --detach` leaves it running.")
-        known = {one.name: one for one in self.processes()}
-        while not self._stop_signals.asked:
-            self.clock.sleep(_LOOK_S)
-            if self.services.files.wanted().running:
-                self.services.ensure()
-            now = {one.name: one for one in self.processes()}
-            if not any(one.swarm == GROUP for one in now.values()):
-                note("another command stopped everything")
-                return
-            for name, process in now.items():
-                self._print_change(process, known.get(name))
-            known = now
-
-    def _end_foreground(self, code: int) -> int:
+    def _up_in_foreground(self, services: Sequence[Service], stop_signals: _StopSignals) -> int:
+        code = 0
         try:
-            self._stop_signals.raise_the_next()
-            if self.processes():
+            done = self.services.up(services, over=lambda: stop_signals.asked)
+            self._print_started(done)
+            code = 0 if _all_well(done) else 1
+            say("Running. Ctrl-C stops it; `farro up --detach` leaves it running.")
+            self._follow(stop_signals)
+        except FarroError as error:
+            complain(str(error))
+            code = 1
+        try:
+            stop_signals.raise_the_next()
+            if self.services.processes():
                 note("stopping … (again: without waiting)")
-            self._print_stopped(self._stop(kill=False))
+            self._print_stopped(self.services.down())
         except KeyboardInterrupt:
-            self._stop(kill=True)
+            self.services.down(kill=True)
             complain("killed what was left; jobs that ran are recovered at the next start")
             return 130
         return code
+
+    def _follow(self, stop_signals: _StopSignals) -> None:
+        """Print what changes, until the user stops it."""
+        known = {one.name: one for one in self.services.processes()}
+        while not stop_signals.asked:
+            self.clock.sleep(_LOOK_S)
+            if not self.services.files.wanted().running:
+                note("another command stopped everything")
+                return
+            self.services.ensure()
+            now = {one.name: one for one in self.services.processes()}
+            for name, process in now.items():
+                self._print_change(process, known.get(name))
+            known = now
 
     def _print_change(self, process: ComponentProcess, before: ComponentProcess | None) -> None:
         """Print the end of a service with its reason and log, then its state."""
@@ -189,6 +150,7 @@ class RootServices:
                 f"{changed[0]} was changed at {timestamp(changed[1])[11:19]} UTC, after these were started, and they "
                 f"still use the old one: {', '.join(old)}. `farro down` and `farro up` restart them"
             )
+        self._print_web_link(done)
         for one in done:
             if one.what in ("failed", "not ready"):
                 shown = os.path.relpath(one.log, self.root)
@@ -216,34 +178,35 @@ class RootServices:
 
     # --- down and ps ---
 
-    def down(self, as_json: bool, *, kill: bool = False) -> None:
-        plan = self.own_plan()
-        orchestrator_pid = None if plan is None else plan.orchestrator_pid()
-        done = self._stop(kill=kill)
-        others = [] if plan is None else plan.others()
-        orchestrator_ended = orchestrator_pid is not None and plan is not None and plan.orchestrator_pid() is None
+    def down(self, as_json: bool, *, kill: bool) -> None:
+        done = self.services.down(kill=kill)
+        swarms, orchestrator_pid = self._end_idle_orchestrator()
         if as_json:
             components = [{"name": one.name, "what": one.how} for one in done]
-            ended = ("killed" if kill else "stopped") if orchestrator_ended else None
-            answer({"components": components, "others": others, "orchestrator": ended})
+            ended = None if orchestrator_pid is None else "stopped"
+            answer({"components": components, "others": swarms, "orchestrator": ended})
             return
-        if not done and not others:
-            alone = f"only an orchestrator ran here (pid {orchestrator_pid}), which had no swarm; it was stopped"
-            say(alone if orchestrator_ended else "nothing runs in the background here")
+        if not done and orchestrator_pid is not None:
+            say(f"only an orchestrator ran here (pid {orchestrator_pid}), which had no swarm; it was stopped")
+        elif not done and not swarms:
+            say("nothing runs in the background here")
         self._print_stopped(done, killed="killed" if kill else None)
-        if others:
-            whose = (
-                "without an orchestrator until the next command" if orchestrator_ended else "with their orchestrator"
-            )
-            note(f"left as they are, {whose}: swarm {', '.join(others)} (`farro swarm` stops and removes them)")
+        if swarms:
+            names = ", ".join(swarms)
+            note(f"left as they are, with their orchestrator: swarm {names} (`farro swarm` stops and removes them)")
         if kill and done:
             note("they stay listed: `farro up` starts them again, `farro down` removes them from the list")
 
-    def _stop(self, *, kill: bool) -> list[Stopped]:
-        """Stop the services, and the swarm of `up --plan` with an orchestrator that no other swarm needs."""
-        stopped = self.services.down(kill=kill)
-        plan = self.own_plan()
-        return stopped if plan is None else [*stopped, *plan.stop(kill=kill)]
+    def _has_swarms(self) -> bool:
+        """Return whether this root ever had swarms; else their modules need not be imported."""
+        return os.path.isdir(f"{self.root}/swarms")
+
+    def _end_idle_orchestrator(self) -> tuple[list[str], int | None]:
+        if not self._has_swarms():
+            return [], None
+        from farro.swarm import service
+
+        return service.end_idle_orchestrator(self.root)
 
     def _print_stopped(self, done: list[Stopped], killed: str | None = None) -> None:
         words = {"was gone": "had ended before", "killed": killed or "did not end in time, and was killed"}
@@ -251,27 +214,26 @@ class RootServices:
         for one in done:
             say(f"{one.name:<{width}} {words.get(one.how, one.how)}")
 
-    def processes(self) -> list[ComponentProcess]:
-        """Return the services, then the components of swarms."""
-        plan = self.own_plan()
-        return [*self.services.processes(), *([] if plan is None else plan.processes())]
-
     def ps(self, as_json: bool) -> None:
-        plan, found = self.own_plan(), self.processes()
-        pid = self.services.supervisor_pid()
+        services, pid = self.services.processes(), self.services.supervisor_pid()
+        swarms = None
+        if self._has_swarms():
+            from farro.swarm.cli.inspect import SwarmProcesses
+
+            swarms = SwarmProcesses(self.root)
+        found = [*services, *(() if swarms is None else swarms.components)]
         if as_json:
-            swarms = [] if plan is None else plan.states(found)
             components = [asdict(process) for process in found]
-            answer({"supervisor": {"pid": pid}, "swarms": swarms, "components": components})
+            states = [] if swarms is None else swarms.states()
+            answer({"supervisor": {"pid": pid}, "swarms": states, "components": components})
             return
-        swarms = [] if plan is None else plan.states(found)
-        if not found and not swarms:
+        if not found and (swarms is None or not swarms.states()):
             say("nothing runs here; `farro up` starts what a root needs")
             return
         self._print_processes(found)
-        if plan is not None:
-            plan.print_states(found)
-        self._print_supervisor(pid, [one for one in found if one.swarm == GROUP])
+        if swarms is not None:
+            swarms.print_states()
+        self._print_supervisor(pid, services)
 
     def _print_processes(self, found: Sequence[ComponentProcess]) -> None:
         if found:
@@ -407,7 +369,9 @@ _service_options = option_group(
 
 @click.command()
 @click.option("--detach", "-d", is_flag=True, help="Leave it running in the background.")
-@click.option("--plan", "plan_file", metavar="FILE", help="Start this swarm plan instead; its id must be farro.")
+@click.option(
+    "--plan", "plan_file", metavar="FILE", help="Start this swarm plan instead, as a swarm; its id must be farro."
+)
 @_service_options
 @common
 def up(detach: bool, plan_file: str | None, options: ServiceOptions, root: str | None, as_json: bool) -> int:
@@ -419,9 +383,11 @@ def up(detach: bool, plan_file: str | None, options: ServiceOptions, root: str |
     """
     if as_json and not detach:
         raise click.UsageError("--json needs --detach: in the foreground nothing ends that could be answered")
-    services = RootServices(root)
     if plan_file is not None:
-        return services.up_plan(plan_file, detach=detach, as_json=as_json)
+        from farro.swarm.cli.swarm import start_plan
+
+        return start_plan(plan_file, "farro", root, as_json=as_json)
+    services = RootServices(root)
     return services.up(services.wanted(options), detach=detach, as_json=as_json)
 
 
@@ -446,7 +412,7 @@ _kill = click.option("--kill", is_flag=True, help="Wait for nothing: end them at
 @common
 def down(kill: bool, root: str | None, as_json: bool) -> None:
     """Stop what `farro up` started. Running steps have five seconds, then their jobs go back into the queue; what does
-    not end in ten is killed, and its jobs are recovered at the next start. Other swarms of the root are left alone."""
+    not end in ten is killed, and its jobs are recovered at the next start. Swarms of the root are left alone."""
     RootServices(root).down(as_json, kill=kill)
 
 

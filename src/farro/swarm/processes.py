@@ -20,7 +20,7 @@ from farro.swarm.files import FOLDER, ORCHESTRATOR, SwarmFiles, controller_insta
 from farro.swarm.lifecycle import ComponentState
 from farro.swarm.views import orchestrator_runs
 from farro.worker.process_logs import last_line, last_lines
-from farro.worker.runtime import ComponentProcess, ProcessSpec, Runtime, Stopped, uptime_s
+from farro.worker.runtime import ComponentProcess, ProcessSpec, Runtime, uptime_s
 
 PATIENCE_S = 20.0  # for the orchestrator to come up
 END_S = 10.0  # for it to end
@@ -111,14 +111,17 @@ def orchestrator_problem(folder: str) -> str | None:
     return message or None if level in (None, "error") else None
 
 
-def end_orchestrator(runtime: Runtime, removed: str, clock: Clock) -> None:
-    """End the orchestrator, after it has removed the controller of the swarm that was removed last."""
-    if runtime.look(ORCHESTRATOR) is None:
-        return
+def end_idle_orchestrator(folder: str, runtime: Runtime, clock: Clock) -> tuple[list[str], int | None]:
+    """End the orchestrator unless a swarm needs it. Return the swarms, and the PID of an orchestrator that ended."""
+    needed_by, seen = [view.id for view in views.swarms(folder, clock=clock)], runtime.look(ORCHESTRATOR)
+    if needed_by or seen is None:
+        return needed_by, None
+    removed = [controller_instance(view.id) for view in views.swarms(folder, removed=True, clock=clock)]
     until_s = clock.monotonic_s() + END_S
-    while runtime.look(controller_instance(removed)) is not None and clock.monotonic_s() < until_s:
-        clock.sleep(_POLL_S)
+    while any(runtime.look(name) is not None for name in removed) and clock.monotonic_s() < until_s:
+        clock.sleep(_POLL_S)  # the orchestrator ends the controllers of removed swarms
     runtime.stop([ORCHESTRATOR], END_S)
+    return [], seen.pid if seen.alive else None
 
 
 # --- the components ---
@@ -157,23 +160,6 @@ def component_processes(folder: str, runtime: Runtime, clock: Clock) -> list[Com
                 )
             )
     return found
-
-
-def is_alive(runtime: Runtime, name: str) -> bool:
-    seen = runtime.look(name)
-    return seen is not None and seen.alive
-
-
-def kill_swarm(folder: str, runtime: Runtime, swarm: str) -> list[Stopped]:
-    """Kill every process of a swarm, and first the orchestrator and the controller, which would start them again. The
-    desired state stays."""
-    known = [one.instance for view in views.swarms(folder) if view.id == swarm for one in view.components]
-    ran = {name: is_alive(runtime, name) for name in known}
-    own = [one.name for one in runtime.list() if one.log.startswith(f"{folder}/{swarm}/")]
-    for name in (ORCHESTRATOR, controller_instance(swarm)):
-        runtime.end_alone(name, 0.0)
-    runtime.stop([ORCHESTRATOR, *own], 0.0)
-    return [Stopped(name=name, how="killed" if runs else "was gone") for name, runs in ran.items()]
 
 
 # --- the guard of the orchestrator ---

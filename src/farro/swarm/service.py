@@ -59,6 +59,13 @@ def ensure_orchestrator(root: str, program: Sequence[str]) -> StartedOrchestrato
     return processes.ensure_orchestrator(runtime(root), spec, SystemClock())
 
 
+def end_idle_orchestrator(root: str) -> tuple[list[str], int | None]:
+    """End the orchestrator of a root unless a swarm needs it. Return the swarms, and the PID of one that ended."""
+    from farro.swarm import processes
+
+    return processes.end_idle_orchestrator(folder(root), runtime(root), SystemClock())
+
+
 # --- the bus ---
 
 

@@ -30,7 +30,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.roles.names import RUNNER
 from farro.worker.process_logs import last_lines, last_words
-from farro.worker.restarts import STEADY_S, decide, describe_exit
+from farro.worker.restarts import STEADY_S, decide, describe_exit, pause_s
 from farro.worker.runtime import STOP_S, ComponentProcess, ProcessSpec, ProcessView, Runtime, Stopped, uptime_s
 
 FOLDER = "jobs/.components"
@@ -108,7 +108,7 @@ class ServiceHistory:
     """What the supervisor knows about one service beyond its process."""
 
     starts: int = 0  # in a row: a service that lived for a minute begins a new row
-    failure: str | None = None  # why it is left alone
+    failure: str | None = None  # why it does not run, after its immediate restart failed
     last_end: dict[str, str] | None = None  # at, how, words
     launched_s: float | None = None
     ended_s: float | None = None  # None while it lives
@@ -147,7 +147,7 @@ class ServiceFiles:
                 fs.unlink(path)
 
     def status(self, wanted: Wanted) -> dict[str, dict[str, Any]] | None:
-        """Return starts, failure and last_end by service; None if no supervisor acted on this command yet."""
+        """Return failure and last_end by service; None if no supervisor acted on this command yet."""
         data = _read(self._status)
         return data.get("services") if data.get("command") == wanted.command else None
 
@@ -201,7 +201,7 @@ class Supervisor:
     def _safe_turn(self) -> bool:
         try:
             return self.run_once()
-        except OSError as error:  # a full disk, too many processes: tried again
+        except (FarroError, OSError) as error:  # a full disk, too many processes: tried again
             self._log("error", f"{type(error).__name__}: {error}", {"event": {"type": "keeper_trouble"}})
             return True
 
@@ -243,20 +243,18 @@ class Supervisor:
         if seen is not None and seen.alive:
             if history.launched_s is None:
                 history.launched_s = now_s  # started by an earlier supervisor
-            history.starts, history.ended_s = max(1, history.starts), None
+            history.starts, history.ended_s, history.failure = max(1, history.starts), None, None
             return
         if seen is not None and history.ended_s is None:
             self._note_end(seen, history, now_s)
-        exit_code = None if seen is None else seen.exit_code
         if history.ended_s is not None:
-            starts = max(1, history.starts)
+            starts, exit_code = max(1, history.starts), None if seen is None else seen.exit_code
             decision = decide("always", starts=starts, exit_code=exit_code, ended_s=history.ended_s, now_s=now_s)
-            if decision.what == "failed" and history.failure is None:
-                history.failure = decision.why
-                if seen is not None and (words := last_words(seen)):
-                    history.failure = f"{decision.why}; {os.path.relpath(seen.log, self._root)} ends with: {words}"
-                self._log("error", f"{service.name} failed: it {history.failure}", {})
             if decision.what != "launch":
+                again = f"ended {describe_exit(exit_code)}, and is started again after {pause_s(starts):g} s"
+                history.failure = decision.why or again
+                if seen is not None and (words := last_words(seen)):
+                    history.failure += f"; logs/{service.name}.log ends with: {words}"
                 return
         self._launch(service, history, now_s)
 
@@ -269,25 +267,24 @@ class Supervisor:
         self._log("warning", f"{seen.name} ended {how}", {"pid": seen.pid})
 
     def _launch(self, service: Service, history: ServiceHistory, now_s: float) -> None:
-        history.starts += 1
-        history.launched_s = now_s
         spec = ProcessSpec(
             name=service.name, argv=service.argv, env=self._env, cwd=self._root, log=log_path(self._root, service.name)
         )
         try:
             seen = self._runtime.launch(spec)
+            history.ended_s = None
+            self._log("info", f"{service.name} was started", {"pid": seen.pid})
         except InputError as error:  # it cannot be executed: tried again as if it had ended
             history.ended_s = now_s
             history.last_end = {"at": timestamp(self._clock.now()), "how": "before it ran", "words": str(error)}
             self._log("error", str(error), {})
-            return
-        history.ended_s = None
-        self._log("info", f"{service.name} was started", {"pid": seen.pid})
+        history.starts += 1
+        history.launched_s = now_s
 
     def _report(self, wanted: Wanted) -> None:
         """Write the status if it changed."""
         services = {
-            service.name: {"starts": known.starts, "failure": known.failure, "last_end": known.last_end}
+            service.name: {"failure": known.failure, "last_end": known.last_end}
             for service in wanted.services
             if (known := self._histories.get(service.name)) is not None
         }
@@ -311,12 +308,15 @@ def is_ready(seen: ProcessView, clock: Clock) -> bool:
 # --- the commands ---
 
 
+StartWhat = Literal["started", "already runs", "failed", "not ready"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartResult:
     """The result of `up` for one service."""
 
     name: str
-    what: Literal["started", "already runs", "failed", "not ready"]
+    what: StartWhat
     pid: int | None  # of one that failed: the process that ended
     log: str
     said: str = ""  # the last log lines of one with a problem
@@ -354,13 +354,11 @@ class ServiceCommands:
             wanted = self.files.wanted()
             if not wanted.running:
                 raise StoppedMeanwhile("another command stopped the services; `farro up` starts them again")
-            status = self.files.status(wanted)
-            if status is not None and all(self._has_settled(one, status) for one in wanted.services):
-                break
-            if self.clock.monotonic_s() >= until_s or over():
-                break
+            found, acted = self.processes(), self.files.status(wanted) is not None
+            settled = acted and all(one.state in ("Running", "Failed") for one in found)
+            if settled or self.clock.monotonic_s() >= until_s or over():
+                return [self._result(one, before) for one in found]
             self.clock.sleep(_LOOK_S)
-        return [self._result(service, before, status or {}) for service in services]
 
     def ensure(self) -> bool:
         """Start a supervisor unless one runs. Return whether it was started."""
@@ -383,7 +381,8 @@ class ServiceCommands:
         """Stop every service, by force after ten seconds, or at once with `kill`: then they stay listed. The caller
         acts itself, under the supervisor's lock, so it makes no difference whether a supervisor runs or hangs."""
         wanted = self.files.wanted()
-        names = list(dict.fromkeys([*(one.name for one in wanted.services), *self._recorded()]))
+        recorded = [seen.name for seen in self.runtime.list() if seen.name != SUPERVISOR]
+        names = list(dict.fromkeys([*(one.name for one in wanted.services), *recorded]))
         if not names:
             return []
         mark = self.files.want(wanted.services, running=False)
@@ -427,34 +426,12 @@ class ServiceCommands:
             last_end=known.get("last_end"),
         )
 
-    def _recorded(self) -> list[str]:
-        return [seen.name for seen in self.runtime.list() if seen.name != SUPERVISOR]
-
-    def _has_settled(self, service: Service, status: Mapping[str, Mapping[str, Any]]) -> bool:
-        seen = self.runtime.look(service.name)
-        if seen is not None and seen.alive:
-            return is_ready(seen, self.clock)
-        return self._keeps_ending(status.get(service.name, {}))
-
-    @staticmethod
-    def _keeps_ending(known: Mapping[str, Any]) -> bool:
-        """Return whether a dead service already had its immediate restart."""
-        return bool(known.get("failure")) or known.get("starts", 0) > 1
-
-    def _result(
-        self, service: Service, before: Mapping[str, int | None], status: Mapping[str, Mapping[str, Any]]
-    ) -> StartResult:
-        seen, log = self.runtime.look(service.name), log_path(self.root, service.name)
-        known, pid = status.get(service.name, {}), None if seen is None else seen.pid
-        if seen is not None and seen.alive and is_ready(seen, self.clock):
-            return StartResult(
-                name=service.name,
-                what="already runs" if before.get(service.name) == pid else "started",
-                pid=pid,
-                log=log,
-            )
-        said = last_lines(log, since=0 if seen is None else seen.log_offset)
-        if (seen is None or not seen.alive) and self._keeps_ending(known):
-            said = said or str(known.get("failure") or (known.get("last_end") or {}).get("words", ""))
-            return StartResult(name=service.name, what="failed", pid=pid, log=log, said=said)
-        return StartResult(name=service.name, what="not ready", pid=pid, log=log, said=said)
+    def _result(self, process: ComponentProcess, before: Mapping[str, int | None]) -> StartResult:
+        seen = self.runtime.look(process.name)
+        pid, offset = (None, 0) if seen is None else (seen.pid, seen.log_offset)
+        if process.state == "Running":
+            what: StartWhat = "already runs" if before.get(process.name) == pid else "started"
+            return StartResult(name=process.name, what=what, pid=pid, log=process.log)
+        said = last_lines(process.log, since=offset) or process.failure or ""
+        what = "failed" if process.state == "Failed" else "not ready"
+        return StartResult(name=process.name, what=what, pid=pid, log=process.log, said=said)

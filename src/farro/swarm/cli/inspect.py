@@ -102,6 +102,42 @@ def _warn(folder: str, shown: list[SwarmView]) -> None:
             complain(f"the orchestrator says: {problem}")
 
 
+class SwarmProcesses:
+    """The swarms of a root and their components, as `farro ps` shows them."""
+
+    def __init__(self, root: str) -> None:
+        self._folder = service.folder(root)
+        self.components = processes.component_processes(self._folder, service.runtime(root), SystemClock())
+        self._views = views.swarms(self._folder)
+
+    def states(self) -> list[dict[str, Any]]:
+        return [
+            {"id": one.id, "state": one.state, "health": one.health, "reason": one.reason, "stands": self._is_up(one)}
+            for one in self._views
+        ]
+
+    def print_states(self) -> None:
+        """Print a line for each swarm, and what is wrong with their orchestrator."""
+        for view in self._views:
+            say(f"swarm {view.id}: {self._words(view)}")
+            if (letters := dead_words(view)) is not None:
+                say(f"swarm {view.id}: {letters}")
+        if self._views:
+            _warn(self._folder, self._views)
+
+    def _is_up(self, view: SwarmView) -> bool:
+        """Return whether a process of that swarm runs, or one that would start it again."""
+        runs = any(one.pid is not None for one in self.components if one.swarm == view.id)
+        return runs or bool(view.controller["alive"]) or views.orchestrator_runs(self._folder)
+
+    def _words(self, view: SwarmView) -> str:
+        if not self._is_up(view):  # its last state is not its state any more
+            again = f"`farro swarm start {view.id}` starts it again"
+            return f"not running (it was {view.state} when it was killed, or its machine ended); {again}"
+        shown_above = any(one.failure in (view.reason or "") for one in self.components if one.failure)
+        return f"{view.state}, {view.health}" + (f" ({view.reason})" if view.reason and not shown_above else "")
+
+
 def _folder(root: str | None) -> str:
     path, _ = read_root(root)
     return service.folder(path)

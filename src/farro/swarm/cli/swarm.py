@@ -159,6 +159,16 @@ for _command in (status, watch, ls, logs, dead):
     swarm.add_command(_command)
 
 
+def start_plan(path: str, name: str, root: str | None, *, as_json: bool) -> int:
+    """Give the swarm `name` the plan in a file, and let it work. Return the exit code."""
+    session = CommandSession(root, as_json, no_wait=False, timeout_s=None)
+    document, plan = read_plan(path, name)
+    changes = requests.plan_changes(session.folder, plan)
+    steps = [*(step for step in changes.steps if step is not Signal.START), Signal.START]
+    asked = [session.ask(step, name, args=document.data if step is Signal.TEMPLATE else None) for step in steps]
+    return session.finish(asked, name, changes=changes.lines)
+
+
 class CommandSession:
     """Submit commands, ensure that an orchestrator runs, wait, and print the results."""
 
@@ -190,7 +200,7 @@ class CommandSession:
             return 0
         ends: list[CommandView] = []
         for one in asked:
-            end = self.wait(one)
+            end = self._wait(one)
             if end is None:
                 complain(f"{name}: no end yet of {one.correlation_id}; it goes on: farro swarm status {swarm or name}")
                 return 1
@@ -204,7 +214,7 @@ class CommandSession:
             answer(result if changes is None else {"changes": changes, **result})
         return 0 if len(ends) == len(asked) and ends[-1].result == "success" else 1
 
-    def wait(self, asked: CommandReceipt) -> CommandView | None:
+    def _wait(self, asked: CommandReceipt) -> CommandView | None:
         """Wait for a command, with a progress line on a terminal."""
         show = draws(sys.stderr) and not self.as_json
         began_s, tell_s = self._clock.monotonic_s(), processes.REPORT_S
