@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -126,6 +127,19 @@ def test_everything_that_farro_makes_in_a_root_is_its_own(farro: Program) -> Non
     assert {"logs", "jobs"} <= made
     assert not {"swarms", "bus"} & made  # it needs no swarm
     assert [name for name in sorted(made) if not paths.is_own(name)] == []
+
+
+def test_the_dashboard_takes_another_port_and_its_link_is_in_no_log(farro: Program) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (farro.path / "agents-config.json").write_text(json.dumps({**SETTINGS, "web": {"bind": f"127.0.0.1:{port}"}}))
+        shown = farro.run("up", "--detach", "--workers", "1", code=0).out
+    link = re.search(r"Dashboard, open this once: (http://127\.0\.0\.1:(\d+)/\S+)", shown)
+    assert link is not None, shown
+    assert int(link[2]) != port
+    log = (farro.path / "logs/farro-web.log").read_text()
+    assert "web started" in log
+    assert "open this once" not in log
 
 
 class ForegroundUp:

@@ -1,4 +1,4 @@
-"""Build the services of a root from its config: for the daemons (`farro worker`) and for a swarm's members."""
+"""Build the services of a root from its config: for the daemons (`farro worker`, …)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ from farro.config.settings import Settings
 from farro.doctor import report
 from farro.doctor.report import Examination
 from farro.errors import FarroError, NotPermitted, StorageTrouble
-from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
 from farro.swarm import service as swarms
 from farro.web import access_keys
@@ -49,49 +48,38 @@ def web(bind: str | None, link: bool, service: bool, root: str | None, as_json: 
         return _link(path, None if bind is None else access_keys.address(*address_of(bind)), as_json)
     assert signals is not None
     log = log_to_stdout("web", as_json, settings.runners)
-    with open_server(application(), path, settings, log, bind=bind, any_port=service) as web_server:
-        signals.end(web_server.server.stop)
-        if not service:  # a service writes stderr into its log, and the link signs a browser in
-            note(f"open this once: {web_server.link()}")
-        asyncio.run(web_server.server.run(web_server.listening))
-        log("info", "web stopped", {})
-        end_well()
+    host, port = address_of(settings.web.bind if bind is None else bind)
+    server_module, app = _server_module(), application()
+    with _open_application(app, path, settings, log, host) as application_:
+        server = server_module.WebServer(application_, log)
+        listening = _bind(server_module, host, port, any_port=service)
+        address = listening.getsockname()
+        url = access_keys.address(address[0], address[1])
+        fields = {"host": address[0], "port": address[1], "token": settings.web.token is not None, "pid": os.getpid()}
+        with access_keys.announce(path, url, time.time_ns()):
+            log("info", "web started", fields)
+            signals.end(server.stop)
+            if not service:  # a service writes stderr into its log, and the link signs a browser in
+                note(f"open this once: {access_keys.link(url, access_keys.new_code(path, secrets.token_bytes))}")
+            asyncio.run(server.run(listening))
+            log("info", "web stopped", {})
+            end_well()
     return 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListeningServer:
-    """A server whose socket listens, before it answers requests."""
-
-    root: str
-    url: str
-    server: Any
-    listening: socket.socket
-
-    def link(self) -> str:
-        return access_keys.link(self.url, access_keys.new_code(self.root, secrets.token_bytes))
-
-
 @contextmanager
-def open_server(
-    app: App, path: str, settings: Settings, log: Log, *, bind: str | None = None, any_port: bool = False
-) -> Iterator[ListeningServer]:
-    """Open a web server for `farro web`.
-
-    With `any_port` it listens on another port where the configured one is taken.
-    """
-    host, port = address_of(settings.web.bind if bind is None else bind)
+def _open_application(app: App, path: str, settings: Settings, log: Log, host: str) -> Iterator[Any]:
     token = None if settings.web.token is None else settings.web.token.reveal(os.environ, "web.token")
     if token is None and not is_loopback(host):
         raise NotPermitted(
             f"farro web does not listen on {host} without a token: anyone who reaches it could run commands here. Set "
             '`web.token` in the config to "${NAME}" and the variable NAME to the token, or bind to 127.0.0.1'
         )
-    server_module, store_url = _server_module(), asked_store()
+    store_url = asked_store()
     store = app.open_store(path, settings, log=log, actor=operator_name("web"))
     admit(app, store, "web", strict=starts_strictly(settings))
     try:
-        application_ = app.web(
+        yield app.web(
             store,
             settings,
             log=log,
@@ -102,14 +90,6 @@ def open_server(
             examine=lambda: _examine(app, path, store_url),
             orchestrate=lambda: _ensure_orchestrator(path),
         )
-        server = server_module.WebServer(application_, log)
-        listening = _bind(server_module, host, port, any_port=any_port)
-        address = listening.getsockname()
-        url = access_keys.address(address[0], address[1])
-        fields = {"host": address[0], "port": address[1], "token": token is not None, "pid": os.getpid()}
-        with access_keys.announce(path, url, time.time_ns()):
-            log("info", "web started", fields)
-            yield ListeningServer(root=path, url=url, server=server, listening=listening)
     finally:
         store.close()
 
