@@ -165,20 +165,24 @@ def test_tries_are_bounded(bench: Bench) -> None:
 # --- what is missing ---------------------------------------------------------------------------------------------
 
 
-def test_all_missing_programs_are_reported_before_the_first_step_runs(bench: Bench) -> None:
-    result = bench.run(
-        shell(1, "touch ran"),
-        step(2, "no-such-command"),
-        step(3, "x", tool="no-such-tool"),
-        step(4, "x", tool="agent"),
-    )
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (step(2, "no-such-command"), "step 2: no-such-command"),
+        (step(2, "x", tool="no-such-tool"), "step 2: tool no-such-tool"),
+        (step(2, "x", tool="agent"), "step 2: agent"),
+    ],
+)
+def test_a_missing_program_fails_its_own_step_and_earlier_results_stay(
+    bench: Bench, missing: dict[str, object], message: str
+) -> None:
+    result = bench.run(shell(1, "touch ran"), missing, shell(3, "touch never"))
     assert result.error is not None
     assert result.error.category == "missing_tool"
-    for place in ("steps[1] (2): no-such-command", "steps[2] (3): tool no-such-tool", "steps[3] (4): agent"):
-        assert place in result.error.message
-    assert result.step_results == ()
-    assert list(bench.attempt.iterdir()) == []
-    assert not (bench.work / "ran").exists()
+    assert result.error.message.startswith(message)
+    assert [(one.success, one.exit_code) for one in result.step_results] == [(True, 0), (False, 127)]
+    assert (bench.work / "ran").exists()
+    assert not (bench.work / "never").exists()
 
 
 def test_a_program_made_by_an_earlier_step_is_not_missing(bench: Bench) -> None:
@@ -195,7 +199,7 @@ def test_a_program_made_by_an_earlier_step_is_not_missing(bench: Bench) -> None:
 def test_a_program_that_no_step_made_fails_its_own_step(bench: Bench) -> None:
     result = bench.run(step(1, "true"), step(2, "./not-made", retries=3))
     assert result.error is not None
-    assert result.error.category == "step_failed"
+    assert result.error.category == "missing_tool"
     assert (result.step_results[1].exit_code, result.step_results[1].attempts) == (127, 1)
     assert result.files[2:] == ()
 

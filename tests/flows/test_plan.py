@@ -58,40 +58,57 @@ def test_lint_refuses_what_enqueue_would(farro: Program) -> None:
     plan = json.dumps({"steps": [{"id": "a", "command": "ls"}], "metadata": {"priority": "P9"}})
     told = farro.call("plan", "lint", "-", stdin=plan, code=2)
     assert told.out.startswith("<stdin>:1:")
-    assert "metadata.priority: is" in told.out
+    assert "is not a priority; choose one of P0" in told.out
 
 
 def test_a_file_of_many_plans_is_checked_line_by_line(farro: Program) -> None:
     (farro.path / "m.ndjson").write_text(
         '{"steps":[{"id":"a","command":"ls"}]}\n\n[{"id":"b","command":"no-such-x"}]\n'
     )
-    told = farro.call("plan", "lint", "m.ndjson", code=0).out.splitlines()
+    told = farro.call("plan", "lint", "m.ndjson", code=2).out.splitlines()
     assert told[0].startswith("m.ndjson: ok: 1 step,")
-    assert told[1].startswith("m.ndjson:3:22: warning: [0].command: no-such-x was not found on the PATH")
-    assert told[2].startswith("m.ndjson:3: ok: 1 step,")
+    assert told[1].startswith("m.ndjson:3:22: [0].command: no-such-x was not found on the PATH")
 
 
-WARNED = {
+MISSING = {
     "missing program": ({"command": "no-such"}, {}, "steps[0].command: no-such was not found on the PATH"),
     "words in the command": ({"command": "ls -l"}, {}, "a command is one program: put its arguments into args"),
     "missing tool": ({"tool": "unx", "command": "x"}, {}, "steps[0].tool: tool unx is neither registered nor a program "
                      "on the PATH; did you mean unix? `farro tools` lists what there is"),
-    "shell": ({"command": "ls", "args": ["|", "wc"]}, {}, 'steps[0].args[0]: "|" is handed over as text'),
     "cd": ({"command": "cd"}, {}, "steps[0].command: cd changes the folder of that step alone"),
-    "no folder": ({"command": "ls", "cwd": "none"}, {}, "steps[0].cwd: "),
-    "role": ({"command": "ls"}, {"role": "Nobody"}, "role: Nobody is not a role here"),
-    "parallel": ({"command": "ls"}, {"parallel": 3}, "parallel: 3 is of no use"),
     "gone function": ({"tool": "gone", "command": "x"}, {}, "steps[0].tool: tool gone is registered but cannot"),
     "gone program": ({"tool": "lost", "command": "x"}, {}, "steps[0].tool: tool lost: /none/lost was not found"),
 }  # fmt: skip
+WARNED = {
+    "shell": ({"command": "ls", "args": ["|", "wc"]}, {}, 'steps[0].args[0]: "|" is handed over as text'),
+    "no folder": ({"command": "ls", "cwd": "none"}, {}, "steps[0].cwd: "),
+    "role": ({"command": "ls"}, {"role": "Nobody"}, "role: Nobody is not a role here"),
+    "parallel": ({"command": "ls"}, {"parallel": 3}, "parallel: 3 is of no use"),
+}  # fmt: skip
+
+
+def written(farro: Program, step: dict[str, Any], more: dict[str, Any]) -> None:
+    config = {"tools": {"gone": {"python": "no_such_module:f"}, "lost": {"command": "/none/lost"}}}
+    (farro.path / "agents-config.json").write_text(json.dumps(config))
+    (farro.path / "p.json").write_text(json.dumps({"steps": [{"id": "a", **step}], **more}))
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_tool_or_program_is_an_error(farro: Program, name: str) -> None:
+    step, more, message = MISSING[name]
+    written(farro, step, more)
+    told = farro.call("plan", "lint", "p.json", code=2).out
+    assert message in told
+    assert told.startswith("p.json:1:")
+    assert "warning" not in told
+    (checked,) = farro.call("plan", "lint", "--json", "p.json", code=2).json["plans"]
+    assert (checked["ok"], len(checked["problems"]), checked["warnings"]) == (False, 1, [])
 
 
 @pytest.mark.parametrize("name", WARNED)
 def test_likely_mistake_is_a_warning_and_a_failure_with_strict(farro: Program, name: str) -> None:
-    config = {"tools": {"gone": {"python": "no_such_module:f"}, "lost": {"command": "/none/lost"}}}
-    (farro.path / "agents-config.json").write_text(json.dumps(config))
     step, more, message = WARNED[name]
-    (farro.path / "p.json").write_text(json.dumps({"steps": [{"id": "a", **step}], **more}))
+    written(farro, step, more)
     told = farro.call("plan", "lint", "p.json", code=0).out
     assert message in told
     assert told.startswith("p.json:1:")
@@ -109,10 +126,10 @@ def test_program_made_by_an_earlier_step_causes_no_warning(farro: Program) -> No
 
 
 @pytest.mark.parametrize("command", ["./run --fast", "/bin/echo hi"])
-def test_command_line_as_program_name_causes_a_warning(farro: Program, command: str) -> None:
+def test_command_line_as_program_name_is_an_error(farro: Program, command: str) -> None:
     steps = [{"id": "a", "command": "true"}, {"id": "b", "command": command}]
-    told = farro.call("plan", "lint", "-", stdin=json.dumps({"steps": steps}), code=0).out
-    assert f"warning: steps[1].command: {command} was not found" in told
+    told = farro.call("plan", "lint", "-", stdin=json.dumps({"steps": steps}), code=2).out
+    assert f"steps[1].command: {command} was not found" in told
     assert "put its arguments into args" in told
 
 

@@ -146,25 +146,36 @@ MISSING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_a_missing_tool_fails_the_job_before_its_first_step_runs(equipped: Program, name: str) -> None:
+def test_a_missing_tool_fails_at_its_own_step_and_earlier_results_stay(equipped: Program, name: str) -> None:
     step, message = MISSING[name]
     first = {"id": "first", "command": "touch", "args": ["ran"]}
-    job = equipped.enqueue({"steps": [first, {"id": "second", "needs": ["first"], **step}]})
+    second = {"id": "second", "needs": ["first"], "command": "echo", "args": ["two"]}
+    job = equipped.enqueue({"steps": [first, second, {"id": "third", "needs": ["second"], **step}]})
     equipped.worked()
     error = equipped.job(job)["error"]
     assert error["category"] == "missing_tool"
-    assert error["message"].startswith("steps[1] (second): ")
+    assert error["message"].startswith("step third: ")
     assert message in error["message"]
-    assert not (equipped.path / "ran").exists()
+    assert (equipped.path / "ran").exists()
+    result = json.loads((equipped.folder(job) / "attempts/0001/result.json").read_text())
+    assert [(one["success"], one["exit_code"]) for one in result["step_results"]] == [
+        (True, 0),
+        (True, 0),
+        (False, 127),
+    ]
     assert "missing_tool" in equipped.call("show", job, code=0).out
 
 
-def test_all_missing_tools_are_reported_at_once(equipped: Program) -> None:
-    steps = [{"id": f"s{n}", **step} for n, (step, _) in enumerate(MISSING.values())]
-    job = equipped.enqueue({"steps": steps})
-    equipped.worked()
-    told = equipped.job(job)["error"]["message"]
-    assert all(f"steps[{n}] (s{n}): " in told for n in range(len(steps)))
+@pytest.mark.parametrize("verb", [("enqueue", "--check-tools"), ("run", "--check-tools"), ("plan", "lint")])
+def test_a_missing_tool_is_refused_beforehand_where_asked(equipped: Program, verb: tuple[str, ...]) -> None:
+    steps = [{"id": "a", "command": "true"}, {"id": "b", "tool": "shuot", "command": "x"}]
+    (equipped.path / "p.json").write_text(json.dumps({"steps": steps}))
+    before = equipped.call("ls", "--json", code=0).json
+    named = ("p.json",) if verb[0] == "plan" else ("--plan", "p.json")
+    told = equipped.call(*verb, *named, code=2)
+    assert "steps[1].tool: tool shuot is neither registered" in told.out + told.err
+    assert "did you mean shout?" in told.out + told.err
+    assert equipped.call("ls", "--json", code=0).json == before
 
 
 def test_an_installed_entry_point_that_cannot_be_imported_is_missing_too(equipped: Program) -> None:

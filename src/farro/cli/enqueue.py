@@ -10,13 +10,20 @@ import click
 
 from farro.cli.options import common, open_root, option_group, policy
 from farro.cli.plan_files import read_many, read_plan
-from farro.cli.submit_options import COMMAND, JobOptions, StartOptions, WithCommand, job_options, start_options
+from farro.cli.submit_options import (
+    COMMAND,
+    JobOptions,
+    StartOptions,
+    WithCommand,
+    job_options,
+    start_options,
+)
 from farro.cli.terminal import answer, note, say
 from farro.errors import InputError
 from farro.jobs.request import Attachments, JobRequest, as_option
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
-from farro.queue.submit import one_id_for_several, submit
+from farro.queue.submit import one_id_for_several, prepare, submit
 from farro.store.port import JobView
 
 
@@ -117,7 +124,10 @@ def enqueue(
         requests = [replace(asked, command=command, attachments=attachments.beside("-"))]
     else:
         requests = _requests(sources, asked, attachments)
-    made = submit(store, requests, policy(store, settings))
+    rules = policy(store, settings)
+    if job.check_tools:
+        job.check((item.prompt for item in prepare(store, requests, rules)), settings)
+    made = submit(store, requests, rules)
     if as_json:
         answer({"jobs": [job.id for job in made]})
     else:

@@ -37,7 +37,8 @@ def lint(files: tuple[str, ...], strict: bool, root: str | None, as_json: bool) 
 
     \b
     FILE is JSON, YAML, or .ndjson with a plan a line; - is standard input.
-    Exit code 0: good, perhaps with warnings; 1: warnings, and --strict; 2: wrong.
+    Exit code 0: good, perhaps with warnings; 1: warnings, and --strict;
+    2: wrong, or a tool is not on this machine.
     """
     ground = _ground(root)
     checked = [each for file in files for each in _checked(file, ground)]
@@ -46,7 +47,7 @@ def lint(files: tuple[str, ...], strict: bool, root: str | None, as_json: bool) 
     else:
         for each in checked:
             _say_checked(each)
-    if any(each.problems for each in checked):
+    if any(each.problems or each.missing for each in checked):
         return 2
     return 1 if strict and any(each.warnings for each in checked) else 0
 
@@ -69,12 +70,12 @@ def _ground(root: str | None) -> PlanContext:
 
 
 def _say_checked(checked: PlanReport) -> None:
-    for problem in checked.problems:
+    for problem in (*checked.problems, *checked.missing):
         say(problem.render(checked.source))
-    for warning in checked.warnings:
+    for warning in _warnings(checked):
         place = Problem(path="", message="warning", line=warning.line, column=warning.column).render(checked.source)
         say(f"{place}: {warning.path}: {warning.message}" if warning.path else f"{place}: {warning.message}")
-    if checked.measure is not None:
+    if checked.measure is not None and not checked.missing:
         source = checked.source if checked.line in (None, 1) else f"{checked.source}:{checked.line}"
         say(f"{source}: ok: {_summary(checked)}")
 
@@ -89,19 +90,24 @@ def _summary(checked: PlanReport) -> str:
             limit = f"parallel: {found.parallel}" if found.parallel > 1 else "one at a time: no `parallel`"
             parts.append(f"{found.together} can run together ({limit})")
     parts += [f"at most {span(found.timeout_s)}", f"tools: {', '.join(found.tools)}"]
-    if checked.warnings:
-        parts.append(f"{len(checked.warnings)} warning{'s' if len(checked.warnings) != 1 else ''}")
+    if warnings := _warnings(checked):
+        parts.append(f"{len(warnings)} warning{'s' if len(warnings) != 1 else ''}")
     return ", ".join(parts)
+
+
+def _warnings(checked: PlanReport) -> list[Problem]:
+    """Return the warnings that are not errors here: a missing tool is one, because the plan would fail."""
+    return [warning for warning in checked.warnings if warning not in checked.missing]
 
 
 def _told(checked: PlanReport) -> dict[str, Any]:
     return {
         "file": checked.source,
         "line": checked.line,
-        "ok": checked.measure is not None,
+        "ok": checked.measure is not None and not checked.missing,
         **(asdict(checked.measure) if checked.measure is not None else {}),
-        "problems": [asdict(problem) for problem in checked.problems],
-        "warnings": [asdict(problem) for problem in checked.warnings],
+        "problems": [asdict(problem) for problem in (*checked.problems, *checked.missing)],
+        "warnings": [asdict(problem) for problem in _warnings(checked)],
     }
 
 

@@ -75,6 +75,7 @@ def run(
         request = replace(request, document=read_plan(plan_file))
     rules = policy(store, settings)
     (submission,) = submit.prepare(store, [request], rules)
+    job.check([submission.prompt], settings)
     if not no_input and plan_file != "-" and not is_agent_prompt(submission.prompt):
         data = piped_input(settings.security.max_job_bytes)
         submission = submission if data is None else submit.with_input(submission, data)

@@ -6,18 +6,22 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from farro.cli.options import option_group
+from farro.cli.options import application, option_group
 from farro.cli.terminal import note
 from farro.errors import InputError
 from farro.jobs.request import JobRequest
 from farro.jobs.start_times import FORMS
 from farro.lazy_dataclass import dataclass
+from farro.plans.forms import is_agent_prompt
 from farro.plans.metadata import PRIORITIES
+
+if TYPE_CHECKING:
+    from farro.config.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,6 +52,7 @@ class JobOptions:
     timeout: str | None
     cwd: str | None
     env: tuple[str, ...]
+    check_tools: bool
 
     def request(self, *, job_id: str | None, start: StartOptions | None = None, force: bool = False) -> JobRequest:
         """Decode the options; `queue.submit` checks them. A command that was typed here runs in this folder."""
@@ -67,6 +72,20 @@ class JobOptions:
             force=force,
         )
 
+    def check(self, prompts: Iterable[Any], settings: Settings) -> None:
+        """With --check-tools, refuse plans whose steps would fail on this machine for lack of a program."""
+        if not self.check_tools:
+            return
+        from farro.documents import render_path
+        from farro.plans.loading import load_data
+        from farro.queue.plan_check import missing_tools
+
+        context = application().plan_context(settings)
+        for prompt in prompts:
+            if not is_agent_prompt(prompt):
+                for path, message in missing_tools(load_data(prompt, "the plan"), context):
+                    raise InputError(f"{render_path(path)}: {message}. Nothing was queued")
+
 
 def job_options(command: F) -> F:
     """Add the options of `JobOptions`; the command gets them as `job`."""
@@ -79,6 +98,7 @@ def job_options(command: F) -> F:
         click.option("--timeout", metavar="DURATION", help="End it after this time, such as 90s, 10m or 2h."),
         click.option("--cwd", metavar="DIR", help="Where the command runs; default: this folder."),
         click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for it; repeatable."),
+        click.option("--check-tools", is_flag=True, help="Refuse it if this machine lacks a program of its steps."),
     )(command)
 
 

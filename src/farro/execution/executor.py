@@ -179,7 +179,7 @@ class _Run:
             self._resume(run.earlier)
         error: ErrorInfo | None = None
         if run.begun is None:
-            error = tries.missing(self.plan, self.succeeded, self.frontier.first)
+            error = tries.missing_input(self.plan, self.succeeded)
         else:
             self._adopt(run.begun)
         while True:

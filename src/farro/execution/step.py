@@ -157,15 +157,15 @@ class Tries:
         self._known: commands.Known = {}
         self._made: set[str] = set()  # folders of this attempt
 
-    def find(self, step: Step, *, may_appear: bool) -> Command | Missing:
-        """Find what the step executes. `may_appear`: an earlier step may still create it."""
+    def find(self, step: Step) -> Command | Missing:
+        """Find what the step executes."""
         found = commands.find(
             step,
             tools=self.tools,
             env=step.env if "PATH" in step.env else self.base_env,  # farro's own variables do not set it
             cwd=self._cwd(step),
             attempt_dir=self.attempt_dir,
-            may_appear=may_appear,
+            may_appear=False,
             confined=self.confined is not None,
             known=self._known,
         )
@@ -173,16 +173,11 @@ class Tries:
             self._found[step.id] = found
         return found
 
-    def missing(self, plan: Plan, succeeded: Collection[str], first: str | None) -> ErrorInfo | None:
-        """Return what cannot be executed, before anything is."""
-        if self.input_of is not None and plan.reader.id not in succeeded and not fs.exists(self.input_of[1]):
-            return ErrorInfo(category="missing_input", message=f"`input`: the job has no file {plan.input}")
-        missing = [
-            f"steps[{place}] ({step.id}): {found.message}"
-            for place, step in enumerate(plan.steps)
-            if step.id not in succeeded and isinstance(found := self.find(step, may_appear=step.id != first), Missing)
-        ]
-        return ErrorInfo(category="missing_tool", message="; ".join(missing)) if missing else None
+    def missing_input(self, plan: Plan, succeeded: Collection[str]) -> ErrorInfo | None:
+        """Return why the plan's input cannot be read, before any step runs."""
+        if self.input_of is None or plan.reader.id in succeeded or fs.exists(self.input_of[1]):
+            return None
+        return ErrorInfo(category="missing_input", message=f"`input`: the job has no file {plan.input}")
 
     def adopt(self, step: Step, begun: FunctionRun, plan_deadline_s: float) -> RunningTry:
         """Watch a call that is already running; else like `start`."""
@@ -193,11 +188,11 @@ class Tries:
         self, step: Step, attempt: int, plan_deadline_s: float, piped: PipedInput | None = None
     ) -> RunningTry | TryResult:
         """Start a try; return its result if it could not be started. `piped`: its input, if that still runs."""
-        command = self._found.get(step.id) or self.find(step, may_appear=False)
+        command = self._found.get(step.id) or self.find(step)
         if isinstance(command, Missing):
             if piped is not None:
                 os.close(piped.fd)  # else the thread that fills the pipe would wait forever for a reader
-            return TryResult(exit=_no_exit(127), error=command.message, again=False)
+            return TryResult(exit=_no_exit(127), error=command.message, again=False, category="missing_tool")
         started = self._start(step, command, attempt, piped)
         if isinstance(started, NotStarted):
             passing, category = started.passing, PATH_VIOLATION if started.reason == "refused" else None

@@ -22,7 +22,7 @@ from farro.plans.forms import Fault
 from farro.plans.graph import Measure, measure, order
 from farro.plans.lint import suspicions
 from farro.plans.loading import grown, load_data
-from farro.plans.model import Plan
+from farro.plans.model import Plan, Step
 from farro.queue import agent_rules as contracts
 from farro.queue import submit
 from farro.queue.agent_rules import Contract
@@ -49,6 +49,7 @@ class PlanReport:
     measure: Measure | None = None
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    missing: tuple[Problem, ...] = ()  # those of the warnings that name a tool or program which is not here
 
 
 def check(document: Document, context: PlanContext) -> PlanReport:
@@ -63,15 +64,17 @@ def check(document: Document, context: PlanContext) -> PlanReport:
     found += contracts.problems(document, plan, shaped, roles, contract)
     if found:
         return PlanReport(source=document.source, problems=tuple(found))
-    found_here = dict(_machine(plan, context))
+    missing = dict(missing_tools(plan, context))
+    found_here = {**dict(_machine(plan, context)), **missing}
     found_here.update(suspicions(plan))  # the more helpful of two at one place: `cd` is missing everywhere
-    warnings = [document.problem(shaped.original(path), message) for path, message in found_here.items()]
-    warnings.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
+    placed = [(path, document.problem(shaped.original(path), message)) for path, message in found_here.items()]
+    placed.sort(key=lambda pair: (pair[1].line or 0, pair[1].column or 0))
     return PlanReport(
         source=document.source,
         line=(document.locate(()) or (None,))[0],
         measure=measure(plan, context.settings.runners.task_timeout),
-        warnings=tuple(warnings),
+        warnings=tuple(problem for _, problem in placed),
+        missing=tuple(problem for path, problem in placed if path in missing),
     )
 
 
@@ -82,14 +85,14 @@ def _machine(plan: Plan, context: PlanContext) -> Iterator[Fault]:
         yield ("role",), f"{plan.role} is not a role here; known: {', '.join(roles)}"
     if plan.allowed_paths is None and context.settings.security.require_allowed_paths:
         yield (), "has no allowed_paths, and security.require_allowed_paths is on: it would be refused"
-    places = {step.id: index for index, step in enumerate(plan.steps)}
-    for turn, step in enumerate(order(plan)):
-        if step.tool == contracts.AGENT_TOOL:
-            continue  # a role, not a program
-        at = ("steps", places[step.id])
-        cwd = context.cwd if step.cwd is None else os.path.join(context.cwd, step.cwd)
+    for turn, place, step, cwd in _programs(plan, context):
         if step.cwd is not None and (why := _no_folder(cwd, may_appear=turn > 0)) is not None:
-            yield (*at, "cwd"), why
+            yield ("steps", place, "cwd"), why
+
+
+def missing_tools(plan: Plan, context: PlanContext) -> Iterator[Fault]:
+    """Yield the steps whose tool or program is not on this machine, and which no earlier step could make."""
+    for turn, place, step, cwd in _programs(plan, context):
         env = {**context.env, **step.env}
         found = commands.find(
             step,
@@ -101,7 +104,15 @@ def _machine(plan: Plan, context: PlanContext) -> Iterator[Fault]:
             confined=plan.allowed_paths is not None,
         )
         if isinstance(found, Missing):
-            yield (*at, "command" if step.tool == commands.UNIX else "tool"), found.message
+            yield ("steps", place, "command" if step.tool == commands.UNIX else "tool"), found.message
+
+
+def _programs(plan: Plan, context: PlanContext) -> Iterator[tuple[int, int, Step, str]]:
+    """Yield the steps that run a program: its turn, its place in the plan, the step, and its folder."""
+    places = {step.id: index for index, step in enumerate(plan.steps)}
+    for turn, step in enumerate(order(plan)):
+        if step.tool != contracts.AGENT_TOOL:  # a role, not a program
+            yield turn, places[step.id], step, os.path.join(context.cwd, step.cwd or "")
 
 
 def _is_line(command: str, path: str | None, cwd: str) -> bool:

@@ -16,6 +16,7 @@ from farro.cli.submit_options import JobOptions
 from farro.cli.tables import table
 from farro.cli.terminal import answer, reply, say
 from farro.errors import InputError
+from farro.plans import actions as rules
 
 
 @click.group(cls=Hinting)
@@ -71,6 +72,8 @@ def submit(
         plan_id, inputs = str(kept["plan_id"]), list(kept["inputs"])
     else:
         plan_id, inputs = action, read_inputs(inputs_file)
+    if job.check_tools and inputs:
+        job.check([rules.filled(session.client.plan(plan_id), inputs[0])], session.settings)
     if options.dry_run:
         return _rehearsed(session, plan_id, inputs, asked)
     if inputs_file is None:
@@ -88,7 +91,6 @@ def submit(
 
 def _rehearsed(session: AgxSession, plan_id: str, inputs: list[Any], asked: Any) -> int:
     from farro.errors import BadDocument
-    from farro.plans import actions as rules
 
     plan = session.client.plan(plan_id)
     found = rules.problems(plan, tuple(inputs), plan_id)

@@ -87,6 +87,7 @@ def submit(
     if plan is None and job.cwd is None and not session.remote and "://" not in session.settings.store:
         found = drafting.placed(found, os.getcwd(), root=session.root)
     found = drafting.finished(found)
+    job.check([found], session.settings)
     asked = plan_request(job, options, job_id=job_id, data=data)
     if options.dry_run:
         return rehearsed(session, found, asked)
