@@ -87,7 +87,6 @@ def attempt(root: str, paid: Paid, seed: int, seam: Seam) -> None:
     claim = claim_one(store, store.join("w", role=ROLE))
     if claim is not None:
         agents = Agents(
-            root=root,
             settings_of=lambda folder: SETTINGS,
             provider=lambda name, described: paid,
             ledger=FilesLedger(root, clock),

@@ -73,7 +73,6 @@ def work(root: str, seed: int, role: str, paid: Paying, seam: Seam) -> None:
         claim = claim_one(store, agent)
     if claim is not None:
         agents = Agents(
-            root=root,
             settings_of=lambda folder: SETTINGS,
             provider=lambda name, described: paid,
             ledger=FilesLedger(root, clock, durable=False),

@@ -69,7 +69,6 @@ from farro.store.ledger import CallRecord, Charge, Ledger, Prices
 class Agents:
     """Runs the agent steps of a root. One object for all slots of a worker."""
 
-    root: str
     settings_of: Callable[[str], Settings]  # loads the config in a folder: the job's own snapshot
     provider: Callable[[str, ProviderSettings], Provider]  # returns the same provider for the same settings
     ledger: Ledger

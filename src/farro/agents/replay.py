@@ -138,7 +138,6 @@ class _Replay:
 
     def _perform(self, work: Work, provider: _NoProvider) -> Outcome:
         agents = Agents(
-            root=self.root,
             settings_of=self.settings_of,
             provider=lambda name, settings: provider,
             ledger=_NoLedger(),

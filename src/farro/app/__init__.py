@@ -324,7 +324,6 @@ class App:
             return Redactor.of_variables(secret_variables(of, os.environ), os.environ)
 
         return Agents(
-            root=root,
             settings_of=Remembered(),
             provider=self.providers(root),
             ledger=self.ledger(root, durable=settings.durability == "power", clock=clock),

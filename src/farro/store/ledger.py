@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
+from farro.documents.constraints import Bounds
 from farro.lazy_dataclass import dataclass
 
+Tokens = Annotated[int, Bounds(at_least=0)]
 CallEnd = Literal["answered", "failed", "not_charged"]
 
 
@@ -26,10 +28,10 @@ CallEnd = Literal["answered", "failed", "not_charged"]
 class Usage:
     """Tokens of one call, as the provider counts them. `input_tokens` includes tokens read from or put into a cache."""
 
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
+    input_tokens: Tokens
+    output_tokens: Tokens
+    cache_read_tokens: Tokens = 0
+    cache_write_tokens: Tokens = 0
 
     def to_json(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

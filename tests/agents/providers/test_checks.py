@@ -26,7 +26,7 @@ class Missing:
 def libraries(kind: str) -> Finding:
     settings = Settings(providers={"it": ProviderSettings(kind=kind)})
     found = {check.id: check for check in checks.checks(settings, {}, root="/", config="/c")}
-    return found["libraries"].run()
+    return found["libraries"].look()
 
 
 def test_installed_libraries_are_found() -> None:

@@ -163,7 +163,7 @@ def _run_task(path: str, environ: Mapping[str, str], clock: Clock, progress: Dem
         if failed:
             raise FarroError(f"{failed[0].name} ended at once: {failed[0].said}")
         _enqueue(path)
-        observer = events.JobObserver(store=store, root=path, job_id=JOB, clock=clock)
+        observer = events.JobObserver(store=store, job_id=JOB, clock=clock)
         found = events.follow(observer, restarted=restarted)
         if not as_json and at_terminal():
             _live(found, progress)

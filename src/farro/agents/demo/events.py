@@ -43,7 +43,6 @@ class JobObserver:
     """Finds what is new about one job. No event is reported twice."""
 
     store: Store
-    root: str
     job_id: str
     clock: Clock
 

@@ -150,7 +150,7 @@ class TroubleTranslator:
             return self._refusal(status, error, seen)
         transport = next(_chain(error, (httpx2.TransportError,)), None)
         if transport is not None or isinstance(error, library.ModelConnectionError):
-            return self._broken(transport or error, seen)
+            return self._broken(transport or error)
         if isinstance(error, library.UserError):
             return self.trouble(f"cannot ask {self._model}: {self._said(error)}", "refused", charged=False)
         if isinstance(error, library.ContentFilterError):
@@ -236,7 +236,7 @@ class TroubleTranslator:
             return f"the prompt is too long for {self._model}: shorten it, or use a model with a larger window"
         return "the request would be refused again as it is"
 
-    def _broken(self, error: BaseException, seen: Exchange) -> ProviderTrouble:
+    def _broken(self, error: BaseException) -> ProviderTrouble:
         connecting = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout))
         host = urlsplit(self._access.base_url).netloc.rpartition("@")[2]
         if isinstance(error, httpx2.TimeoutException):

@@ -20,7 +20,7 @@ from farro.agents.providers.port import SLICE_S, Answer, Provider, ProviderTroub
 from farro.agents.providers.registry import Place
 from farro.config.settings import Amount, Count, FilledText, ProviderSettings
 from farro.documents import shapes
-from farro.documents.constraints import Bounds, Size
+from farro.documents.constraints import Size
 from farro.errors import BadDocument
 from farro.host import fs
 from farro.lazy_dataclass import dataclass
@@ -43,14 +43,6 @@ class RegexRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptedUsage:
-    input_tokens: Annotated[int, Bounds(at_least=0)]
-    output_tokens: Annotated[int, Bounds(at_least=0)]
-    cache_read_tokens: Annotated[int, Bounds(at_least=0)] = 0
-    cache_write_tokens: Annotated[int, Bounds(at_least=0)] = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class ScriptedError:
     kind: TroubleKind
     message: str = "scripted"
@@ -70,7 +62,7 @@ class ScriptedAnswer:
     times: Count | None = None  # the number of calls of an attempt; None: any number
     answer: Any = None  # a text; any other value is given as JSON
     error: ScriptedError | None = None
-    usage: ScriptedUsage | None = None
+    usage: Usage | None = None
     model: FilledText | None = None
     cost_usd: Amount = 0.0
     whole: bool = True
@@ -105,7 +97,6 @@ class ScriptedProvider:
     def answer(self, request: Request) -> Answer:
         entry = self._chosen(request)
         self._take_time(entry.delay_s, request.timeout_s)
-        usage = None if entry.usage is None else Usage(**vars(entry.usage))
         cost_usd = exact(entry.cost_usd)
         if entry.error is not None:
             error = entry.error
@@ -115,7 +106,7 @@ class ScriptedProvider:
                 kind=error.kind,
                 retryable=retryable,
                 retry_after_s=error.retry_after_s,
-                usage=usage,
+                usage=entry.usage,
                 cost_usd=cost_usd,
                 charged=error.charged,
             )
@@ -125,7 +116,7 @@ class ScriptedProvider:
                 request.partial.write(text.encode("utf-8", "replace"))
                 request.partial.flush()
         model = entry.model or request.model or self._settings.model
-        return Answer(text=text, model=model, usage=usage, cost_usd=cost_usd, whole=entry.whole)
+        return Answer(text=text, model=model, usage=entry.usage, cost_usd=cost_usd, whole=entry.whole)
 
     def most_usd(self, request: Request) -> Decimal:
         """Port: PricedProvider. A script that cannot be read, or has no answer, costs nothing."""

@@ -53,13 +53,8 @@ _STYLE = """
 """.replace("\n", "")
 
 
-def draw(
-    plan: Plan, states: Mapping[str, StepState] | None = None, *, title: str | None = None, name: str = "farro-plan"
-) -> str:
-    """Return the picture. `states` holds the states of steps; a step without one has no mark.
-
-    `name` prefixes the ids in this picture: two pictures on one page need two names.
-    """
+def draw(plan: Plan, states: Mapping[str, StepState] | None = None) -> str:
+    """Return the picture. `states` holds the states of steps; a step without one has no mark."""
     graph = layered(plan)
     states = states or {}
     sizes = [_WAYPOINT] * len(graph.steps)  # steps come first, in plan order
@@ -78,24 +73,24 @@ def draw(
     boxes = [_box(step, states.get(step.id), x[spot], y[spot], sizes[spot]) for spot, step in enumerate(plan.steps)]
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="farro-plan" role="img" '
-            f'aria-labelledby="{name}-title {name}-desc" {size}>',
-            f'<title id="{name}-title">{_text(title or plan.name or plan.plan_id or plan.id or "Plan")}</title>',
-            f'<desc id="{name}-desc">{_text(describe(plan, states))}</desc>',
+            '<svg xmlns="http://www.w3.org/2000/svg" class="farro-plan" role="img" '
+            f'aria-labelledby="farro-plan-title farro-plan-desc" {size}>',
+            f'<title id="farro-plan-title">{_text(plan.name or plan.plan_id or plan.id or "Plan")}</title>',
+            f'<desc id="farro-plan-desc">{_text(describe(plan, states))}</desc>',
             f"<style>{_STYLE}</style>",
-            f"<defs>{_arrowhead(name, 'needs', 9)}{_arrowhead(name, 'data', 12)}</defs>",
+            f"<defs>{_arrowhead('needs', 9)}{_arrowhead('data', 12)}</defs>",
             '<rect class="page" width="100%" height="100%" rx="6"/>',
-            *_lines(graph, x, y, sizes, name),
+            *_lines(graph, x, y, sizes),
             *boxes,
-            *_drawn_key(key, high - _KEY_HEIGHT / 2 - 4, name),
+            *_drawn_key(key, high - _KEY_HEIGHT / 2 - 4),
             "</svg>\n",
         ]
     )
 
 
-def _arrowhead(name: str, kind: str, size: int) -> str:
+def _arrowhead(kind: str, size: int) -> str:
     return (
-        f'<marker id="{name}-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" '
+        f'<marker id="farro-plan-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" '
         f'markerWidth="{size}" markerHeight="{size}" orient="auto"><path class="{kind}-head" '
         'd="M0 0L8 4L0 8z"/></marker>'
     )
@@ -131,7 +126,7 @@ def _box(step: Step, state: StepState | None, x: float, y: float, wide: float) -
     )
 
 
-def _lines(graph: Layers, x: Sequence[float], y: Sequence[float], sizes: Sequence[float], name: str) -> list[str]:
+def _lines(graph: Layers, x: Sequence[float], y: Sequence[float], sizes: Sequence[float]) -> list[str]:
     """Draw a curve for each edge; edges into one box enter side by side."""
     coming: dict[str, list[tuple[float, Edge]]] = {}
     for edge, path in graph.paths.items():
@@ -151,7 +146,7 @@ def _lines(graph: Layers, x: Sequence[float], y: Sequence[float], sizes: Sequenc
         last, spread = path[-1], min(sizes[path[-1]] * 0.7, 22.0 * len(coming[edge.target]))
         points.append((middles[last] + place[edge] * spread, y[last] - 1.5))
         kind = "data" if edge.data else "needs"
-        drawn.append(f'<path class="{kind}" d="{_curve(points)}" marker-end="url(#{name}-{kind})"/>')
+        drawn.append(f'<path class="{kind}" d="{_curve(points)}" marker-end="url(#farro-plan-{kind})"/>')
     return drawn
 
 
@@ -173,13 +168,15 @@ def _key(graph: Layers, states: Mapping[str, StepState]) -> list[tuple[str, str,
     return [(kind, words, len(words) * _SMALL + (52 if kind != "state" else 20)) for kind, words in items]
 
 
-def _drawn_key(key: Sequence[tuple[str, str, float]], y: float, name: str) -> list[str]:
+def _drawn_key(key: Sequence[tuple[str, str, float]], y: float) -> list[str]:
     drawn = []
     x = _MARGIN
     for kind, words, length in key:
         start = x
         if kind != "state":
-            drawn.append(f'<path class="{kind}" d="M{x:.1f} {y:.1f}H{x + 26:.1f}" marker-end="url(#{name}-{kind})"/>')
+            drawn.append(
+                f'<path class="{kind}" d="M{x:.1f} {y:.1f}H{x + 26:.1f}" marker-end="url(#farro-plan-{kind})"/>'
+            )
             start = x + 32
         drawn.append(f'<text class="key" x="{start:.1f}" y="{y + 4:.1f}">{_text(words)}</text>')
         x += length
