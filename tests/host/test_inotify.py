@@ -96,15 +96,6 @@ def test_an_overflow_is_reported_as_an_event(tmp_path: Path) -> None:
     assert overflow.wd == -1
 
 
-def test_unwatched_folders_are_silent_and_unwatching_twice_is_no_error(tmp_path: Path) -> None:
-    with Inotify() as watcher:
-        wd = watcher.watch(str(tmp_path), inotify.CREATE)
-        watcher.unwatch(wd)
-        watcher.unwatch(wd)
-        (tmp_path / "x").touch()
-        assert [event.mask for event in watcher.read(0)] == [inotify.IGNORED]
-
-
 def test_watching_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with Inotify() as watcher, pytest.raises(FileNotFoundError):
         watcher.watch(str(tmp_path / "none"), inotify.CREATE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farro.host import process_table
-from farro.host.program_query import ProgramAnswer, ask
+from farro.host.programs import ProgramAnswer, ask
 
 
 def lives(pid: int) -> bool:

@@ -27,7 +27,7 @@ from farro.host.clock import SystemClock
 from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import Failed, Succeeded
 from farro.sandbox import bubblewrap, leftovers, levels, seccomp, syscalls, violations
-from farro.sandbox import limits as bounding
+from farro.sandbox import confinement as bounding
 
 
 def become(user: int) -> None:

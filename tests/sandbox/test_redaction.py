@@ -16,17 +16,14 @@ import textwrap
 import urllib.parse
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from crash.seams import Counting, KillAt, placed
 from farro.config.settings import ProviderSettings, Settings
 from farro.log import structured as logs
 from farro.sandbox.redaction import Redactor, secret_variables
-from stage import Crash
 
 KEY = 'sk-Ab/c+d"e\\f g&h<ü>=%1'
 REDACTOR = Redactor({"OPENAI_API_KEY": KEY})
@@ -161,62 +158,6 @@ def test_a_stream_holds_back_no_more_than_a_secret_may_have() -> None:
 def test_text_without_a_secret_is_not_changed(text: str) -> None:
     assume("sk-" not in text)
     assert REDACTOR.text(text) == text
-
-
-# --- files ---
-
-
-@pytest.fixture
-def file(shm: Path) -> Path:
-    path = shm / "out.txt"
-    path.write_bytes(b"x" * 3_000_000 + KEY.encode() + b"y" * 2_000_000 + json.dumps(KEY).encode())
-    return path
-
-
-def test_a_file_is_rewritten_only_if_a_secret_is_in_it(file: Path) -> None:
-    assert REDACTOR.redact_file(str(file))
-    wanted = b"x" * 3_000_000 + MARK.encode() + b"y" * 2_000_000 + f'"{MARK}"'.encode()
-    assert file.read_bytes() == wanted
-    before = file.stat()
-    assert not REDACTOR.redact_file(str(file))
-    assert file.stat().st_ino == before.st_ino
-    assert os.listdir(file.parent) == ["out.txt"]
-
-
-def test_a_secret_over_the_edge_of_two_reads_is_found(shm: Path) -> None:
-    for shift in (1, len(KEY) // 2, len(KEY)):
-        path = shm / f"{shift}"
-        path.write_bytes(b"-" * ((1 << 20) - shift) + KEY.encode())
-        assert REDACTOR.redact_file(str(path))
-        assert path.read_bytes().endswith(b"-" + MARK.encode())
-
-
-def test_a_kill_leaves_the_file_whole_as_it_was_or_redacted(file: Path) -> None:
-    before = file.read_bytes()
-    with placed(Counting()) as calls:
-        REDACTOR.redact_file(str(file), sync=True)
-    after = file.read_bytes()
-    for number in range(1, calls.count + 1):
-        file.write_bytes(before)
-        with placed(KillAt(number)), pytest.raises(Crash):
-            REDACTOR.redact_file(str(file), sync=True)
-        assert file.read_bytes() in (before, after)
-
-
-def test_links_are_not_followed(shm: Path) -> None:
-    outside = shm / "outside"
-    outside.write_text(KEY)
-    folder = shm / "folder"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "deep/own").write_text(KEY)
-    (folder / "link").symlink_to(outside)
-    (folder / "nowhere").symlink_to(shm / "not-there")
-    os.mkfifo(folder / "fifo")
-    assert REDACTOR.redact_tree(str(folder)) == [str(folder / "deep/own")]
-    assert outside.read_text() == KEY
-    with pytest.raises(OSError, match=r".*"):
-        REDACTOR.redact_file(str(folder / "link"))
-    assert REDACTOR.redact_tree(str(shm / "not-there")) == []
 
 
 # --- logs, errors and tracebacks ---

@@ -22,10 +22,10 @@ import pytest
 
 from farro.host import process_table, process_tree
 from farro.host.processes import Exit, Launch, NotStarted, Process
-from farro.sandbox import leftovers, limits
-from farro.sandbox.confinement import Confinement
+from farro.sandbox import confinement as limits
+from farro.sandbox import leftovers
+from farro.sandbox.confinement import Confinement, SharedLimits
 from farro.sandbox.levels import Sandbox
-from farro.sandbox.limits import SharedLimits
 
 pytestmark = pytest.mark.linux
 

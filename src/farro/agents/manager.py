@@ -18,7 +18,7 @@ from typing import Any
 from farro.agents.auto_plan import AutoPlan, child_jobs
 from farro.config.settings import RoleSettings
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
-from farro.host import fs, program_query, waiting
+from farro.host import fs, programs, waiting
 from farro.host.clock import Clock
 from farro.jobs.envelope import Hop, Lifecycle
 from farro.jobs.moves import Move, waits_for_person
@@ -391,7 +391,7 @@ class Hooks:
             "FARRO_FOLDER": folder,
         }
         for number, argv in enumerate(self.commands(role, good=good)):
-            result = program_query.ask(argv, timeout_s=self.timeout_s, limit=_SAID, cwd=self.root, env=env, errors=True)
+            result = programs.ask(argv, timeout_s=self.timeout_s, limit=_SAID, cwd=self.root, env=env, errors=True)
             words = result.stdout.decode("utf-8", "replace").strip()[:_LOGGED]
             event = {"type": "hook", "hook": f"{role}.{kind}[{number}]", "said": words}
             if result.trouble is None:

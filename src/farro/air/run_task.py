@@ -10,7 +10,7 @@ from farro.errors import BadDocument, Damaged, InputError, Refused
 from farro.execution import commands, progress, task_file
 from farro.execution.commands import Executable, InWorker, Missing
 from farro.execution.tools import Tools
-from farro.host import foreground, fs
+from farro.host import fs, programs
 from farro.plans.loading import load_data
 from farro.plans.model import Step
 from farro.queue import find_job
@@ -51,7 +51,7 @@ def run_task(
     full = {**inherited, **step.env, **own}
     found = _executable(step, job_id, tools=tools, env=full, cwd=cwd, timeout_s=timeout_s)
     try:
-        code = foreground.run(
+        code = programs.run_here(
             found.argv,
             executable=found.file,
             stdin=_input(folder, job_id, step),

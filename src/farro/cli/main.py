@@ -30,7 +30,7 @@ SECTIONS = {
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
         ("plan", "Check plans, and draw them.", "farro.cli.plan:plan"),
         ("agx", "Write a plan step by step, from commands or words.", "farro.agx.cli.group:agx"),
-        ("tools", "List the tools that steps may use.", "farro.cli.tools:tools"),
+        ("tools", "List the tools that steps may use.", "farro.cli.plan:tools"),
         (
             "provider-test",
             "Send a test prompt to a role's provider.",
@@ -64,7 +64,7 @@ SECTIONS = {
         ("force-complete", "Declare a job succeeded.", "farro.cli.jobs:force_complete"),
         ("pause", "Stop giving out the jobs of a queue.", "farro.cli.queues:pause"),
         ("resume", "Resume a paused queue.", "farro.cli.queues:resume"),
-        ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
+        ("prune", "Remove finished jobs.", "farro.cli.storage:prune"),
     ),
     "Keep running": (
         ("up", "Start what a root needs, here or in the background.", "farro.cli.up:up"),
@@ -88,7 +88,7 @@ SECTIONS = {
         ("policy", "Pin the policies of jobs in policy.lock.json.", "farro.cli.root:policy"),
         ("sandbox", "Show what confines jobs to their allowed_paths.", "farro.cli.root:sandbox"),
         ("service", "Run everything as systemd user services.", "farro.cli.service:service"),
-        ("migrate", "Move queued jobs to another store, or back.", "farro.cli.migrate:migrate"),
+        ("migrate", "Move queued jobs to another store, or back.", "farro.cli.storage:migrate"),
         ("import-air", "Import the jobs of an Air-Executor.", "farro.air.cli:import_air"),
         ("completion", "Print a script that lets Tab complete commands.", "farro.cli.completion:completion"),
     ),

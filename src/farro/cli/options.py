@@ -179,3 +179,8 @@ def _make_own_root(path: str) -> None:
     roots.init(path, reader.load(path))
     what = "files of running jobs" if (asked_store() or "").startswith(AGQ) else "jobs"
     terminal.complain(f"{what} are kept in {path} (no root here; `farro init` makes one)")
+
+
+def program() -> tuple[str, ...]:
+    """Return the command that starts farro. -P: a `farro` in the working folder must not shadow this one."""
+    return (os.path.abspath(sys.executable), "-P", "-m", "farro")

@@ -1,4 +1,4 @@
-"""`farro plan lint`, `farro plan show`."""
+"""`farro plan lint`, `plan show`, `tools`: check plans, draw them, and list the tools that their steps may name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import click
 from farro.cli.groups import Hinting
 from farro.cli.options import application, common, open_root, read_root_or_here
 from farro.cli.plan_files import read_plans
-from farro.cli.tables import span
+from farro.cli.tables import shortened, show_table, span
 from farro.cli.terminal import answer, say
 from farro.errors import BadDocument, InputError, NotARoot, Problem
+from farro.execution import tool_catalog
+from farro.execution.tool_catalog import ProgramSearch, ToolInfo
 from farro.plans.loading import load
 from farro.plans.model import Plan
 from farro.queue import plan_check as operations
@@ -226,3 +228,60 @@ def _draws_lines() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+_WIDEST = 60
+
+
+@click.command()
+@click.argument("tool", required=False)
+@click.option("--path", "on_path", is_flag=True, help="Also programs on the PATH called agx-… or farro-….")
+@common
+def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> None:
+    """List the tools that steps may name, with their descriptions; or show one in full.
+
+    Programs are asked with --describe, and answer in JSON within two seconds, or are listed without a description.
+    """
+    cwd, settings = read_root_or_here(root)
+    known, place = application().tools(settings, cwd), ProgramSearch(env=os.environ, cwd=cwd)
+    if tool is not None:
+        found = tool_catalog.one(known, place, tool, configured=list(settings.tools))
+        answer(asdict(found)) if as_json else _say_whole(found)
+        return
+    listed = tool_catalog.listed(known, place, configured=list(settings.tools), on_path=on_path)
+    if as_json:
+        answer({"tools": [asdict(each) for each in listed]})
+        return
+    rows = [("TOOL", "KIND", "FROM", "WHERE", "WHAT IT DOES")]
+    rows += [(each.name, each.kind, each.comes_from, each.where or "-", _tool_remark(each)) for each in listed]
+    show_table(rows)
+
+
+def _tool_remark(tool: ToolInfo) -> str:
+    if not tool.usable:
+        return f"cannot be used: {_short(tool.trouble or '')}"
+    if tool.trouble is not None:
+        return f"({_short(tool.trouble)})"
+    version = f" ({tool.said.version})" if tool.said.version else ""
+    return _short(tool.said.description) + version
+
+
+def _short(text: str) -> str:
+    return shortened(" ".join(text.split()), _WIDEST)
+
+
+def _say_whole(tool: ToolInfo) -> None:
+    version = f" {tool.said.version}" if tool.said.version else ""
+    say(f"{tool.name}{version}  ({tool.kind}, from {tool.comes_from})")
+    if tool.where:
+        say(f"  lies in   {tool.where}")
+    if tool.trouble is not None:
+        say(f"  {'trouble' if tool.usable else 'unusable':<9} {tool.trouble}")
+    if tool.said.description:
+        say(f"  does      {tool.said.description}")
+    if tool.said.commands:
+        say("  commands")
+        rows = [(" ".join((each.name, *each.args)), each.description) for each in tool.said.commands]
+        show_table(rows, indent="    ")
+    command = tool.said.commands[0].name if tool.said.commands else "echo" if tool.name == "unix" else "COMMAND"
+    say(f'  in a plan {{"id": "a", "tool": "{tool.name}", "command": "{command}", "args": ["…"]}}')

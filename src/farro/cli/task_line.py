@@ -12,6 +12,21 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 USAGE = "Usage: farro task add [OPTIONS] -- COMMAND [ARGS]..."
+OPTIONS = (  # name, value, help
+    ("--id", "ID", "Its id; default: a generated one."),
+    ("--needs", "ID,ID", "Steps that must have succeeded before; repeatable."),
+    ("--input-from", "ID", "The step whose output it reads."),
+    ("--timeout", "DURATION", "End it after this time, such as 90s, 10m or 2h."),
+    ("--cwd", "DIR", "Where it runs; default: this folder."),
+    ("--env", "NAME=VALUE", "Set a variable for it; repeatable."),
+    ("--retries", "N", "How often it is tried again when it fails."),
+    ("--retry-delay", "DURATION", "How long to wait before a retry, such as 10s."),
+    ("--retry-backoff", "N", "The factor by which that grows with each retry."),
+    ("--tool", "TOOL", "The tool; default: the command is a program."),
+    ("--root", "DIR", "The farro root; it can only be the job's own."),
+)
+_FLAGS = (("--json", "", "Answer as JSON."), ("-h, --help", "", "Show this message and exit."))
+_LINES = "\n".join(f"  {name} {value}".ljust(26) + text for name, value, text in (*OPTIONS, *_FLAGS))
 HELP = f"""{USAGE}
 
   Add a step to the plan that is running, from inside one of its steps, and
@@ -21,29 +36,13 @@ HELP = f"""{USAGE}
   plan's own steps and those added before it, and after those that it needs.
 
 Options:
-  --id ID               Its id; else one is made up.
-  --needs ID,ID         Steps that must have succeeded before; repeatable.
-  --input-from ID       The step whose output it reads.
-  --timeout DURATION    End it after so long, such as 90s, 10m or 2h.
-  --cwd DIR             Where it runs; else this folder.
-  --env NAME=VALUE      For its environment; repeatable.
-  --retries N           How often it is tried again when it fails.
-  --retry-delay DURATION
-                        How long it rests before that, such as 10s.
-  --retry-backoff N     By how much that grows from try to try, such as 2.
-  --tool TOOL           The tool; else the command is a program.
-  --root DIR            The farro root; it can only be the job's own.
-  --json                Answer as JSON.
-  -h, --help            Show this message and exit.
+{_LINES}
 
 Exit codes: 0 added, 2 wrong use or no step is running, 3 the plan is over.
 """
 
-_TAKES = (
-    *("--id", "--needs", "--input-from", "--timeout", "--cwd", "--env"),
-    *("--retries", "--retry-delay", "--retry-backoff", "--tool", "--root"),
-)
-_MANY = ("--needs", "--env")
+_TAKES = tuple(name for name, _, _ in OPTIONS)
+MANY = ("--needs", "--env")
 
 
 class _Mistake(Exception):
@@ -96,7 +95,7 @@ def _read(arguments: list[str]) -> tuple[dict[str, list[str]], list[str]]:
             given = value if equals else next(rest, None)
             if given is None or (given == "--" and not equals):
                 raise _Mistake(f"{name} needs a value")
-            if name in options and name not in _MANY:
+            if name in options and name not in MANY:
                 raise _Mistake(f"{name} was given twice; keep one")
             options.setdefault(name, []).append(given)
         elif word.startswith("-"):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from farro.cli import task_line
-from farro.cli.options import json_option, root_option
+from farro.cli.options import json_option
 
 
 class _ByHand(click.Command):
@@ -29,18 +29,14 @@ def task() -> None:
     """Add steps to the running plan, from inside one of its steps."""
 
 
-@task.command(cls=_ByHand, add_help_option=False)
-@click.option("--id", "task_id", metavar="ID", help="Its id; default: a generated one.")
-@click.option("--needs", multiple=True, metavar="ID,ID", help="Steps that must have succeeded before; repeatable.")
-@click.option("--input-from", metavar="ID", help="The step whose output it reads.")
-@click.option("--timeout", metavar="DURATION", help="End it after this time, such as 90s, 10m or 2h.")
-@click.option("--cwd", metavar="DIR", help="Where it runs; default: this folder.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for it; repeatable.")
-@click.option("--retries", metavar="N", help="How often it is tried again when it fails.")
-@click.option("--retry-delay", metavar="DURATION", help="How long to wait before a retry, such as 10s.")
-@click.option("--retry-backoff", metavar="N", help="The factor by which that grows with each retry, such as 2.")
-@click.option("--tool", metavar="TOOL", help="The tool; default: the command is a program.")
-@root_option("The farro root; it can only be the job's own.")
-@json_option("Answer as JSON.")
-def add() -> None:
+def _add() -> None:
     """Add a step to the plan that is running."""
+
+
+# The options are for help and completion only: task_line parses them.
+add = click.command(name="add", cls=_ByHand, add_help_option=False)(json_option("Answer as JSON.")(_add))
+add.params[:0] = [
+    click.Option([name], metavar=value, help=text, multiple=name in task_line.MANY)
+    for name, value, text in task_line.OPTIONS
+]
+task.add_command(add)

@@ -12,9 +12,8 @@ from typing import Any
 
 import click
 
-from farro.cli.background import program
 from farro.cli.daemon_process import Signals, log_to_stdout
-from farro.cli.options import application, asked_store, common, daemon, option_group, read_root
+from farro.cli.options import application, asked_store, common, daemon, option_group, program, read_root
 from farro.cli.tables import show_table, span
 from farro.cli.terminal import answer, complain, note, say
 from farro.config import reader

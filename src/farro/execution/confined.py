@@ -13,9 +13,8 @@ from farro.host import fs, trees
 from farro.host.processes import Launch, NotStarted, Process
 from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.sandbox import leftovers, paths, violations
-from farro.sandbox.confinement import Confinement
+from farro.sandbox.confinement import Confinement, SharedLimits
 from farro.sandbox.levels import Sandbox
-from farro.sandbox.limits import SharedLimits
 from farro.sandbox.paths import PathRefused
 from farro.sandbox.violations import Snapshot
 

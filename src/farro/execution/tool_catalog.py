@@ -16,7 +16,7 @@ from farro.execution.commands import UNIX
 from farro.execution.tool_descriptions import Description
 from farro.execution.tools import FUNCTION, Tools
 from farro.host.fs import listdir
-from farro.host.program_query import ask
+from farro.host.programs import ask
 from farro.host.which import which
 from farro.lazy_dataclass import dataclass, field
 

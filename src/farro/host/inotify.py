@@ -23,7 +23,7 @@ MOVED_TO = 0x0000_0080
 CREATE = 0x0000_0100
 DELETE = 0x0000_0200
 Q_OVERFLOW = 0x0000_4000  # the queue was full: events are missing, scan the folder
-IGNORED = 0x0000_8000  # the watch is gone: unwatched, or the folder was removed
+IGNORED = 0x0000_8000  # the watch is gone: the folder was removed
 ISDIR = 0x4000_0000
 
 _HEADER = struct.Struct("iIII")  # wd, mask, cookie, length of the padded name
@@ -49,7 +49,7 @@ def available() -> bool:
 
 
 class Inotify:
-    """One inotify instance. One thread reads; any thread may watch, unwatch, wake and close.
+    """One inotify instance. One thread reads; any thread may watch, wake and close.
 
     Raises OSError from the constructor where there is no inotify (ENOSYS) or none left (EMFILE), and from `watch`
     where the folder is missing (ENOENT) or the user has no watches left (ENOSPC); the message says which setting.
@@ -84,12 +84,6 @@ class Inotify:
             hint = " (see fs.inotify.max_user_watches)" if code == errno.ENOSPC else ""
             raise OSError(code, os.strerror(code) + hint, path)
         return wd
-
-    def unwatch(self, wd: int) -> None:
-        """Stop watching. A watch that is gone, as after its folder was removed, is no error."""
-        with self._state:
-            self._check_open()
-            self._libc.inotify_rm_watch(self._fd, wd)
 
     def read(self, timeout_s: float | None) -> list[InotifyEvent]:
         """Wait for events and return those queued; [] after the timeout (None: no timeout), `wake` or `close`."""

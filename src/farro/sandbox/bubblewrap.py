@@ -29,10 +29,8 @@ from typing import TypeVar
 from farro.host import fs, process_limits, process_tree, processes
 from farro.host.processes import Launch, NotStarted, Process
 from farro.host.thread_turns import RESTING
-from farro.sandbox import limits as bounding
 from farro.sandbox import paths, seccomp
-from farro.sandbox.confinement import Confinement, within
-from farro.sandbox.limits import SharedLimits
+from farro.sandbox.confinement import Confinement, SharedLimits, limits_of, within
 from farro.sandbox.syscalls import machine
 
 if sys.platform != "win32":
@@ -120,7 +118,7 @@ def _start(
             return _not_built(process, launch)
         process.enclosed(SandboxMonitor(first))
         try:
-            process_limits.apply(first, (bounds or bounding).limits(confinement, alone=True))
+            process_limits.apply(first, limits_of(confinement, bounds, alone=True))
             if bounds is not None:
                 bounds.attach(first)
         except (OSError, ValueError) as error:

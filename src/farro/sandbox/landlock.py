@@ -19,10 +19,8 @@ from typing import NoReturn
 
 from farro.host import processes
 from farro.host.processes import Launch, NotStarted, Process
-from farro.sandbox import limits as bounding
 from farro.sandbox import paths, seccomp, syscalls
-from farro.sandbox.confinement import Confinement, within
-from farro.sandbox.limits import SharedLimits
+from farro.sandbox.confinement import Confinement, SharedLimits, limits_of, within
 from farro.sandbox.syscalls import machine
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -50,7 +48,7 @@ def start(
         return _on_a_thread_of_its_own(prepare, fork)
 
     try:
-        limits = (bounds or bounding).limits(confinement, alone=False)
+        limits = limits_of(confinement, bounds, alone=False)
         process = processes.start(launch, limits=limits, spawn=spawn)
         if bounds is not None and isinstance(process, Process):
             bounds.attach_started(process.pid)

@@ -15,9 +15,7 @@ from farro.host.processes import Launch, NotStarted, Process
 from farro.host.which import which
 from farro.lazy_dataclass import dataclass
 from farro.sandbox import bubblewrap, landlock, seccomp, syscalls
-from farro.sandbox import limits as bounding
-from farro.sandbox.confinement import Confinement
-from farro.sandbox.limits import SharedLimits
+from farro.sandbox.confinement import Confinement, SharedLimits, limits_of
 from farro.sandbox.paths import PathRefused
 from farro.sandbox.syscalls import machine
 
@@ -88,7 +86,7 @@ class Sandbox:
         except PathRefused as refused:
             _close(source)
             return NotStarted(reason="refused", message=str(refused))
-        return processes.start(launch, limits=(bounds or bounding).limits(confinement, alone=False))
+        return processes.start(launch, limits=limits_of(confinement, bounds, alone=False))
 
 
 @cache

@@ -8,7 +8,6 @@ would remain after the mark of another.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import threading
@@ -17,14 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from farro.config.settings import Settings
-from farro.host import fs, trees
 from farro.roles.provider_rules import names_a_secret
 
 SHORTEST = 6  # a shorter value occurs in too many innocent texts
 _SHORTEST_PART = 8  # … and so does a shorter piece of base64
 _SHORTEST_LINE = 16  # of a value of several lines, such as a private key
 _BEGINNING = 8
-_PIECE = 1 << 20
 _PLAIN = "***"  # where the usual mark would itself contain a secret
 
 Occurrence = tuple[int, int, str]  # from, to, whose
@@ -95,53 +92,6 @@ class Redactor:
                 places.append((at, -(at + len(form)), name))
                 at = data.find(form, at + 1)
         return _merged((begin, -end, name) for begin, end, name in sorted(places))
-
-    # --- files ---
-
-    def redact_file(self, path: str, *, sync: bool = False) -> bool:
-        """Rewrite a regular file atomically if it contains a secret; return whether it did. Follows no links."""
-        if not self or not self._in_file(path):
-            return False
-        fd, name = fs.open_read(path), fs.temporary(os.path.dirname(path))
-        try:
-            new = fs.create_file(name)
-            try:
-                out = self.stream(lambda data: fs.write(new, data))
-                while piece := os.read(fd, _PIECE):
-                    out.write(piece)
-                out.close()
-            finally:
-                os.close(new)
-            if sync:
-                fs.sync_all([name])
-            fs.replace(name, path)
-        except BaseException:
-            if fs.exists(name):
-                fs.unlink(name)
-            raise
-        finally:
-            os.close(fd)
-        return True
-
-    def redact_tree(self, folder: str, *, sync: bool = False) -> list[str]:
-        """Redact every regular file below `folder`; return those that contained a secret."""
-        if not self or not fs.exists(folder):
-            return []
-        files = [path for path in trees.walk_files(folder) if not os.path.islink(path) and os.path.isfile(path)]
-        return [path for path in files if self.redact_file(path, sync=sync)]
-
-    def _in_file(self, path: str) -> bool:
-        fd = fs.open_read(path)
-        try:
-            end = b""
-            while piece := os.read(fd, _PIECE):
-                window = end + piece
-                if self._found(window):
-                    return True
-                end = window[-(self._longest - 1) :]
-        finally:
-            os.close(fd)
-        return False
 
 
 class RedactedStream:

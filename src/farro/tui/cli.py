@@ -55,7 +55,7 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
 
 def _rouse(root: str) -> str | None:
     """Make sure that an orchestrator runs, which carries out swarm commands."""
-    from farro.cli.background import program
+    from farro.cli.options import program
     from farro.swarm import service as swarms
 
     started = swarms.ensure_orchestrator(root, program())

@@ -23,7 +23,6 @@ from farro.web import (
     job_commands,
     job_queries,
     long_requests,
-    metrics,
     openapi,
     output,
     overview,
@@ -49,7 +48,7 @@ def show_openapi(state: WebState, request: ApiRequest) -> object:
     return openapi.document(ENDPOINTS, version=state.version)
 
 
-_MODULES = (overview, metrics, job_queries, output, job_commands, tasks, swarms, time_travel, plans, long_requests)
+_MODULES = (overview, job_queries, output, job_commands, tasks, swarms, time_travel, plans, long_requests)
 ENDPOINTS = tuple(endpoint for each in (*(module.routes for module in _MODULES), routes) for endpoint in each.endpoints)
 
 MEDIA_TYPES = {

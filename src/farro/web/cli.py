@@ -16,9 +16,18 @@ from typing import Any
 import click
 
 from farro.agq.cli import address_of, is_loopback, listens
-from farro.cli.background import program
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import App, application, asked_store, daemon, gate, operator_name, read_root, starts_strictly
+from farro.cli.options import (
+    App,
+    application,
+    asked_store,
+    daemon,
+    gate,
+    operator_name,
+    program,
+    read_root,
+    starts_strictly,
+)
 from farro.cli.terminal import answer, note, say
 from farro.config.settings import Settings
 from farro.doctor import report

@@ -20,8 +20,7 @@ import click
 from farro.agents.demo import events, scratch_repository
 from farro.agents.demo.events import DemoEvent
 from farro.agents.demo.scratch_repository import JOB, TestRun
-from farro.cli.background import program
-from farro.cli.options import application, json_option, root_option
+from farro.cli.options import application, json_option, program, root_option
 from farro.cli.terminal import answer, at_terminal, note, say
 from farro.config import reader
 from farro.errors import FarroError, InputError

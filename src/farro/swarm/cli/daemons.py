@@ -9,9 +9,8 @@ from typing import Protocol
 
 import click
 
-from farro.cli.background import program
 from farro.cli.daemon_process import Signals, end_well, log_to_stdout
-from farro.cli.options import daemon, read_root
+from farro.cli.options import daemon, program, read_root
 from farro.config.settings import Settings
 from farro.errors import BusTrouble, InputError
 from farro.host.clock import SystemClock

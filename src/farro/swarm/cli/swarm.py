@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from farro import documents
-from farro.cli.background import program
 from farro.cli.groups import Hinting
-from farro.cli.options import common, operator_name, read_root
+from farro.cli.options import common, operator_name, program, read_root
 from farro.cli.plan_files import read_plans
 from farro.cli.tables import seconds, span
 from farro.cli.terminal import answer, complain, draws, note, say

@@ -1,5 +1,4 @@
-"""Run a program and read a bounded answer within a time limit, such as `tool --describe`. The program's failures are
-returned, not raised."""
+"""Run one program: read a bounded answer within a time limit, or let it share this terminal."""
 
 from __future__ import annotations
 
@@ -11,6 +10,8 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+from farro.host import fs
+from farro.host.process_tree import GRACE_S, MARKER, end_marked
 from farro.lazy_dataclass import dataclass
 
 _BLOCK = 64 * 1024
@@ -86,3 +87,44 @@ def _judged(process: subprocess.Popen[bytes], data: bytes) -> ProgramAnswer:
     if ended.si_status != 0:
         return ProgramAnswer(stdout=data, code=ended.si_status, trouble=f"ended with exit code {ended.si_status}")
     return ProgramAnswer(stdout=data, code=0)
+
+
+TIMED_OUT = 124  # the exit code of timeout(1)
+
+
+def run_here(
+    argv: Sequence[str],
+    *,
+    executable: str | None,
+    stdin: str | None,
+    stdout: int | None,
+    cwd: str,
+    env: Mapping[str, str],
+    timeout_s: float,
+    grace_s: float = GRACE_S,
+) -> int:
+    """Return the exit code as a shell reports it; 124 after a timeout: SIGTERM to the tree, `grace_s`, SIGKILL.
+
+    `stdin` is a file; None is empty input. `stdout` replaces our own. Raises OSError if the command cannot be started.
+    """
+    marker = f"here-{os.getpid()}-{os.urandom(8).hex()}"
+    source = subprocess.DEVNULL if stdin is None else fs.open_read(stdin)
+    try:
+        process = subprocess.Popen(
+            argv, executable=executable, stdin=source, stdout=stdout, cwd=cwd, env={**env, MARKER: marker}
+        )
+    finally:
+        if stdin is not None:
+            os.close(source)
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        end_marked(marker, grace_s=grace_s)
+        process.wait()
+        return TIMED_OUT
+    except BaseException:  # Ctrl-C: the command received it too; end what is left of its tree
+        end_marked(marker, grace_s=1.0)
+        process.wait()
+        raise
+    end_marked(marker, grace_s=1.0)
+    return 128 - code if code < 0 else code
