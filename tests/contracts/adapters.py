@@ -9,14 +9,16 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from sqlite_store import SqliteStore
 
 from farro.host.clock import ManualClock
 from farro.store.files import FilesStore
 from farro.store.files.context import FilesContext
 from farro.store.memory import MemoryStore
-from farro.store.port import Agent, Store, StorePolicy
+from farro.store.port import Agent, Store, StoreContext, StorePolicy
 from farro.store.redis import RedisStore
 from farro.store.redis.client import RedisAddress
 from farro.store.redis.context import RedisContext
@@ -52,10 +54,11 @@ class Memory:
         return self.store
 
     def die(self, agent: Agent, store: Store | None = None) -> None:
-        self.store._agents[agent.id] = (agent, False)
+        agents = self.store.state.all_agents
+        agents[agent.id] = replace(agents[agent.id], alive=False)
 
     def snapshot(self) -> object:
-        jobs = self.store._jobs.items()
+        jobs = self.store.state.all_jobs.items()
         return {job_id: (job.lifecycle, job.owner, job.attempts, job.entered) for job_id, job in jobs}
 
     def close(self) -> None:
@@ -197,6 +200,52 @@ class Redis:
             store.close()
 
 
+@dataclass
+class Sqlite:
+    """The example of a store of another package: examples/sqlite_store."""
+
+    policy: StorePolicy
+    root: str
+    name: str = "sqlite"
+    clock: ManualClock = field(default_factory=lambda: ManualClock(START))
+    logged: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
+    audited: list[dict[str, Any]] = field(default_factory=list)
+    stores: list[SqliteStore] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        os.makedirs(f"{self.root}/jobs", exist_ok=True)
+        self.store = self.process()
+
+    def process(self) -> SqliteStore:
+        context = StoreContext(
+            root=self.root,
+            roles=ROLES,
+            policy=self.policy,
+            clock=self.clock,
+            audit=kept_in(self.audited),
+            log=lambda level, message, fields: self.logged.append((level, message, fields)),
+            identity=lambda: {"host": "stage", "pid": 1},
+            reap=lambda markers, identity: None,
+            on_close=lambda: None,
+        )
+        store = SqliteStore(context, random_bits=random.Random(len(self.stores)).getrandbits, uniform=low)
+        self.stores.append(store)
+        return store
+
+    def die(self, agent: Agent, store: Store | None = None) -> None:
+        assert store is None or isinstance(store, SqliteStore)
+        (store or self.store).leases.pop(agent.id).drop()
+
+    def snapshot(self) -> object:
+        """Every row but the agents': their time is a heartbeat."""
+        tables = ("jobs", "names", "pauses", "files", "changes")
+        return {table: self.store._db.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+
+
 _SPACES = itertools.count()
 
 
@@ -205,4 +254,6 @@ def make_adapter(kind: str, root: str, server: RedisServer | None = None, **chan
     if kind == "redis":
         assert server is not None
         return Redis(policy, root, server)
+    if kind == "sqlite":
+        return Sqlite(policy, root)
     return Memory(policy) if kind == "memory" else Files(policy, root, f"files[{kind}]", kind == "journal")

@@ -16,6 +16,7 @@ ADAPTERS = {
     "files[journal]": "journal",
     "files[process]": "process",
     "redis": "redis",
+    "sqlite": "sqlite",
 }
 
 

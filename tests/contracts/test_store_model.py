@@ -337,12 +337,14 @@ class StoreMachine(RuleBasedStateMachine):
         told = self.store.resolve_stale(self.boss, job.id)
         if job.status != "stale" or job.owner is not None:
             assert told is None
-        elif max(job.attempts_here, job.requeues_here) >= LIMIT and not (
-            job.unroutable or (job.role == "Manager" and job.routing == "manager")  # not a failure of the work itself
-        ):
+            return
+        attempts = max(job.attempts_here, job.requeues_here)
+        # Where the manager was away, the work itself did not fail.
+        failed = not (job.unroutable or (job.role == "Manager" and job.routing == "manager"))
+        if failed and attempts >= LIMIT:
             self.end(job, "killed")
         else:
-            self.requeued(job, DELAY_S)
+            self.requeued(job, None if failed and attempts <= 1 else DELAY_S)
 
     def requeued(self, job: Job, delay_s: float | None) -> None:
         job.requeues += 1

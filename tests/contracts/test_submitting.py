@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 
 from contracts.adapters import Adapter
-from contracts.test_store import claimed, drained, failure, life, make_stale, operator, place, success, worker
 from farro.errors import IdConflict, InputError, Refused, UnknownJob
 from farro.jobs.outcomes import Released
 from farro.jobs.states import Reason, Status
 from farro.store.port import Claim, Store, Submission
+from farro.testing.store import claimed, drained, failure, life, make_stale, operator, place, success, worker
 from one_job import claim_one, commit_one, route_one
 from stage import plan, submission
 

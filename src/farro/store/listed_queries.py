@@ -11,7 +11,7 @@ from typing import Protocol
 
 from farro.jobs import places
 from farro.jobs.states import Status
-from farro.store.port import JobAt, JobEntry, JobView, QueueCounts, Store
+from farro.store.port import DeathWatch, JobAt, JobEntry, JobView, QueueCounts, Store
 
 
 class ListedQueries(Store, Protocol):
@@ -24,6 +24,9 @@ class ListedQueries(Store, Protocol):
     def check_ready(self) -> None:
         """Accept every daemon."""
         return
+
+    def watch_deaths(self, *, stale: bool = False) -> DeathWatch | None:
+        return None
 
     def entries(
         self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None

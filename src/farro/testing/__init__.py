@@ -10,7 +10,7 @@ yields your adapter:
 
 | port | suites | fixture |
 |---|---|---|
-| Store | `store`, `store_queries`, `store_names`, `store_audit` | `kit`: a `StoreKit` |
+| Store | `store`, `store_batches`, `store_queries`, `store_names`, `store_audit` | `kit`: a `StoreKit` |
 | Runner | `runner` | `bench`: a `RunnerBench` |
 | Runtime | `runtime` | `bench`: a `RuntimeBench` |
 | Bus | `bus` | `open_bus`: opens the bus as another process does |
@@ -21,6 +21,7 @@ docs/adapters.md shows each. farro's own adapters are tested with the same suite
 
 import pytest
 
-SUITES = ("store", "store_queries", "store_names", "store_audit", "runner", "runtime", "bus", "provider")
+STORE_SUITES = ("store", "store_batches", "store_queries", "store_names", "store_audit")
+SUITES = (*STORE_SUITES, "runner", "runtime", "bus", "provider")
 
 pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in SUITES))

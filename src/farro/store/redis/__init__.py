@@ -216,9 +216,6 @@ class RedisStore(ListedQueries):
     def recover(self, agent: Agent) -> list[RecoveryAction]:
         return recover.recover(self._context, agent)
 
-    def watch_deaths(self, *, stale: bool = False) -> None:
-        return None
-
     def stale(self) -> list[str]:
         return views.stale(self._context)
 
