@@ -351,7 +351,7 @@ class WorkerStore(Protocol):
         """Claim up to `limit` jobs that this agent may run, in queue order.
 
         If there is none, wait up to `wait_s` for one, or until `wake`, then claim once more: the list is empty when
-        another agent was faster. A job that becomes due meanwhile is not delayed. A `wake` after this agent's first
+        another agent was faster. A job that becomes due meanwhile is not delayed. A `wake` after this agent's last
         claim ends its next wait. [test_a_waiting_claim_gets_the_job_that_enters, test_wake_ends_a_waiting_claim]
 
         More than one job is returned only if none of them was started before: if one kills the worker, its next attempt

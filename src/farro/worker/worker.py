@@ -208,13 +208,15 @@ class Slot:
             self._batch_size.reset()
             self._hand_back(waiting)
         hand_off = self._setup.hand_off
-        ending = [result for result in ended if hand_off is None or hand_off.ends_here(result)]
+        ending: list[AttemptResult] = []
+        going_on: list[AttemptResult] = []
+        for result in ended:
+            (ending if hand_off is None or hand_off.ends_here(result) else going_on).append(result)
         if ending:
             self._send(ending, NextClaim(agent, self._batch_size.limit) if then_claim else None)
-        if hand_off is not None:
-            for result in ended:
-                if not hand_off.ends_here(result):
-                    self._hand_on(agent, result, hand_off)
+        for result in going_on:
+            assert hand_off is not None
+            self._hand_on(agent, result, hand_off)
 
     def _hand_on(self, agent: Agent, result: AttemptResult, hand_off: HandOff) -> None:
         """Commit a job that goes on to the manager, once it is known that a manager will take it."""

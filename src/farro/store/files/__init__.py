@@ -186,19 +186,26 @@ class FilesStore:
     @explained
     def claim(self, agent: Agent, limit: int, wait_s: float = 0) -> list[Claim]:
         owner, view = self._agent_and_queue(agent)
-        claims = claim.claim(self._context, owner, view, limit)
-        if claims or wait_s <= 0:
+        if wait_s <= 0:
+            return self._claim(owner, view, limit)
+        if owner.idle_since is None and (claims := self._claim(owner, view, limit)):
             return claims
         self._wait(owner, view, wait_s)
-        return claim.claim(self._context, owner, view, limit)
+        return self._claim(owner, view, limit)
+
+    def _claim(self, owner: LocalAgent, view: QueueView, limit: int) -> list[Claim]:
+        cursor = view.cursor  # before the claim: a job that enters meanwhile ends the next wait
+        claims = claim.claim(self._context, owner, view, limit)
+        owner.idle_since = None if claims else cursor
+        return claims
 
     def _wait(self, owner: LocalAgent, view: QueueView, wait_s: float) -> None:
-        """Wait for the queue. The agent keeps its cursor, so that a `wake` between two waits ends the second."""
+        """Wait for a job that entered since this agent found nothing, or for a `wake` since then."""
         assert owner.agent.role is not None
         due = self.next_due(owner.agent.role)
         if due is not None:
             wait_s = min(wait_s, max(0.0, (due - self._context.clock.now()).total_seconds()))
-        owner.cursor = view.feed.since(owner.cursor, wait_s).cursor
+        view.feed.since(owner.idle_since, wait_s)
 
     @explained
     def hand_back(self, claims: Sequence[Claim]) -> None:
@@ -223,10 +230,7 @@ class FilesStore:
         assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
         owner = self._context.local_agent(agent)
         with self._view_lock:
-            view = self._view(agent.role, agent.tags)
-        if owner.cursor is None:
-            owner.cursor = view.feed.cursor
-        return owner, view
+            return owner, self._view(agent.role, agent.tags)
 
     def _view(self, role: str, tags: frozenset[str]) -> QueueView:
         key = (role, tags)

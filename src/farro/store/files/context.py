@@ -41,7 +41,7 @@ class LocalAgent:
     last_beat_s: float = float("-inf")
     claims: dict[str, int] = field(default_factory=dict)  # job id → the attempt that may still be committed
     unwritten: set[str] = field(default_factory=set)  # claims whose job.json is not written yet
-    cursor: int | None = None  # how far it has read the feed of its queue, for waiting; None before its first claim
+    idle_since: int | None = None  # the position in the feed of its queue when its last claim found nothing
     # Jobs in `folder` that a recovery pass could not finish: job id → (the dead agent, its role). The next pass
     # finishes them; without this they would be stranded for as long as this agent lives.
     leftovers: dict[str, tuple[str, str | None]] = field(default_factory=dict)

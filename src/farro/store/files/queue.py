@@ -37,7 +37,7 @@ class QueueView:
         self._role = role
         self._folder = context.incoming(role)
         self.feed = feed
-        self._cursor = feed.cursor  # read before the first listing, so that no change is missed
+        self.cursor = feed.cursor  # read before the first listing, so that no change is missed
         self._ready: dict[str, int] = {}  # name → time of entry
         self._order: list[tuple[int, str]] = []  # a heap over `_ready`
         self._delayed: dict[str, tuple[float, int]] = {}  # name → due time, time of entry
@@ -141,8 +141,8 @@ class QueueView:
     def _pull_feed(self) -> None:
         for name in self._context.own_submissions.new(self._role):  # the feed will report these too, later
             self._add_arrival(name)
-        changes = self.feed.since(self._cursor, 0)
-        self._cursor = changes.cursor
+        changes = self.feed.since(self.cursor, 0)
+        self.cursor = changes.cursor
         if changes.gap:
             self._rescan()
         for change in changes.items:
