@@ -86,7 +86,7 @@ class _Batch:
         self.size = len(claims)
         self.waiting = deque(claims)  # not begun
         self.ended: list[AttemptResult] = []  # to be committed
-        self.small = True  # each job was over in a moment
+        self.small = True  # each job is a function that may be over in a moment
 
 
 class Slot:
@@ -162,8 +162,8 @@ class Slot:
                 else:
                     batch.ended.append(AttemptResult(claim, begun))
             if longer:
-                batch.small = False
                 self._commit(agent, batch)  # the finished jobs do not wait for it, and other workers take the rest
+                batch.small = batch.small and longer[0][1].run is not None  # else no function: a batch is useless
             for claim, begun in sorted(longer, key=lambda each: not each[1].over):
                 self._run_longer(agent, batch, claim, begun)
 
