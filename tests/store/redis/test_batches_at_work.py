@@ -11,7 +11,7 @@ from farro.errors import StorageTrouble
 from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
-from farro.host import processes
+from farro.host import process_tree
 from farro.host.clock import SystemClock
 from farro.jobs.states import Status
 from farro.store.port import Agent, Claim, Submission
@@ -142,7 +142,7 @@ def test_finished_jobs_are_committed_before_another_is_retried(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """A retry may take long, and the server may be away by then."""
-    monkeypatch.setattr(processes, "childless", lambda: alone)
+    monkeypatch.setattr(process_tree, "childless", lambda: alone)
     store = rig.store(real=True)
     rigged = SlotRig(store)
     rigged.enqueue("quick", "fails", "quick", "quick", retries=1)
