@@ -213,6 +213,21 @@ def test_up_that_is_stopped_by_another_command_says_so(rig: ServiceRig, monkeypa
         commands.up([service("a")])
 
 
+def test_down_stops_what_another_up_started_meanwhile(rig: ServiceRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.commands().files.want([service("a")])
+    keeper, commands = rig.supervisor(), rig.commands()
+    keeper.run_once()
+
+    def up_meanwhile(*_: object) -> bool:
+        rig.commands().files.want([service("a"), service("b")])
+        return keeper.run_once()
+
+    monkeypatch.setattr(type(commands.runtime), "end_alone", up_meanwhile)
+    assert [(one.name, one.how) for one in commands.down()] == [("farro-a", "stopped"), ("farro-b", "stopped")]
+    assert not rig.living()
+    assert rig.commands().files.wanted().running  # that command came later, and its supervisor starts them again
+
+
 def test_a_supervisor_that_ends_at_once_is_reported(rig: ServiceRig) -> None:
     with pytest.raises(FarroError, match=r"the supervisor ends at once; .*logs/farro-supervisor\.log ends with:"):
         rig.commands().up([service("a")])

@@ -96,10 +96,11 @@ class RootServices:
         code = 0
         try:
             done = self.services.up(services, over=lambda: stop_signals.asked)
-            self._print_started(done)
-            code = 0 if _all_well(done) else 1
-            say("Running. Ctrl-C stops it; `farro up --detach` leaves it running.")
-            self._follow(stop_signals)
+            if not stop_signals.asked:
+                self._print_started(done)
+                code = 0 if _all_well(done) else 1
+                say("Running. Ctrl-C stops it; `farro up --detach` leaves it running.")
+                self._follow(stop_signals)
         except FarroError as error:
             complain(str(error))
             code = 1

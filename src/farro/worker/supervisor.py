@@ -381,22 +381,21 @@ class ServiceCommands:
         """Stop every service, by force after ten seconds, or at once with `kill`: then they stay listed. The caller
         acts itself, under the supervisor's lock, so it makes no difference whether a supervisor runs or hangs."""
         wanted = self.files.wanted()
-        recorded = [seen.name for seen in self.runtime.list() if seen.name != SUPERVISOR]
-        names = list(dict.fromkeys([*(one.name for one in wanted.services), *recorded]))
-        if not names:
+        if not wanted.services and not self.runtime.list():
             return []
         mark = self.files.want(wanted.services, running=False)
         self.runtime.end_alone(SUPERVISOR, 0.0 if kill else _LEAVE_S)
         with leases.exclusively(self.files.lock, listening=True):
-            stopped = {one.name: one for one in self.runtime.stop(names, 0.0 if kill else STOP_S)}
+            recorded = [seen.name for seen in self.runtime.list() if seen.name != SUPERVISOR]
+            how = {one.name: one.how for one in self.runtime.stop(recorded, 0.0 if kill else STOP_S)}
             if self.supervisor_pid() is None:
                 self.runtime.stop([SUPERVISOR], 0.0)
             if not kill and self.files.wanted().command == mark.command:
                 self.files.forget()
-        gone = {name: Stopped(name=name, how="was gone") for name in names}
         if kill:
-            stopped = {name: Stopped(name=name, how="killed") for name, one in stopped.items() if one.how != "was gone"}
-        return list((gone | stopped).values())
+            how = {name: "killed" for name, one in how.items() if one != "was gone"}
+        names = dict.fromkeys([*(one.name for one in wanted.services), *recorded])
+        return [Stopped(name=name, how=how.get(name, "was gone")) for name in names]
 
     def processes(self) -> list[ComponentProcess]:
         """List the services that should run, in order."""
