@@ -17,13 +17,7 @@ from typing import Any
 from farro.documents import Path, show, without_schema
 from farro.lazy_dataclass import dataclass, field
 
-TASK_STATE = (
-    "status",
-    "created_at",
-    "started_at",
-    "completed_at",
-    "error",
-)  # of an earlier run; not part of a plan
+TASK_STATE = ("status", "created_at", "started_at", "completed_at", "error")  # of an earlier run; not part of a plan
 NO_NUMBER = "0"  # placeholder for an invalid number, which is reported as a fault; steps count from 1
 
 SINGLE_STEP = (
