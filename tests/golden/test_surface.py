@@ -96,7 +96,7 @@ def test_the_layout_of_a_used_root_is_unchanged(played: Played, name: str, view:
 
 
 def test_every_import_of_the_documents_is_part_of_the_surface() -> None:
-    # Contributors write modules of farro itself, and adapters implement its ports, which the suites of farro.testing check.
+    # Contributors write modules of farro itself; adapters implement its ports, which the suites of farro.testing check.
     users = [page for page in DOCUMENTS if page.name not in ("CONTRIBUTING.md", "adapters.md")]
     pages = [*users, *(page for page in Path(ROOT, "examples").rglob("*.py") if page.name != "sqlite_store.py")]
     imports = re.compile(r"^(?:> )?from (farro\.[\w.]+) import ([\w, ]+)$", re.MULTILINE)
