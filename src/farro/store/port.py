@@ -1,6 +1,7 @@
 """The Store port: every operation on jobs, with its guarantees.
 
-Each adapter (files, redis, memory) passes tests/contracts/test_store.py.
+Each adapter (files, redis, memory, examples/sqlite_store) passes the suites farro.testing.store*. No other package
+knows how a store keeps its jobs, so a store that passes them serves every command (docs/adapters.md).
 
 **The promise.** Exactly one accepted commit per job, at-least-once execution, nothing lost: after a kill at any
 instruction and, with durability `power`, after a power cut. Side effects carry the key (job id, attempt).
