@@ -28,10 +28,12 @@ from farro.host import (
     process_table,
     process_tree,
     processes,
+    spawn,
     worker_processes,
 )
 from farro.host.process_limits import ProcessLimits
 from farro.host.processes import Exit, Launch, NotStarted, Process
+from farro.host.thread_turns import Turns
 from support import need
 
 pytestmark = pytest.mark.linux
@@ -213,6 +215,24 @@ def test_a_full_process_table_is_a_transient_error(
     started = starter.try_start("true")
     assert isinstance(started, NotStarted)
     assert started.passing
+
+
+def test_another_slot_works_while_a_program_is_started(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, worked = Turns(), threading.Event()
+    start = spawn._libc.posix_spawn
+
+    def work() -> None:
+        with turns.turn():
+            worked.set()
+
+    def start_beside(*args: object) -> int:
+        threading.Thread(target=work, daemon=True).start()
+        assert worked.wait(30)
+        return int(start(*args))
+
+    monkeypatch.setattr(spawn._libc, "posix_spawn", start_beside)
+    with turns.turn():
+        assert starter.run("true").code == 0
 
 
 def test_a_full_disk_is_storage_trouble_and_nothing_is_started(

@@ -21,6 +21,7 @@ from farro.errors import BadDocument
 from farro.execution.runner import already
 from farro.execution.task_file import FOLDER, LIMIT, NEW, SEALED, TAKEN
 from farro.host import fs
+from farro.host.thread_turns import RESTING
 from farro.lazy_dataclass import dataclass
 
 
@@ -90,7 +91,8 @@ class TaskFolder:
         if not self._made:
             return True
         try:
-            fs.rmdir(self.path)
+            with RESTING:  # where the filesystem discards freed blocks at once, this takes milliseconds
+                fs.rmdir(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return True  # a step removed it, or replaced it by a file
         except OSError as error:

@@ -1,9 +1,8 @@
 """Start a program by posix_spawn(3) of the GNU C library, while other threads of this process go on.
 
-The kernel suspends the thread that starts a program until the program's image is mapped: 0.3 ms on an idle machine,
-milliseconds on a busy one. `subprocess.Popen` and `os.posix_spawn` keep Python's interpreter lock for that time, so no
-other slot of the worker can do anything; a call through ctypes releases it. It also needs no pipe to report an error.
-Measured with jobs of one command (`true`), one process, two slots: 1.5 times the jobs per second of Popen.
+The kernel suspends the thread that starts a program until the program is mapped. `subprocess.Popen` and
+`os.posix_spawn` keep Python's interpreter lock for that time; a call through ctypes releases it. Measured and decided
+in docs/decisions/a-program-starts-beside-other-slots.md.
 """
 
 from __future__ import annotations
