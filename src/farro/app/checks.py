@@ -121,7 +121,7 @@ def _where_it_answers(found: list[Check], settings: Settings, path: str, clock: 
 
 
 def _settings(root: str) -> Settings:
-    """Read the config; where it is wrong take the defaults, since a check of its own reports that."""
+    """Read the config; where it is wrong take the defaults, since another check reports that."""
     try:
         return reader.load(root)
     except reader.ConfigError:

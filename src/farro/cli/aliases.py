@@ -122,7 +122,7 @@ def manager_command() -> click.Command:
 
     @managerd.group(cls=Hinting)
     def watchdog() -> None:
-        """What a person does about stale jobs."""
+        """Decide stale jobs by hand."""
 
     @watchdog.command("list-stale")
     @common

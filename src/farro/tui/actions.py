@@ -20,7 +20,7 @@ from farro.swarm import service as swarms
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActionContext:
-    """What the actions need: the root and the acting user."""
+    """The root and the user in whose name the actions are done."""
 
     store: Store
     settings: Settings

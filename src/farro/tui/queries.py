@@ -47,7 +47,7 @@ class Overview:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NeedsPerson:
-    """What needs a person."""
+    """Alerts, questions and dead agents: all of them need a person."""
 
     alerts: AlertReport
     inbox: tuple[InboxItem, ...]

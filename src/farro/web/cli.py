@@ -136,7 +136,7 @@ def sign_in_link(path: str, url: str | None = None) -> str | None:
 
 
 def _ensure_orchestrator(path: str) -> None:
-    """Somebody must carry out what is request of swarms."""
+    """Start an orchestrator, which carries out the commands of swarms, unless one runs."""
     swarms.ensure_orchestrator(path, program())
 
 

@@ -143,7 +143,7 @@ class LockDifferenceData:
 
 @dataclass(frozen=True, kw_only=True)
 class LockResponse:
-    """Whether policy.lock.json exists, and where the current policies differ from it."""
+    """The state of policy.lock.json: does it exist, and where the current policies differ from it."""
 
     file: str
     locked: bool

@@ -156,7 +156,7 @@ class JobResponse(LifecycleResponse):
 
 @dataclass(frozen=True, kw_only=True)
 class PauseData:
-    """Who paused a queue, when and why."""
+    """The pause of a queue: by which agent, since when, and the reason."""
 
     by: str
     at: str
