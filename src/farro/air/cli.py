@@ -14,14 +14,16 @@ from farro.air import named_jobs
 from farro.air import status as statuses
 from farro.air.status import JobState, JobStatus, LiveProcesses, TaskState
 from farro.cli.groups import Hinting
-from farro.cli.options import application, common, gate, open_root, operator_name
+from farro.cli.options import application, common, open_root, operator_name, policy
 from farro.cli.plan_files import read_plan
 from farro.cli.tables import bar, show_table, span
 from farro.cli.terminal import answer, flush, note, reply, say
 from farro.config.reader import ConfigError
 from farro.errors import BadDocument
 from farro.host.clock import SystemClock
+from farro.jobs.request import JobRequest
 from farro.queue import find_job
+from farro.queue.submit import submit
 from farro.store.port import Store
 
 SHOWN = 200  # jobs without a name that `status --all` shows
@@ -46,7 +48,8 @@ def create(new_name: str, tasks_file: str, role: str | None, force: bool, root: 
     Wherever a JOB is asked for the name will do. A pruned job frees its name.
     """
     store, settings = open_root(root)
-    job_id = named_jobs.create_named_job(store, new_name, read_plan(tasks_file), role=role, gate=gate(settings, force))
+    request = JobRequest(document=read_plan(tasks_file), name=new_name, role=role, force=force)
+    job_id = submit(store, [request], policy(store, settings))[0].id
     reply(as_json, {"name": new_name, "job_id": job_id}, f"{new_name} is waiting ({job_id})")
 
 
@@ -176,8 +179,8 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
             note("nothing was changed")
             return 1
     document = None if tasks_file is None else read_plan(tasks_file)
-    caps = gate(settings, False)
-    result = named_jobs.reset_named_job(store, name, by=operator_name(), force=force, document=document, gate=caps)
+    rules = policy(store, settings)
+    result = named_jobs.reset_named_job(store, name, by=operator_name(), force=force, document=document, policy=rules)
     if as_json:
         answer({"name": name, "job_id": result.job_id, "before": result.before, "changed": result.changed})
     elif result.changed:
@@ -276,7 +279,7 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
             started_at_s=started_at_s,
             failed=failed,
             dry_run=dry_run,
-            gate=gate(settings, False),
+            policy=policy(store, settings),
         )
     except BadDocument as error:
         raise ConfigError(error.source, error.problems) from error

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Literal
 
 from farro import documents
-from farro.air import named_jobs
 from farro.air.status import JobState, TaskState
 from farro.config.settings import RunnersSettings
 from farro.documents import Document, Path, refusal, shapes, show
@@ -18,11 +17,12 @@ from farro.errors import BadDocument, FarroError, InputError
 from farro.execution import progress
 from farro.host import fs
 from farro.jobs import ids
+from farro.jobs.request import JobRequest
 from farro.jobs.times import moment_or_none
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import TASK_STATE
 from farro.plans.loading import load
-from farro.queue.admission import Gate
+from farro.queue.submit import SubmitPolicy, submit
 from farro.store.port import Store
 
 STATES = tuple(map(str, TaskState))
@@ -155,7 +155,7 @@ def import_air(
     started_at_s: StartedAt,
     failed: bool = False,
     dry_run: bool = False,
-    gate: Gate | None = None,
+    policy: SubmitPolicy,
 ) -> ImportReport:
     """Import the jobs of a folder. A problem with one job is reported for that job alone.
 
@@ -168,7 +168,7 @@ def import_air(
     for name in sorted(fs.subdirectories(f"{folder}/jobs")):
         try:
             job, found = _read(f"{folder}/jobs/{name}", name, config, started_at_s)
-            jobs.append(_take(store, job, found, failed=failed, dry_run=dry_run, gate=gate))
+            jobs.append(_take(store, job, found, failed=failed, dry_run=dry_run, policy=policy))
         except (FarroError, OSError) as error:
             jobs.append(ImportedJob(name=name, action="problem", message=str(error)))
     differing = {
@@ -233,7 +233,7 @@ def _runner(path: str, started_at_s: StartedAt) -> int | None:
 
 
 def _take(
-    store: Store, job: AirJob, found: RemainingTasks, *, failed: bool, dry_run: bool, gate: Gate | None
+    store: Store, job: AirJob, found: RemainingTasks, *, failed: bool, dry_run: bool, policy: SubmitPolicy
 ) -> ImportedJob:
     taken = partial(ImportedJob, name=job.name, completed=found.completed)
     state = imported_state(job, found)
@@ -255,8 +255,9 @@ def _take(
     message = _said(job, found)
     if dry_run:
         return taken(action="imported", message=message, tasks=len(found.tasks))
-    job_id = named_jobs.create_named_job(store, job.name, Document(plan, f"{job.name}/tasks.json"), gate=gate)
-    return taken(action="imported", message=message, job_id=job_id, tasks=len(found.tasks))
+    request = JobRequest(document=Document(plan, f"{job.name}/tasks.json"), name=job.name)
+    (made,) = submit(store, [request], policy)
+    return taken(action="imported", message=message, job_id=made.id, tasks=len(found.tasks))
 
 
 def _plan(job: AirJob, found: RemainingTasks) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from farro.documents import Document, did_you_mean
 from farro.errors import Damaged, NameTaken, Refused, TryAgain, UnknownJob
 from farro.host import fs
 from farro.jobs import ids, places
-from farro.jobs.request import JobRequest, as_option
+from farro.jobs.request import JobRequest
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import after
 from farro.queue import jobs
-from farro.queue.admission import Gate, admit
-from farro.queue.submit import SubmitPolicy, prepare, submit
+from farro.queue.admission import admit
+from farro.queue.submit import SubmitPolicy, prepare
 from farro.store.port import JobView, Store, Submission, Submitted
 
 _PROMPT_LIMIT = 16 << 20
@@ -34,14 +34,6 @@ class ResetResult:
     changed: bool  # False: the job was already waiting from its start
 
 
-def create_named_job(
-    store: Store, name: str, document: Document, *, role: str | None = None, gate: Gate | None = None
-) -> str:
-    """Enqueue a plan under a free name; return the job's id. Raises NameTaken."""
-    request = JobRequest(document=document, name=name, role=role)
-    return submit(store, [request], SubmitPolicy(gate=gate, spell=as_option))[0].id
-
-
 def reset_named_job(
     store: Store,
     name: str,
@@ -49,7 +41,7 @@ def reset_named_job(
     by: str,
     force: bool = False,
     document: Document | None = None,
-    gate: Gate | None = None,
+    policy: SubmitPolicy,
 ) -> ResetResult:
     """Put a named job back to waiting from its start: a new job from the same prompt gets its name.
 
@@ -60,7 +52,7 @@ def reset_named_job(
     view = store.find(old)
     if view is None:
         raise TryAgain(f"{name} ({old}) is being made or moved just now; try again in a moment")
-    wanted = _again(name, view, document, store)
+    wanted = _again(name, view, document, store, policy)
     if wanted is None:
         return ResetResult(name=name, job_id=old, before=old, changed=False)
     if not view.lifecycle.terminal:
@@ -77,7 +69,7 @@ def reset_named_job(
         return [Submitted(id=store.enqueue_named(name, item, instead_of=old)) for item in submissions]
 
     try:
-        job_id = admit(store, [wanted], gate, enqueue=enqueue)[0].id
+        job_id = admit(store, [wanted], policy.gate, enqueue=enqueue)[0].id
     except NameTaken as taken:
         raise TryAgain(
             f"another process reset {name} just now; it is {taken.job_id} (`farro status --job {name}`)"
@@ -96,14 +88,16 @@ def named_job_id(store: Store, name: str) -> str:
     return job_id
 
 
-def _again(name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
+def _again(
+    name: str, view: JobView, document: Document | None, store: Store, policy: SubmitPolicy
+) -> Submission | None:
     """Return the job that replaces this one; None if this one is queued with the same plan.
 
     Raises before anything is changed.
     """
     folder = store.folder(view)
     if document is not None:
-        (wanted,) = prepare(store, [JobRequest(document=document)], SubmitPolicy(spell=as_option))
+        (wanted,) = prepare(store, [JobRequest(document=document)], policy)
         return replace(wanted, job_id=None, retry_of=view.job_id)
     try:
         prompt = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))

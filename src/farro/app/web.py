@@ -16,7 +16,6 @@ from farro.host.clock import SystemClock
 from farro.jobs.times import timestamp
 from farro.log.structured import Log
 from farro.queue import admission
-from farro.queue.agent_rules import contract_of
 from farro.queue.catalog.catalog import Catalog
 from farro.queue.plan_check import PlanContext
 from farro.queue.time_travel import QueueHistory
@@ -56,7 +55,6 @@ def state(
         person=person,
         user=admission.current_user(),
         gate=gate,
-        contract=lambda: contract_of(root, settings),
         library=functools.cache(lambda: app.library(root, settings)),
         plan_context=lambda: PlanContext(settings=settings, tools=app.tools(settings, root), cwd=root, env=os.environ),
         examine=examine,

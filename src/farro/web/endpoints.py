@@ -18,7 +18,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.queue import find_job
 from farro.queue.admission import Gate
-from farro.queue.agent_rules import Contract
+from farro.queue.agent_rules import contract_of
 from farro.queue.catalog.catalog import Catalog
 from farro.queue.plan_check import PlanContext
 from farro.queue.submit import SubmitPolicy
@@ -44,7 +44,6 @@ class WebState:
     person: str  # the actor's agent name, written into hops[]
     user: str  # the actor's user name, which the caps count
     gate: Callable[[bool], Gate]  # takes `force`
-    contract: Callable[[], Contract]
     library: Callable[[], Library]  # the stored plans
     plan_context: Callable[[], PlanContext]  # what plans are checked against
     examine: Callable[[], Examination]  # runs the checks of `farro doctor`
@@ -65,7 +64,7 @@ class WebState:
     @property
     def policy(self) -> SubmitPolicy:
         """The rules for what a request submits."""
-        return SubmitPolicy(gate=self.gate(False), contract=self.contract(), clock=self.clock)
+        return SubmitPolicy(gate=self.gate(False), contract=contract_of(self.root, self.settings), clock=self.clock)
 
     def resolve_job(self, text: str, *, shortest: int = 1) -> str:
         """Return the id of the job that `text` names: an id, a job's name, or the beginning of an id.

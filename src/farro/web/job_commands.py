@@ -288,9 +288,7 @@ class ResetBody:
 @routes.post("/api/names/{name}/reset", "Reset a named job to its start.", air.ResetResult, body=ResetBody, tag="names")
 def reset_name(state: WebState, request: ApiRequest) -> Any:
     force: bool = request.body.force
-    result = air.reset_named_job(
-        state.store, request.path["name"], by=state.person, force=force, gate=state.gate(False)
-    )
+    result = air.reset_named_job(state.store, request.path["name"], by=state.person, force=force, policy=state.policy)
     return asdict(result)
 
 
