@@ -13,7 +13,7 @@ from farro.agx.cli.submit import PlanSubmitOptions, plan_request, rehearsed, sub
 from farro.cli.groups import Hinting
 from farro.cli.plan_files import contents, name_of
 from farro.cli.submit_options import JobOptions
-from farro.cli.tables import table
+from farro.cli.tables import show_table
 from farro.cli.terminal import answer, reply, say
 from farro.errors import InputError
 from farro.plans import actions as rules
@@ -111,10 +111,8 @@ def list_actions(session: AgxSession) -> None:
     elif not found:
         say("no action is kept; `agx action new PLAN --inputs FILE` keeps one")
     else:
-        say(
-            table(
-                [("ACTION", "PLAN", "INPUTS"), *((one.id, one.plan_id, str(one.inputs)) for one in found)], right=(2,)
-            )
+        show_table(
+            [("ACTION", "PLAN", "INPUTS"), *((one.id, one.plan_id, str(one.inputs)) for one in found)], right=(2,)
         )
 
 
@@ -134,7 +132,7 @@ def get(action: str, session: AgxSession) -> None:
     rows = [("  JOB", "STATUS", "INPUT")]
     for value, job in zip(inputs, jobs, strict=False):
         rows.append((f"  {job['job_id']}", job["status"] or "not handed in", json.dumps(value, ensure_ascii=False)))
-    say(table(rows))
+    show_table(rows)
 
 
 @action.command()

@@ -11,7 +11,7 @@ from farro.agx.cli.context import AgxSession, common
 from farro.agx.cli.submit import submit as submit_command
 from farro.agx.cli.wait import code_of, show_bytes
 from farro.cli.groups import Hinting
-from farro.cli.tables import table
+from farro.cli.tables import show_table
 from farro.cli.terminal import answer, reply, say
 from farro.errors import InputError
 from farro.jobs.states import Status
@@ -127,7 +127,7 @@ def workers(session: AgxSession) -> None:
         for one in found:
             doing, tags = ", ".join(one.jobs[:2]) or "-", ", ".join(one.tags) or "-"
             rows.append((one.id, one.role or "-", "yes" if one.alive else "dead", doing, tags, one.host or "-"))
-        say(table(rows))
+        show_table(rows)
 
 
 @click.group(cls=Hinting)
@@ -150,4 +150,4 @@ def stats(session: AgxSession) -> None:
         for one in found:
             counts = tuple(str(one.counts.get(str(status), 0)) for status in shown)
             rows.append((one.role, str(one.workers), *counts))
-        say(table(rows, right=range(1, 8)))
+        show_table(rows, right=range(1, 8))

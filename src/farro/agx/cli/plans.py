@@ -18,7 +18,7 @@ from farro.agx.cli.context import AgxSession, common, state_folder
 from farro.agx.draft_files import LIMIT, make_folder, write_private
 from farro.cli.options import application
 from farro.cli.plan_files import contents, name_of
-from farro.cli.tables import table
+from farro.cli.tables import show_table
 from farro.cli.terminal import answer, at_terminal, complain, reply, say
 from farro.documents import DEFAULT
 from farro.errors import FarroError, InputError
@@ -186,11 +186,9 @@ def list_plans(session: AgxSession) -> None:
         say("no plan is kept; `agx save NAME` keeps the draft")
     else:
         rows = [("PLAN", "STEPS", "INPUTS", "NAME")]
-        say(
-            table(
-                [*rows, *((one.id, str(one.steps), ", ".join(one.wants) or "-", one.name or "") for one in lines)],
-                right=(1,),
-            )
+        show_table(
+            [*rows, *((one.id, str(one.steps), ", ".join(one.wants) or "-", one.name or "") for one in lines)],
+            right=(1,),
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from farro.agx import drafting
 from farro.agx.client import PlanJob
 from farro.agx.rehearsal import Rehearsal
-from farro.cli.tables import size, span, table
+from farro.cli.tables import show_table, size, span
 from farro.cli.terminal import say
 from farro.errors import Problem
 from farro.log.structured import printable
@@ -28,7 +28,7 @@ def steps(plan: Mapping[str, Any], *, first: int = 1) -> None:
         if place >= first:
             rows.append((f"  {drafting.label(step, place)}", command_line(step), ", ".join(_rest(step))))
     if rows:
-        say(table([tuple(printable(cell) for cell in row) for row in rows]))
+        show_table([tuple(printable(cell) for cell in row) for row in rows])
 
 
 def command_line(step: Mapping[str, Any]) -> str:
@@ -121,7 +121,7 @@ def rehearsal(told: Rehearsal) -> None:
         )
         for step in told.steps
     ]
-    say(table([tuple(printable(cell) for cell in row) for row in rows]))
+    show_table([tuple(printable(cell) for cell in row) for row in rows])
     tags = f" with {', '.join(told.tags)}" if told.tags else ""
     say(f"where  {told.role}, {told.queued} queued before it; {_takers(told)}{tags}")
     if told.input_bytes:
@@ -167,7 +167,7 @@ def rehearsal_json(told: Rehearsal) -> dict[str, Any]:
 def job_lines(told: Sequence[PlanJob]) -> None:
     rows = [("JOB", "STATUS", "ROLE", "PLAN", "CREATED")]
     rows += [(one.job_id, one.status, one.role or "-", one.plan_id or "-", _time(one.created_at)) for one in told]
-    say(table([tuple(printable(cell) for cell in row) for row in rows]))
+    show_table([tuple(printable(cell) for cell in row) for row in rows])
 
 
 def _time(text: str | None) -> str:
