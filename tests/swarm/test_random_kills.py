@@ -95,7 +95,7 @@ class Storm:
         assert end.result == "success", (end, self.shown())
 
     def tend(self) -> None:
-        """Start the orchestrator as `farro up` does."""
+        """Start the orchestrator as `farro swarm` does."""
         with contextlib.suppress(FarroError):  # it was killed while it came up: tried again at the next look
             processes.ensure_orchestrator(self.runtime, self.orchestrator, SystemClock())
 

@@ -71,7 +71,7 @@ SECTIONS = {
         ("down", "Stop what `farro up` started.", "farro.cli.up:down"),
         ("ps", "List the components that run, and their state.", "farro.cli.up:ps"),
         ("start", "The same as up --detach.", "farro.cli.up:start"),
-        ("stop", "The same as down.", "farro.cli.up:stop"),
+        ("stop", "The same as down.", "farro.cli.up:down"),
         ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
         ("watchdog", "Recover the jobs of dead agents.", "farro.cli.daemons:watchdog"),
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),

@@ -404,24 +404,12 @@ def start(options: ServiceOptions, root: str | None, as_json: bool) -> int:
     return services.up(services.wanted(options), detach=True, as_json=as_json)
 
 
-_kill = click.option("--kill", is_flag=True, help="Wait for nothing: end them at once.")
-
-
 @click.command()
-@_kill
+@click.option("--kill", is_flag=True, help="Wait for nothing: end them at once.")
 @common
 def down(kill: bool, root: str | None, as_json: bool) -> None:
     """Stop what `farro up` started. Running steps have five seconds, then their jobs go back into the queue; what does
     not end in ten is killed, and its jobs are recovered at the next start. Swarms of the root are left alone."""
-    RootServices(root).down(as_json, kill=kill)
-
-
-@click.command()
-@_kill
-@common
-def stop(kill: bool, root: str | None, as_json: bool) -> None:
-    """`farro down`: stop what runs in the background. Running steps have five seconds, then their jobs go back into the
-    queue; what does not end in ten is killed, and its jobs are recovered at the next start."""
     RootServices(root).down(as_json, kill=kill)
 
 
