@@ -13,14 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from farro.errors import AlreadyRunning, FarroError
 from farro.host import fs, leases, process_identity
 from farro.host.clock import Clock
-from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
 from farro.swarm import views
 from farro.swarm.files import FOLDER, ORCHESTRATOR, SwarmFiles, controller_instance, read_json
 from farro.swarm.lifecycle import ComponentState
 from farro.swarm.views import orchestrator_runs
 from farro.worker.process_logs import last_line, last_lines
-from farro.worker.runtime import ComponentProcess, ProcessSpec, Runtime, uptime_s
+from farro.worker.runtime import ComponentProcess, ProcessSpec, ProcessView, Runtime, uptime_s
 
 PATIENCE_S = 20.0  # for the orchestrator to come up
 END_S = 10.0  # for it to end
@@ -67,12 +66,6 @@ def environment(keep: Collection[str] = ()) -> dict[str, str]:
 # --- the orchestrator ---
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StartedOrchestrator:
-    pid: int | None
-    log: str
-
-
 def orchestrator_spec(root: str, program: Sequence[str], env: Mapping[str, str]) -> ProcessSpec:
     """Describe the orchestrator's process. `program` is the command that starts farro here."""
     return ProcessSpec(
@@ -84,16 +77,15 @@ def orchestrator_spec(root: str, program: Sequence[str], env: Mapping[str, str])
     )
 
 
-def ensure_orchestrator(runtime: Runtime, spec: ProcessSpec, clock: Clock) -> StartedOrchestrator | None:
+def ensure_orchestrator(runtime: Runtime, spec: ProcessSpec, clock: Clock) -> ProcessView | None:
     """Start the orchestrator and wait until it is up; None if one already runs. Raises FarroError if it ended."""
     files = SwarmFiles(f"{spec.cwd}/{FOLDER}")
     if orchestrator_runs(files.folder):
         return None
     files.make()
-    try:
-        pid = runtime.launch(spec).pid
-    except AlreadyRunning:
-        pid = None
+    started = None
+    with contextlib.suppress(AlreadyRunning):
+        started = runtime.launch(spec)
     until_s = clock.monotonic_s() + PATIENCE_S
     while not orchestrator_runs(files.folder):
         seen = runtime.look(spec.name)
@@ -102,7 +94,7 @@ def ensure_orchestrator(runtime: Runtime, spec: ProcessSpec, clock: Clock) -> St
         if clock.monotonic_s() >= until_s:
             raise FarroError(f"the orchestrator (pid {seen.pid}) is not up after {PATIENCE_S:g} s; see {spec.log}")
         clock.sleep(_POLL_S)
-    return None if pid is None else StartedOrchestrator(pid=pid, log=spec.log)
+    return started
 
 
 def orchestrator_problem(folder: str) -> str | None:

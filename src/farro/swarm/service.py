@@ -31,8 +31,7 @@ from farro.swarm.wire.names import Signal as Signal
 
 if TYPE_CHECKING:
     from farro.swarm.bus.port import Bus
-    from farro.swarm.processes import StartedOrchestrator
-    from farro.worker.runtime import Runtime
+    from farro.worker.runtime import ProcessView, Runtime
 
 
 def folder(root: str) -> str:
@@ -51,7 +50,7 @@ def runtime(root: str) -> Runtime:
     return ProcessRuntime(f"{folder(root)}/{COMPONENTS}", SystemClock())
 
 
-def ensure_orchestrator(root: str, program: Sequence[str]) -> StartedOrchestrator | None:
+def ensure_orchestrator(root: str, program: Sequence[str]) -> ProcessView | None:
     """Start the orchestrator of a root unless one runs. `program` is the command that starts farro here."""
     from farro.swarm import processes
 

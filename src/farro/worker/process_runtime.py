@@ -79,10 +79,9 @@ class ProcessRuntime:
             return _seen(record, alive=True)
 
     def look(self, name: str) -> ProcessView | None:
-        record = self._read(name)
+        record = self._record(name)
         if not record:
             return None
-        record = self._found(record)
         alive = process_identity.matches(record)
         if not alive:
             self._reap(record.get("pid"))  # afterwards: else one that ends in between would have no exit code
@@ -98,24 +97,22 @@ class ProcessRuntime:
 
     def stop(self, names: Sequence[str], grace_s: float = STOP_S) -> Sequence[Stopped]:
         with self._locked():
-            records = {name: self._found(record) for name in names if (record := self._read(name))}
+            records = {name: record for name in names if (record := self._record(name))}
             told = [record for record in records.values() if process_identity.terminate_identified(record)]
             deaf = self._outlive(told, grace_s)
             return [self._ended(record, told=record in told, deaf=record in deaf) for record in records.values()]
 
     def kill(self, name: str) -> bool:
         with self._locked():
-            record = self._read(name)
-            record = self._found(record) if record else record
-            alive = bool(record) and process_identity.matches(record)
+            record = self._record(name)
+            alive = process_identity.matches(record)
             if alive:
                 self._clear(record, record["pid"])
             return alive
 
     def end_alone(self, name: str, grace_s: float) -> bool:
         # Without the lock: the component itself may hold it, for a launch.
-        record = self._read(name)
-        record = self._found(record) if record else record
+        record = self._record(name)
         was_alive = process_identity.terminate_identified(record)
         if was_alive and self._outlive([record], grace_s):
             process_identity.kill_identified(record)
@@ -185,10 +182,12 @@ class ProcessRuntime:
             process_limits.apply(popen.pid, process_limits.ProcessLimits(address_space=space, cpu_s=limits.cpu_s))
         return popen.pid
 
-    def _found(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the record. If its launcher died before it wrote the PID, find the process by its mark."""
-        if "pid" in record:
-            return dict(record)
+    def _record(self, name: str) -> dict[str, Any]:
+        """Return the record; empty if there is none. If its launcher died before it wrote the PID, find the process by
+        its mark."""
+        record = self._read(name)
+        if not record or "pid" in record:
+            return record
         mark = f"{MARK}={record['mark']}"
         for look in range(_LOOKS):
             for entry in process_table.entries():
@@ -197,7 +196,7 @@ class ProcessRuntime:
                     return {**record, **process_identity.identity_of(entry.pid)}
             if look + 1 < _LOOKS:
                 self._clock.sleep(_PAUSE_S)
-        return dict(record)
+        return record
 
     def _reap(self, only: int | None = None) -> None:
         """Reap our children that ended, or only the given one: a zombie would keep its PID."""
