@@ -141,7 +141,7 @@ class AgentRoot:
             store=store,
             log=self._noted,
             snapshots=App().snapshots(self.root, self.settings),
-            seat=FileLeadership(root=self.root, clock=self.clock),
+            leadership=FileLeadership(root=self.root, clock=self.clock),
             **more,
         )
 

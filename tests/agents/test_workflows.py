@@ -12,7 +12,7 @@ from farro.agents import replay
 from farro.config.reader import load
 from farro.errors import Refused
 from farro.jobs.states import Reason, Status
-from farro.worker.leader import BEAT_S
+from farro.worker.leader import BEAT_S, FileLeadership
 
 ENGINEER, REVIEWER, WRITER = {"role": "SeniorEngineer"}, {"role": "CodeReviewer"}, {"role": "DocWriter"}
 ANSWERS: list[dict[str, Any]] = [
@@ -246,8 +246,8 @@ def test_a_resting_manager_is_shown_as_alive(make: MakeRoot) -> None:
     heartbeat.unlink()
     boss.rest(0.01)
     assert not heartbeat.exists()  # every ten seconds, not at every look
-    assert boss._seat is not None
-    boss._seat._beat_s -= BEAT_S
+    assert isinstance(boss._leadership, FileLeadership)
+    boss._leadership._beat_s -= BEAT_S
     boss.rest(0.01)
     assert heartbeat.exists()
     boss.leave()

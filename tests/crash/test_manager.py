@@ -102,7 +102,7 @@ def manage(root: str, seed: int, seam: Seam) -> None:
     boss = Manager(
         store=store,
         log=lambda *told: None,
-        seat=seat,
+        leadership=seat,
         snapshots=Snapshots(root=root, clock=clock),
         auto_plan=plans,
     )

@@ -7,7 +7,6 @@ is killed before it leaves the job to be decided again; after it, the decision i
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +34,7 @@ from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
 from farro.store.port import Agent, Claim, DeathWatch, Store, claim_one, commit_one
 from farro.worker import routing
 from farro.worker.daemon import Daemon
-from farro.worker.leader import Leadership, beating
+from farro.worker.leader import Leadership, NoRivals, beating
 from farro.worker.snapshot import Snapshots
 from farro.worker.watchdog import Recovery
 
@@ -54,7 +53,7 @@ class Manager(Daemon):
         store: Store,
         log: Log,
         timetable: Timetable | None = None,
-        seat: Leadership | None = None,
+        leadership: Leadership | None = None,
         snapshots: Snapshots | None = None,
         auto_plan: AutoPlan | None = None,
         hooks: Hooks | None = None,
@@ -63,7 +62,7 @@ class Manager(Daemon):
     ) -> None:
         super().__init__(store=store, name="manager", log=log)
         self._timetable = timetable
-        self._seat = seat
+        self._leadership = leadership or NoRivals()
         self._snapshots = snapshots
         self._auto_plan = auto_plan
         self._hooks = hooks
@@ -112,8 +111,7 @@ class Manager(Daemon):
             changes = self._store.changes(self._cursor, role=MANAGER, timeout_s=min(left_s, _LOOK_S))
             new = self._cursor is not None and (changes.items or changes.gap)
             self._cursor = changes.cursor
-            if self._seat is not None:
-                self._seat.beat()  # a rest may be longer than a heartbeat interval
+            self._leadership.beat()  # a rest may be longer than a heartbeat interval
             if new or self._urgent:
                 return
             left_s -= _LOOK_S
@@ -125,7 +123,7 @@ class Manager(Daemon):
         acts.
         """
         urgent, self._urgent = self._urgent, False  # before the turn: a death during it is for the next
-        if not self._seated():
+        if not self._leads():
             return []
         self._recover(urgent)
         done: list[Lifecycle | Fired | str] = [*self._settle(), *self._route(), *self._finalize(), *self._abandon()]
@@ -138,22 +136,19 @@ class Manager(Daemon):
     def leave(self) -> None:
         super().leave()
         self._leave_router()
-        if self._seat is not None:
-            self._seat.drop()
+        self._leadership.drop()
 
     def _leave_router(self) -> None:
         agent, self._router = self._router, None
         if agent is not None:
             self._store.leave(agent)
 
-    def _seated(self) -> bool:
-        if self._seat is None:
-            return True
-        if self._seat.take():
+    def _leads(self) -> bool:
+        if self._leadership.take():
             self._waited = False
-            self._seat.beat()
+            self._leadership.beat()
             return True
-        message = f"another manager acts ({self._seat.holder()}); only one may act at a time"
+        message = f"another manager acts ({self._leadership.holder()}); only one may act at a time"
         if not self._shows:
             raise Refused(f"{message}. Let it run, or stop it first.")
         if not self._waited:
@@ -163,7 +158,7 @@ class Manager(Daemon):
 
     def _stands(self) -> bool:
         """Tell whether this process still leads. Checked before every action: it may have slept for too long."""
-        return self._seat is None or self._seat.stands()
+        return self._leadership.stands()
 
     # --- routing ---
 
@@ -189,8 +184,7 @@ class Manager(Daemon):
                 self._log("error", str(error), {"event": {"type": "routing_trouble"}})
                 self._leave_router()  # a watchdog takes the job from an agent that left
                 return done
-            if self._seat is not None:
-                self._seat.beat()
+            self._leadership.beat()
         return done
 
     def _routing_agent(self) -> Agent:
@@ -252,7 +246,7 @@ class Manager(Daemon):
         good = decision.code is not RouteCode.FAIL
         if self._hooks is None or not self._hooks.commands(role, good=good):
             return
-        with contextlib.nullcontext() if self._seat is None else beating(self._seat):
+        with beating(self._leadership):
             self._hooks.run(job_id, role, good=good, decision=str(decision.code), to=decision.to, folder=folder)
 
     # --- failures and stale jobs ---

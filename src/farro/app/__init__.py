@@ -251,8 +251,8 @@ class App:
 
     def hand_off(self, root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool) -> HandOff:
         """Make what hands a worker's finished job on to the next role. `bypass`: also while no manager runs."""
-        from farro.app import servers
         from farro.worker.hand_off import HandOff
+        from farro.worker.leader import elected
 
         return HandOff(
             store=store,
@@ -263,7 +263,7 @@ class App:
             uniform=random.SystemRandom().uniform,
             bypass=bypass and settings.routing.degraded_bypass,
             roles=settings.roles,
-            silent_s=servers.leader(store, clock, settings).silent_s,
+            silent_s=elected(store, clock, lease_s=settings.redis.lease_s).silent_s,
         )
 
     def manager(
@@ -272,7 +272,7 @@ class App:
         """Make the manager of a root. `gate` admits the jobs that auto-plan makes; None turns auto-plan off."""
         from farro.agents.auto_plan import AutoPlan
         from farro.agents.manager import AbandonedJobs, Hooks, Manager
-        from farro.app import servers
+        from farro.worker.leader import elected
         from farro.worker.watchdog import Recovery
 
         root, clock = store.root, SystemClock()
@@ -283,7 +283,7 @@ class App:
             store=store,
             log=log,
             timetable=timetable,
-            seat=servers.leader(store, clock, settings),
+            leadership=elected(store, clock, lease_s=settings.redis.lease_s),
             snapshots=self.snapshots(root, settings),
             auto_plan=plans,
             hooks=Hooks(

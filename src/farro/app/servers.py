@@ -4,20 +4,17 @@ that manages a store which many machines share."""
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from farro.config.settings import AGQ, Settings
 from farro.errors import InputError
-from farro.host import process_identity, worker_processes
+from farro.host import worker_processes
 from farro.host.clock import Clock
 from farro.log.audit import AuditLog
 from farro.log.structured import Log
-from farro.store.fleet import Fleet
 from farro.store.library import Library
 from farro.store.port import Store, StoreContext, StoreFactory, StorePolicy
-from farro.worker.leader import Leadership
 
 if TYPE_CHECKING:
     from farro.agq.client import AgqStore
@@ -158,15 +155,3 @@ def _reap_agent(agent_id: str) -> None:
     from farro.host import process_tree
 
     process_tree.end_marked(f"FARRO_AGENT={agent_id}")
-
-
-def leader(store: Store, clock: Clock, settings: Settings) -> Leadership:
-    """Make the election of the manager: among the processes of this root, or of all machines that share its store."""
-    from farro.worker.leader import AWAY_S, FileLeadership, FleetLeadership
-
-    if not isinstance(store, Fleet):
-        return FileLeadership(root=store.root, clock=clock)
-    here = process_identity.identity()
-    me = f"pid {here['pid']} on {here['host']} ({random.SystemRandom().getrandbits(32):08x})"
-    # Longer than an agent's lease: a machine that slept through this one has no agent left to act with.
-    return FleetLeadership(fleet=store, clock=clock, me=me, lease_s=max(AWAY_S, settings.redis.lease_s))

@@ -13,7 +13,7 @@ from farro.jobs.states import Status
 from farro.jobs.times import in_words
 from farro.lazy_dataclass import dataclass
 
-MANAGER_AWAY_S = 30.0
+MANAGER_AWAY_S = 30.0  # a manager that was silent for longer is away (SPEC-1 §12)
 STANDS = frozenset({"no_worker", "tags", "paused", "human", "agent_dead"})  # these last until a person acts
 
 

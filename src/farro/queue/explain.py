@@ -18,8 +18,9 @@ from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
 from farro.plans.metadata import metadata_of, required_tags
-from farro.queue import find_job, fleet, pause
+from farro.queue import find_job, pause
 from farro.store.port import AgentView, JobView, Store
+from farro.worker import leader
 
 _JOB_LIMIT = 4 << 20
 
@@ -69,7 +70,7 @@ def facts(store: Store, view: JobView, *, now: datetime) -> Facts:
         tags=required_tags(prompt),
         workers=tuple(_worker(agent) for agent in agents if agent.role == life.role),
         before=store.ahead(view) if view.status is Status.QUEUED else 0,
-        manager_silent_s=fleet.manager_silent_s(store, now=now, agents=agents),
+        manager_silent_s=leader.manager_silent_s(store, now=now, agents=agents),
         paused=None if paused is None else pause.words(life.role, paused),
         lock=lock,
         lock_alive=any(agent.id == lock and agent.alive for agent in agents),

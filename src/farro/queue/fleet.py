@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,10 +10,8 @@ from farro.jobs.times import moment_or_none
 from farro.log import audit_reader
 from farro.log.audit_reader import JobEvents, RecentEvents
 from farro.store.fleet import Fleet
-from farro.store.port import AgentView, Store
+from farro.store.port import Store
 
-MANAGER = "manager"  # the name of a manager's agents and of its leadership
-HEARTBEAT = "agents/Manager/.heartbeat"
 LINES = 200_000  # most lines of a shared audit log for one query
 
 
@@ -35,20 +31,3 @@ def recent(store: Store, *, since: datetime, holding: Sequence[bytes], limit: in
     if len(newest) < LINES:
         return RecentEvents(lines=tuple(reversed(newest)), whole=True, since=None)
     return RecentEvents(lines=tuple(reversed(newest)), whole=False, since=moment_or_none(newest[0].get("ts")))
-
-
-def manager_silent_s(store: Store, *, now: datetime, agents: Sequence[AgentView] | None = None) -> float | None:
-    """Return how long ago a manager last gave a sign of life, or None if there is none.
-
-    The age of its heartbeat; where none is written, whether an agent of it is alive.
-    """
-    if isinstance(store, Fleet):
-        leader = store.leader_status(MANAGER)
-        if leader is not None:
-            return leader.silent_s
-    else:
-        with contextlib.suppress(OSError):
-            return max(0.0, now.timestamp() - os.lstat(f"{store.root}/{HEARTBEAT}").st_mtime)
-    known = store.agents() if agents is None else agents
-    named = (agent for agent in known if agent.role is None and agent.id.split(".", 1)[0] == MANAGER)
-    return 0.0 if any(agent.alive for agent in named) else None

@@ -19,10 +19,10 @@ from farro.jobs.places import STALE
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.times import in_words
 from farro.queue import schedules
-from farro.queue.fleet import HEARTBEAT, manager_silent_s
 from farro.roles import policy, task
 from farro.roles.workflow import MANAGER
 from farro.store.port import Store
+from farro.worker import leader
 
 _FULL_PERCENT = 80
 OpenStore = Callable[[], AbstractContextManager[Store]]  # opens the store of a root whose jobs are not folders
@@ -219,10 +219,10 @@ def _count(path: str) -> int:
 def _heartbeat(root: str, now: datetime, open_store: OpenStore | None) -> Finding:
     """Check the manager's heartbeat. A manager that never ran is only a problem when jobs wait for one."""
     if open_store is None:
-        age_s, waiting = _silent_s(root, now), _waiting(root, ("agents/Manager/incoming", STALE))
+        age_s, waiting = leader.silent_s(root, now), _waiting(root, ("agents/Manager/incoming", STALE))
     else:
         with open_store() as store:
-            age_s = manager_silent_s(store, now=now, agents=())
+            age_s = leader.manager_silent_s(store, now=now, agents=())
             waiting = len(store.stale()) + store.load(MANAGER)
     if age_s is None:
         if waiting:
@@ -238,13 +238,6 @@ def _heartbeat(root: str, now: datetime, open_store: OpenStore | None) -> Findin
             "farro start",
         )
     return ok(f"its last sign of life is {in_words(age_s)} old")
-
-
-def _silent_s(root: str, now: datetime) -> float | None:
-    try:
-        return now.timestamp() - os.stat(f"{root}/{HEARTBEAT}").st_mtime
-    except FileNotFoundError:
-        return None
 
 
 def _waiting(root: str, names: Iterable[str]) -> int:

@@ -118,7 +118,7 @@ class HandOff:
 
     def away(self) -> str | None:
         """Return why no manager would take the job; None: the manager is alive."""
-        silent = leader.silent_s(self.root, self.clock) if self.silent_s is None else self.silent_s()
+        silent = leader.silent_s(self.root, self.clock.now()) if self.silent_s is None else self.silent_s()
         if silent is None:
             return "no manager has run here yet; start one with `farro manager`"
         return f"the manager has been silent for {in_words(silent)}" if silent > AWAY_S else None

@@ -1,4 +1,4 @@
-"""Elect the manager: one lease, so that two managers never act at once, and the heartbeat that workers check.
+"""Elect the manager: one lease, so that two managers never act at once, and the heartbeat that others check.
 
     agents/Manager/.lease       under flock while a manager acts; the kernel drops it at its death
     agents/Manager/.heartbeat   written every ten seconds; its time says how long the manager has been silent
@@ -11,16 +11,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from farro.errors import FarroError
-from farro.host import fs, leases
+from farro.host import fs, leases, process_identity
 from farro.host.clock import Clock
+from farro.jobs.explain import MANAGER_AWAY_S
 from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass, field
 from farro.store.fleet import Fleet
+from farro.store.port import AgentView, Store
 
 
 class Leadership(Protocol):
@@ -45,10 +49,31 @@ class Leadership(Protocol):
     def drop(self) -> None: ...
 
 
+class NoRivals:
+    """Leadership of a process that acts without an election."""
+
+    def take(self) -> bool:
+        return True
+
+    def stands(self) -> bool:
+        return True
+
+    def holder(self) -> str:
+        return "this process"
+
+    def beat(self) -> None: ...
+
+    def silent_s(self) -> float | None:
+        return 0.0
+
+    def drop(self) -> None: ...
+
+
 LEASE = "agents/Manager/.lease"
 HEARTBEAT = "agents/Manager/.heartbeat"
+NAME = "manager"  # of a manager's agents and of its leadership
 BEAT_S = 10.0
-AWAY_S = 30.0  # SPEC-1 §12
+AWAY_S = MANAGER_AWAY_S
 _LIMIT = 4096
 
 
@@ -58,7 +83,7 @@ class FileLeadership:
 
     root: str
     clock: Clock
-    name: str = "manager"
+    name: str = NAME
     _lease: leases.Lease | None = None
     _beat_s: float = field(default=float("-inf"))
 
@@ -93,7 +118,7 @@ class FileLeadership:
         self._beat_s = now_s
 
     def silent_s(self) -> float | None:
-        return silent_s(self.root, self.clock)
+        return silent_s(self.root, self.clock.now())
 
     def drop(self) -> None:
         lease, self._lease = self._lease, None
@@ -115,7 +140,7 @@ class FleetLeadership:
     clock: Clock
     me: str  # host, pid and random digits: unique
     lease_s: float = AWAY_S
-    name: str = "manager"
+    name: str = NAME
     _until_s: float = field(default=float("-inf"))
     _beat_s: float = field(default=float("-inf"))
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -153,14 +178,14 @@ class FleetLeadership:
 
 
 @contextlib.contextmanager
-def beating(seat: Leadership) -> Iterator[None]:
+def beating(leadership: Leadership) -> Iterator[None]:
     """Keep the heartbeat going while the loop waits for something of bounded time."""
     over = threading.Event()
 
     def beats() -> None:
         while not over.wait(BEAT_S / 10):
             with contextlib.suppress(OSError, FarroError):
-                seat.beat()
+                leadership.beat()
 
     thread = threading.Thread(target=beats, name="beats", daemon=True)
     thread.start()
@@ -171,10 +196,38 @@ def beating(seat: Leadership) -> Iterator[None]:
         thread.join()
 
 
-def silent_s(root: str, clock: Clock) -> float | None:
+def elected(store: Store, clock: Clock, *, lease_s: float) -> Leadership:
+    """Make the election of the manager: among the processes of this root, or of all machines that share its store.
+    `lease_s`: of the agents of a shared store."""
+    if not isinstance(store, Fleet):
+        return FileLeadership(root=store.root, clock=clock)
+    here = process_identity.identity()
+    me = f"pid {here['pid']} on {here['host']} ({random.SystemRandom().getrandbits(32):08x})"
+    # Longer than an agent's lease: a machine that slept through this one has no agent left to act with.
+    return FleetLeadership(fleet=store, clock=clock, me=me, lease_s=max(AWAY_S, lease_s))
+
+
+def silent_s(root: str, now: datetime) -> float | None:
     """Return how long this root's manager has been silent; None: there never was one."""
     try:
         beat_s = fs.lstat(f"{root}/{HEARTBEAT}").st_mtime
     except OSError:
         return None
-    return max(0.0, clock.now().timestamp() - beat_s)
+    return max(0.0, now.timestamp() - beat_s)
+
+
+def manager_silent_s(store: Store, *, now: datetime, agents: Sequence[AgentView] | None = None) -> float | None:
+    """Return how long ago a manager last gave a sign of life, or None if there is none.
+
+    The age of its heartbeat; where none is written, whether an agent of it is alive.
+    """
+    if isinstance(store, Fleet):
+        status = store.leader_status(NAME)
+        silent = None if status is None else status.silent_s
+    else:
+        silent = silent_s(store.root, now)
+    if silent is not None:
+        return silent
+    known = store.agents() if agents is None else agents
+    named = (agent for agent in known if agent.role is None and agent.id.split(".", 1)[0] == NAME)
+    return 0.0 if any(agent.alive for agent in named) else None
