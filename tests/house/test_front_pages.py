@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farro.agq.handlers import TABLE
-from farro.mcp.tools import TOOLS
+from farro.mcp.server import TOOLS
 from farro.web import application
 from support import ROOT
 

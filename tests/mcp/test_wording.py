@@ -11,21 +11,21 @@ import pytest
 
 import farro as package
 from farro.cli.main import farro as program
-from farro.mcp import tools, wording
+from farro.mcp import server, wording
 from flows.program import Program, shell
 from mcp import Client
 from mcp_rig import Agent, ask, refused
 
-EVERY = list(tools.BY_NAME)
-LOOKING = [tool.name for tool in tools.allowed(())]
+EVERY = list(server.BY_NAME)
+LOOKING = [tool.name for tool in server.allowed(())]
 
 
 def test_every_named_tool_exists_with_its_argument() -> None:
     for tool, argument in wording.TOOLS.values():
-        fields = {field.name for field in dataclasses.fields(tools.BY_NAME[tool].shape)}
+        fields = {field.name for field in dataclasses.fields(server.BY_NAME[tool].shape)}
         assert argument is None or argument in fields, tool
-    assert "roles" in {field.name for field in dataclasses.fields(tools.BY_NAME["list_jobs"].shape)}
-    assert "from_start" in {field.name for field in dataclasses.fields(tools.BY_NAME["retry_job"].shape)}
+    assert "roles" in {field.name for field in dataclasses.fields(server.BY_NAME["list_jobs"].shape)}
+    assert "from_start" in {field.name for field in dataclasses.fields(server.BY_NAME["retry_job"].shape)}
 
 
 def test_every_command_named_in_a_message_exists() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import asdict
-from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -49,12 +48,12 @@ def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root
     lines = statistics.stats(store, now=SystemClock().now(), window_s=since, roles=roles)
     if as_json:
         for line in lines:
-            answer(_data(line))
+            answer(line.to_data())
     elif as_csv:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(_data(line) for line in lines)
+        writer.writerows(line.to_data() for line in lines)
         say(text.getvalue().rstrip("\n"))
     else:
         _page(lines, since)
@@ -86,10 +85,6 @@ def _alerts(roles: tuple[str, ...], as_csv: bool, root: str | None, as_json: boo
         if told.bounded:
             note("the audit log says more than was read: windows are shorter than they should be")
     return 1 if told.firing else 0
-
-
-def _data(line: RoleStats) -> dict[str, Any]:
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(line).items()}
 
 
 def _page(lines: list[RoleStats], since: float) -> None:

@@ -48,7 +48,7 @@ def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | N
     if allow and read_only:
         raise click.UsageError("--allow and --read-only exclude each other")
     try:
-        from farro.mcp import server, tools
+        from farro.mcp import server
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("farro"):
             raise
@@ -56,7 +56,7 @@ def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | N
     store, settings = open_root(root, way="mcp")
     permitted = () if read_only else allow or settings.mcp.allow
     if listed or as_json:
-        offered = tools.allowed(permitted)
+        offered = server.allowed(permitted)
         if as_json:
             answer({"tools": [{"name": tool.name, "needs": tool.needs, "input": tool.schema()} for tool in offered]})
         else:

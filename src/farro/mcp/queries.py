@@ -252,12 +252,8 @@ def job_history(context: ToolContext, args: arguments.OneJob) -> Answer:
 @tool("Statistics", "How each role does: depth of its queue, jobs that ended in the window, latency, failure rate.")
 def stats(context: ToolContext, args: arguments.StatsAsked) -> Answer:
     found = statistics.stats(context.store, now=context.clock.now(), window_s=args.window_s, roles=args.roles)
-    busy = [line for line in (_rounded(asdict(line)) for line in found) if any(line[name] for name in _COUNTED)]
+    busy = [line for line in (line.to_data() for line in found) if any(line[name] for name in _COUNTED)]
     return {"roles": busy, "idle": [line.role for line in found if line.role not in {each["role"] for each in busy}]}
-
-
-def _rounded(line: Mapping[str, Any]) -> Answer:
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in line.items()}
 
 
 @tool(

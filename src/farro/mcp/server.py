@@ -14,10 +14,10 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from farro.config.settings import Allowed
-from farro.errors import FarroError
+from farro.errors import FarroError, InputError, NotPermitted
 from farro.log.structured import redacted
 from farro.mcp import arguments as asking
-from farro.mcp import queries, tools, wording
+from farro.mcp import changes, queries, wording
 from farro.mcp.context import McpTool, ToolContext
 from farro.queue.listing import JobQuery, ls
 from mcp import types
@@ -34,6 +34,27 @@ _READ_ONLY = """ This server only looks: the person who runs it must start it wi
 or end jobs."""
 
 Context = ServerRequestContext[dict[str, Any], Any]
+
+TOOLS = (*queries.tool.tools, *changes.tool.tools)
+WAIT = queries.wait_for_jobs.__name__
+BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+def allowed(permitted: Collection[Allowed]) -> list[McpTool]:
+    """Return the tools that a server offers: an agent does not plan with a tool it cannot see."""
+    return [tool for tool in TOOLS if tool.needs is None or tool.needs in permitted]
+
+
+def chosen(name: str, permitted: Collection[Allowed]) -> McpTool:
+    tool = BY_NAME.get(name)
+    if tool is None:
+        raise InputError(f"no tool {name!a}; known: {', '.join(each.name for each in allowed(permitted))}")
+    if tool.needs is not None and tool.needs not in permitted:
+        raise NotPermitted(
+            f"{name} is not allowed here: it was not started with `--allow {tool.needs}`, nor does `mcp.allow` in the "
+            f"config name it. Ask the person who runs it to start it with `farro mcp --allow {tool.needs}`"
+        )
+    return tool
 
 
 def make(context: ToolContext, permitted: Collection[Allowed], version: str) -> Server[dict[str, Any]]:
@@ -62,7 +83,7 @@ class _Front:
     def __init__(self, context: ToolContext, permitted: Collection[Allowed]) -> None:
         self._tools = context
         self._permitted = permitted
-        self._offered = [tool.name for tool in tools.allowed(permitted)]
+        self._offered = [tool.name for tool in allowed(permitted)]
 
     def _reason(self, error: FarroError | OSError) -> str:
         """Say what went wrong and which tool helps: the caller has no shell."""
@@ -71,13 +92,13 @@ class _Front:
         return wording.for_agents(str(error), self._offered)
 
     async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in tools.allowed(self._permitted)])
+        return types.ListToolsResult(tools=[_described(tool) for tool in allowed(self._permitted)])
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            tool = tools.chosen(params.name, self._permitted)
+            tool = chosen(params.name, self._permitted)
             arguments = tool.arguments(params.arguments)
-            if tool.name == tools.WAIT:
+            if tool.name == WAIT:
                 told = await self._wait(context, arguments)
             else:
                 told = await anyio.to_thread.run_sync(tool.call, self._tools, arguments, abandon_on_cancel=True)
@@ -156,7 +177,7 @@ class _Front:
             raise MCPError(
                 types.INVALID_PARAMS, f"no resource {uri!a}; there is job://JOB, job://JOB/result, job://JOB/log"
             )
-        tool = tools.BY_NAME[name]
+        tool = BY_NAME[name]
         try:
             arguments = tool.arguments({"job": job})
             told = await anyio.to_thread.run_sync(tool.call, self._tools, arguments, abandon_on_cancel=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta
+from typing import Any
 
 from farro.jobs import places
 from farro.jobs.states import FINISHED, Status
@@ -171,6 +172,10 @@ class RoleStats:
     window_s: float
     bounded: bool  # more jobs ended or are queued than were read
     paused: bool = False  # its queue is paused; in the sum: one of them is
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the line as data, rounded to thousandths."""
+        return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
 COLUMNS = tuple(item.name for item in fields(RoleStats))

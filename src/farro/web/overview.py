@@ -114,11 +114,7 @@ def list_stats(state: WebState, request: ApiRequest) -> Any:
     if window_s <= 0:
         raise InputError("since: must be longer than 0, such as 10m")
     lines = statistics.stats(state.store, now=state.clock.now(), window_s=window_s, roles=query.role)
-    return {"stats": [_rounded(asdict(line)) for line in lines]}
-
-
-def _rounded(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in line.items()}
+    return {"stats": [line.to_data() for line in lines]}
 
 
 @dataclass(frozen=True, kw_only=True)
