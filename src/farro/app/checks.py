@@ -58,7 +58,7 @@ def checks(
             now=clock.now,
         ),
         *disk_checks.probes(f"{root}/jobs"),
-        *root_checks.checks(root, settings, config=path, now=clock.now, open_store=None if in_folders else opened),
+        *root_checks.checks(root, settings, config=path, now=clock.now, open_store=opened),
         *provider_checks.checks(settings, os.environ, root=root, config=path),
         *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
         *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 
@@ -13,10 +12,10 @@ from farro.config.settings import Settings
 from farro.doctor.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, quoted, warning
 from farro.doctor.schemas import schemas
 from farro.errors import BadDocument
-from farro.host import fs, trees
+from farro.host import fs
 from farro.jobs.explain import MANAGER_AWAY_S
-from farro.jobs.places import STALE
 from farro.jobs.retry import RetryPolicy
+from farro.jobs.states import Status
 from farro.jobs.times import in_words
 from farro.queue import schedules
 from farro.roles import policy, task
@@ -25,7 +24,7 @@ from farro.store.port import Store
 from farro.worker import leader
 
 _FULL_PERCENT = 80
-OpenStore = Callable[[], AbstractContextManager[Store]]  # opens the store of a root whose jobs are not folders
+OpenStore = Callable[[], AbstractContextManager[Store]]
 
 
 def checks(
@@ -34,7 +33,7 @@ def checks(
     *,
     config: str,
     now: Callable[[], datetime],
-    open_store: OpenStore | None = None,
+    open_store: OpenStore,
 ) -> list[Check]:
     """Return the checks of a root."""
     return [
@@ -49,8 +48,8 @@ def checks(
             quick=True,
         ),
         Check(id="backoff", title="backoff", look=lambda: _backoff(settings, config), quick=True),
-        Check(id="caps", title="caps", look=lambda: _caps(root, settings, config, open_store), quick=True),
-        Check(id="manager-heartbeat", title="manager", look=lambda: _heartbeat(root, now(), open_store)),
+        Check(id="caps", title="caps", look=lambda: _caps(settings, config, open_store), quick=True),
+        Check(id="manager-heartbeat", title="manager", look=lambda: _heartbeat(now(), open_store)),
     ]
 
 
@@ -173,11 +172,11 @@ def _backoff(settings: Settings, config: str) -> Finding:
     return ok(f"{found}, as pinned")
 
 
-def _caps(root: str, settings: Settings, config: str, open_store: OpenStore | None) -> Finding:
+def _caps(settings: Settings, config: str, open_store: OpenStore) -> Finding:
     full: list[tuple[str, int, int]] = []
     capped = [role for role in settings.all_roles() if settings.cap_of(role) is not None]
-    with contextlib.nullcontext() if open_store is None else open_store() as store:
-        loads = {role: _load(root, role) if store is None else store.load(role) for role in capped}
+    with open_store() as store:
+        loads = {role: store.load(role) for role in capped}
     total = 0
     for role in settings.all_roles():
         cap = settings.cap_of(role)
@@ -201,29 +200,12 @@ def _caps(root: str, settings: Settings, config: str, open_store: OpenStore | No
     return ok(found)
 
 
-def _load(root: str, role: str) -> int:
-    homes = [f"{root}/agents/{role}/incoming"]
-    homes += [
-        f"{root}/agents/{role}/in-progress/{name}" for name in fs.subdirectories(f"{root}/agents/{role}/in-progress")
-    ]
-    return sum(map(_count, homes))
-
-
-def _count(path: str) -> int:
-    try:
-        return trees.count_subdirectories(path)
-    except FileNotFoundError:
-        return 0
-
-
-def _heartbeat(root: str, now: datetime, open_store: OpenStore | None) -> Finding:
+def _heartbeat(now: datetime, open_store: OpenStore) -> Finding:
     """Check the manager's heartbeat. A manager that never ran is only a problem when jobs wait for one."""
-    if open_store is None:
-        age_s, waiting = leader.silent_s(root, now), _waiting(root, ("agents/Manager/incoming", STALE))
-    else:
-        with open_store() as store:
-            age_s = leader.manager_silent_s(store, now=now, agents=())
-            waiting = len(store.stale()) + store.load(MANAGER)
+    with open_store() as store:
+        age_s = leader.manager_silent_s(store, now=now, agents=())
+        counts = store.queue_counts()
+    waiting = counts.stale + counts.roles.get(MANAGER, {}).get(Status.QUEUED, 0)
     if age_s is None:
         if waiting:
             cause = "only a manager decides about them"
@@ -238,7 +220,3 @@ def _heartbeat(root: str, now: datetime, open_store: OpenStore | None) -> Findin
             "farro start",
         )
     return ok(f"its last sign of life is {in_words(age_s)} old")
-
-
-def _waiting(root: str, names: Iterable[str]) -> int:
-    return sum(len(fs.subdirectories(f"{root}/{name}")) for name in names)
