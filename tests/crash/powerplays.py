@@ -373,9 +373,7 @@ def unroutable(play: Play) -> None:
     store = play.process()
     play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
     claim = play.claim(store, store.join("w", role="Runner"))
-    commit_one(
-        play, store, claim, Unroutable(error=ErrorInfo(category="no_manager", message="away"), report=_report(claim))
-    )
+    play.commit(store, claim, Unroutable(error=ErrorInfo(category="no_manager", message="away"), report=_report(claim)))
 
 
 def slots(play: Play) -> None:

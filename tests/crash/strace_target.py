@@ -19,8 +19,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from one_job import claim_one, commit_one
-
 BEGIN, END = "/farro-begin", "/farro-end"  # looked up, never made: marks in strace's output
 Say = Callable[..., None]
 
@@ -161,7 +159,7 @@ if __name__ == "__main__":
     import stage
     from farro.host import fs
     from farro.jobs.outcomes import Child, Report, Succeeded
-    from farro.store.port import Submission
+    from farro.store.port import Submission, claim_one, commit_one
 
     libc = ctypes.CDLL(None)
     serve()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import pytest
 
 from crash.interleaved import SCENARIOS, Scenario, Violation, explore, replay
 from crash.scheduler import theatre
-from farro.errors import ClaimLost
+from farro.errors import ClaimLost, FarroError
 from farro.host import fs, leases
 from farro.jobs import moves
 from farro.jobs.envelope import Lifecycle
@@ -26,7 +26,7 @@ from farro.store.files import commit as commit_module
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
 from farro.store.files.move import MoveResult, try_move
-from farro.store.port import Claim, RecoveryAction
+from farro.store.port import AttemptResult, Claim, RecoveryAction
 
 pytestmark = pytest.mark.linux
 
@@ -87,16 +87,19 @@ def commit_ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
     decision; before the decision is written it is wrong."""
     commit = commit_module.commit
 
-    def careless(context: FilesContext, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-        try:
-            return commit(context, claim, outcome, move)
-        except ClaimLost:
-            before = claim.envelope.lifecycle
-            wanted = moves.after(before, outcome, context.policy.retry, context.uniform, attempt=claim.attempt)
-            now = context.clock.now()
-            return moves.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=now)
+    def careless(context: FilesContext, results: Sequence[AttemptResult]) -> list[Lifecycle | FarroError]:
+        return [
+            _as_if_committed(context, *result) if isinstance(answer, ClaimLost) else answer
+            for result, answer in zip(results, commit(context, results), strict=True)
+        ]
 
     patch.setattr(commit_module, "commit", careless)
+
+
+def _as_if_committed(context: FilesContext, claim: Claim, outcome: Outcome, move: Move | None) -> Lifecycle:
+    before = claim.envelope.lifecycle
+    wanted = moves.after(before, outcome, context.policy.retry, context.uniform, attempt=claim.attempt)
+    return moves.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=context.clock.now())
 
 
 def kill_over_a_decision(patch: pytest.MonkeyPatch) -> None:
