@@ -84,7 +84,8 @@ class Target:
         self.scratch = scratch
         self.runs = 0
         target = os.path.join(ROOT, "tests", "crash", "strace_target.py")
-        paths = [os.path.join(ROOT, "src"), os.path.join(ROOT, "tests")]
+        packages = os.path.dirname(os.path.dirname(pytest.__file__))  # farro.testing, which the stage uses, needs it
+        paths = [os.path.join(ROOT, "src"), os.path.join(ROOT, "tests"), packages]
         command = [sys.executable, "-I", "-S", target, *paths]
         self.zygote = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
