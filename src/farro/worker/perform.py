@@ -64,7 +64,7 @@ class Performer:
             try:
                 if (alone := self._alone(claim.envelope.prompt)) and works:
                     break
-                begun = self._prepare(claim)
+                begun = self._prepare(claim, alone=alone)
             except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
                 if works:
                     break  # it is the first of the next call
@@ -98,15 +98,17 @@ class Performer:
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         """Run one job to its end, as `finish` does."""
         try:
-            begun = self._prepare(claim)
+            begun = self._prepare(claim, alone=self._alone(claim.envelope.prompt))
         except Exception as error:  # noqa: BLE001 - as above
             return _failure(claim.job_id, error)
         return self.finish(begun, tick, stop)
 
-    def _prepare(self, claim: Claim) -> BegunJob:
+    def _prepare(self, claim: Claim, *, alone: bool) -> BegunJob:
+        if alone:
+            claim.make()
         runner = self.runner
         work = self.work(claim)
-        if asks_agents(claim.envelope.prompt):
+        if alone and asks_agents(claim.envelope.prompt):
             self._keep_snapshot(claim)
             runner = runner if self.agents_runner is None else self.agents_runner()
         return BegunJob(runner=runner, work=work)
@@ -119,8 +121,6 @@ class Performer:
     def work(self, claim: Claim) -> Work:
         """Return all that is needed to run a claim's attempt, wherever it runs."""
         life, prompt = claim.envelope.lifecycle, claim.envelope.prompt
-        if self._alone(prompt):
-            claim.make()
         return Work(
             job_id=claim.job_id,
             prompt=prompt,

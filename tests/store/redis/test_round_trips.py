@@ -222,6 +222,9 @@ def test_a_server_that_forgot_a_script_does_both_once(rig: Rig, known: str) -> N
     assert not any(isinstance(result, Lost) for result in committed)
     assert len(claims) == 2
     assert [job for view in store.agents() for job in view.jobs] == [claim.job_id for claim in claims]
+    store.hand_back(claims)
+    lives = [view.lifecycle for view in store.list(statuses=[Status.QUEUED])]
+    assert {(life.attempt, life.hops) for life in lives} == {(0, ())}, "as if they had never been claimed"
 
 
 def test_the_commit_of_a_batch_and_the_next_claim_are_one_request(rig: Rig) -> None:

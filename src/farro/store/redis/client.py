@@ -311,7 +311,7 @@ class RedisClient:
         pause_s = 0.0
         sent = False  # what is pending may have been carried out
         answers: dict[int, Any] = {}
-        pending = dict(enumerate(commands))  # without a final reply
+        pending: Pending = dict(enumerate(commands))
         while True:
             why: Exception
             connection: RedisConnection | None = None
@@ -324,17 +324,12 @@ class RedisClient:
                 answers.update(zip(pending, replies, strict=False))
                 if wait:
                     answers[len(commands)] = _fewest(answers.get(len(commands)), replies[-1])
-                refused = {at: str(answers[at]) for at in pending if isinstance(answers[at], ReplyError)}
-                unknown = [at for at, text in refused.items() if scripts and text.startswith("NOSCRIPT")]
-                passing = {at: text for at, text in refused.items() if text.startswith(errors.PASSING)}
-                if not unknown and not passing:
+                pending, passing = _without_final_reply(pending, answers, scripts)
+                if not pending:
                     return [answers[at] for at in sorted(answers)]
-                pending = {at: pending[at] for at in sorted({*unknown, *passing})}
-                for at in unknown:  # the server was restarted, or never saw this script
-                    pending[at] = ("EVAL", scripts[at].text, *pending[at][2:])
-                if not passing:
+                if passing is None:
                     continue
-                why = ReplyError(next(iter(passing.values())))
+                why = passing
             now_s = self._clock.monotonic_s()
             began_s = now_s if began_s is None else began_s
             if now_s - began_s >= patience_s or self._closed:
@@ -427,6 +422,28 @@ class RedisClient:
     def close(self) -> None:
         self._closed = True
         self.drop()
+
+
+Pending = dict[int, Sequence[Arg]]  # the commands of a request that have no final reply, by their position
+
+
+def _without_final_reply(
+    sent: Pending, answers: dict[int, Any], scripts: Sequence[LuaScript]
+) -> tuple[Pending, ReplyError | None]:
+    """Return the commands to send again, and a passing error among the replies. A script that the server does not know,
+    because it was restarted or never saw it, is sent in full."""
+    again: Pending = {}
+    passing = None
+    for at, command in sent.items():
+        if not isinstance(answers[at], ReplyError):
+            continue
+        text = str(answers[at])
+        if scripts and text.startswith("NOSCRIPT"):
+            again[at] = ("EVAL", scripts[at].text, *command[2:])
+        elif text.startswith(errors.PASSING):
+            again[at] = command
+            passing = answers[at]
+    return again, passing
 
 
 def _fewest(one: Any, other: Any) -> Any:
