@@ -106,7 +106,7 @@ class IdConflict(InputError):
 
 
 class NameTaken(InputError):
-    """A name belongs to another job than the caller thought, or to none. Nothing was queued."""
+    """A name belongs to another job than the caller expected, or to no job. Nothing was queued."""
 
     def __init__(self, name: str, job_id: str | None) -> None:
         self.name = name

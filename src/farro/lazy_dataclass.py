@@ -1,7 +1,7 @@
 """Provide a `dataclass` that is built when the class is first used, and otherwise equals the standard library's.
 
 Building a dataclass takes 0.3 to 1 ms, because the source of each method is written and compiled. A command imports
-more than a hundred of them and uses a third. So only slots, which cannot be added later, and methods that need
+more than a hundred of them and uses about a third. So only slots, which cannot be added later, and methods that need
 no compiling are made at import; the fields and `__init__` follow with the first instance, or when the fields are asked
 for. `__eq__`, `__hash__`, `__repr__` and the `__setattr__` of frozen classes are plain functions over the fields.
 [test_a_lazy_class_equals_that_of_the_standard_library, test_nothing_is_compiled_before_it_is_used]

@@ -13,7 +13,7 @@ import pytest
 
 from execution.bench import ESCAPE, Bench, lives, shell, step
 from farro.errors import ClaimLost
-from farro.execution import Interrupted, commands
+from farro.execution import Interrupted, find_program
 
 pytestmark = pytest.mark.linux
 
@@ -352,8 +352,8 @@ def test_a_server_of_one_step_serves_the_next_and_ends_with_the_plan(bench: Benc
 
 def test_steps_that_start_the_same_program_look_for_it_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    which = commands.which
-    monkeypatch.setattr(commands, "which", lambda name, *where: looked.append(name) or which(name, *where))
+    which = find_program.which
+    monkeypatch.setattr(find_program, "which", lambda name, *where: looked.append(name) or which(name, *where))
     result = bench.run(*(step(number, "true") for number in range(1, 6)), step(6, "false", ok_exit_codes=[1]))
     assert result.success
     assert looked == ["true", "false"]

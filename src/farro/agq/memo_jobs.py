@@ -228,7 +228,7 @@ def bad_prompt(claim: Claim, error: BadDocument) -> Failed:
 
 
 def release(store: Store, claim: Claim, why: str) -> Lifecycle:
-    """Hand back a job whose worker is gone. If it loses worker after worker, count an attempt, so that it ends."""
+    """Hand back a job whose worker is gone. If it has lost several workers, count an attempt, so that it ends."""
     released = sum(1 for hop in claim.envelope.lifecycle.hops if hop.reason is Reason.RELEASED)
     if released < _RELEASES:
         return commit_one(store, claim, Released(note=why))

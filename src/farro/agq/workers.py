@@ -75,7 +75,7 @@ class HeldJob:
         return self.claimer.kind[1]
 
     def cancel_timer(self) -> None:
-        """Cancel what would happen to the job after a time."""
+        """Cancel the timer of the job, if one is set."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -29,7 +29,7 @@ from farro.agx import drafting
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.documents import Document, Limits, parse_json, show
 from farro.errors import BadDocument, BudgetExceeded, FarroError, InputError
-from farro.execution.commands import AGENT, UNIX
+from farro.execution.find_program import AGENT, UNIX
 from farro.execution.runner import Guarding
 from farro.execution.tool_catalog import ToolInfo
 from farro.host import machine

@@ -15,8 +15,8 @@ from farro.agx.client import PlanQueue, PlanWorker
 from farro.config.settings import RoleSettings
 from farro.documents import Document
 from farro.errors import BadDocument, InputError
-from farro.execution import commands
-from farro.execution.commands import AGENT, Executable, Missing
+from farro.execution import find_program
+from farro.execution.find_program import AGENT, Executable, Missing
 from farro.jobs.request import JobRequest, as_option
 from farro.lazy_dataclass import dataclass
 from farro.plans.graph import order
@@ -126,13 +126,13 @@ def _steps(plan: Plan, context: PlanContext, options: Options, prices: Callable[
             f"step {step.input_from_step}" if step.input_from_step else "standard input" if step.id == reader else None
         )
         argv: tuple[str, ...] = (step.command, *step.args)
-        if step.tool != commands.UNIX:
+        if step.tool != find_program.UNIX:
             argv = (step.tool, *argv)
         most_usd = None
         if step.tool == AGENT:
             where, found, most_usd = _agent(step, context, prices)
         else:
-            come = commands.find(
+            come = find_program.find(
                 step,
                 tools=context.tools,
                 env={**context.env, **step.env, **options.env},
@@ -153,7 +153,7 @@ def _steps(plan: Plan, context: PlanContext, options: Options, prices: Callable[
         )
 
 
-def _place(come: commands.Command | Missing) -> tuple[str, bool]:
+def _place(come: find_program.Command | Missing) -> tuple[str, bool]:
     if isinstance(come, Missing):
         return come.message, False
     if isinstance(come, Executable):

@@ -83,7 +83,7 @@ def show_named(context: click.Context, job_id: str, root: str | None, as_json: b
 @click.option("--all", "everything", is_flag=True, help=f"Also jobs without a name; at most {SHOWN} of them.")
 @common
 def status(name: str | None, everything: bool, root: str | None, as_json: bool) -> None:
-    """How the named jobs do: waiting, working, completed or failed, with their progress."""
+    """Show the state of the named jobs (waiting, working, completed or failed) and their progress."""
     if name is not None and everything:
         raise click.UsageError("--job names one job and --all asks for every one; choose")
     store, _ = open_root(root)

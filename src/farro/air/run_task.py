@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from farro.errors import BadDocument, Damaged, InputError, Refused
-from farro.execution import commands, progress, task_file
-from farro.execution.commands import Executable, InWorker, Missing
+from farro.execution import find_program, progress, task_file
+from farro.execution.find_program import Executable, InWorker, Missing
 from farro.execution.tools import Tools
 from farro.host import fs, programs
 from farro.plans.loading import load_data
@@ -71,7 +71,7 @@ def _executable(
     # With its own timeout a Python tool runs in a process that can be ended.
     """Find the command of a step."""
     timed = replace(step, timeout=step.timeout_s(timeout_s))
-    found = commands.find(timed, tools=tools, env=env, cwd=cwd, attempt_dir=cwd, may_appear=False)
+    found = find_program.find(timed, tools=tools, env=env, cwd=cwd, attempt_dir=cwd, may_appear=False)
     if isinstance(found, Missing):
         raise InputError(f"{job_id}, task {step.id}: {found.message}")
     if isinstance(found, InWorker):

@@ -66,7 +66,7 @@ class App:
     ) -> Store:
         """Open the store of a root: its own folders, or what `store` in the config names.
 
-        `actor` stands in the audit log as the one who enqueues. `brief` is for a command that ends at once: it starts
+        `actor` is recorded in the audit log as the submitter. `brief` is for a command that ends at once: it starts
         no thread for the audit log, and asks a server that does not answer only for a few seconds. `patient` lifts the
         second limit: a command that must report a result keeps trying.
         """

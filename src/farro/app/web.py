@@ -23,7 +23,7 @@ from farro.store.port import Store
 from farro.web import access_keys
 from farro.web.access import AccessRules
 from farro.web.application import WebApplication
-from farro.web.endpoints import WebState
+from farro.web.request_types import WebState
 
 if TYPE_CHECKING:
     from farro.app import App

@@ -78,7 +78,7 @@ def worker(
 def _over_agq(
     app: App, path: str, settings: Settings, options: WorkerOptions, tools: Sequence[str]
 ) -> tuple[AgqStore, Until | None]:
-    """Connect a worker over AGQ. It only ends jobs: the store behind AGQ routes them on."""
+    """Connect a worker over AGQ. It only reports how jobs ended; the store behind AGQ routes them on."""
     store = app.open_agq(path, settings, tools=tools)
     return store, Emptied(lambda: store.pending(options.role)) if options.drain else None
 

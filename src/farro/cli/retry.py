@@ -51,7 +51,9 @@ def retry(
     if from_step is not None and len(jobs) > 1:
         raise click.UsageError("--from names a step of one job; retry the others apart.")
     if with_dependents and (after or no_after):
-        raise click.UsageError("--with-dependents says what each of them runs after; leave out --after and --no-after.")
+        raise click.UsageError(
+            "with --with-dependents each job runs after the same jobs as before; leave out --after and --no-after"
+        )
     store, settings = open_root(root)
     job_ids = several_jobs.meant(store, jobs)
     how: dict[str, Any] = {

@@ -123,7 +123,7 @@ def migrate(source: str, target: str, dry_run: bool, root: str | None, as_json: 
     """Move what is queued, delayed, or waits for other jobs, with payload, name and order, from this root's folders to
     the Redis server or another package's store (custom), or back.
 
-    Finished jobs stay, and so do those that were begun: each is counted. Killed at any point and run again, it goes on:
+    Finished jobs stay, and so do jobs that have begun; both are counted. Killed at any point and run again, it goes on:
     nothing is lost, nothing is queued twice. The server is that of `--store`, else of the config.
     """
     if source == target:

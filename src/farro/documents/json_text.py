@@ -134,7 +134,7 @@ _DECODER = json.JSONDecoder(**_HOOKS)
 
 
 def _cap_structure(decoded: str, text: bytes, source: str, limits: Limits, first_line: int) -> None:
-    """Check depth and node count without recursion and without a Python loop; exact for every valid prefix."""
+    """Check depth and node count without recursion or a Python loop. Exact as far as the text is valid JSON."""
     bare = _STRINGS.sub(b'"', text).translate(None, b" \t\r\n")
     slopes = memoryview(bare.translate(_SLOPE, _FLAT)).cast("b")
     deep = max(accumulate(slopes), default=0) > limits.depth

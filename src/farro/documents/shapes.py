@@ -1,8 +1,8 @@
 """Check parsed data against a frozen dataclass, and report every fault with its path.
 
-The annotations of the dataclass are the rules. Checking is strict: nothing is converted (JSON writes a float as a whole
-number and a tuple as a list), `true` is not a number, and unknown members are faults with a hint. Rules beyond the type
-are `constraints` in the annotation.
+The annotations of the dataclass are the rules. Checking is strict: nothing is converted, except
+that a whole number is accepted as a float and a list as a tuple, because JSON writes them so. `true` is not a number,
+and unknown members are faults with a hint. Rules beyond the type are `constraints` in the annotation.
 
 Each class is compiled into plain functions once, at first use: a job's plan is checked on every claim, and a command
 must not pay for sections that its config does not have.

@@ -2,7 +2,7 @@
 
 The folder is `tasks` inside the attempt's own, so that an attempt never runs what an earlier one added. It is made when
 the first process that may add a task is started: a plan of Python functions that add nothing costs no call. If tasks
-arrived with the seal, a new folder (`tasks-2`) is used for the steps that follow: processes that ended steps unrecorded
+arrived with the seal, the steps that follow use a new folder (`tasks-2`), so that processes which ended steps left
 behind stay shut out. Decided in docs/decisions/added-tasks-belong-to-their-attempt.md.
 """
 

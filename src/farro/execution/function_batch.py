@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farro.errors import BadDocument
-from farro.execution import commands
+from farro.execution import find_program
 from farro.execution.added_steps import TaskFolder
-from farro.execution.commands import InWorker
+from farro.execution.find_program import InWorker
 from farro.execution.functions import FunctionCalls, FunctionRun
 from farro.execution.runner import Work
 from farro.execution.step import BegunCall, Tries
@@ -60,7 +60,7 @@ def _call(work: Work, plans: PlanCache, tools: Tools, clock: Clock) -> tuple[Wor
     if len(plan.steps) > 1 or plan.allowed_paths is not None or plan.input is not None:
         return None
     (step,) = plan.steps
-    function = commands.function_of(step, tools)
+    function = find_program.function_of(step, tools)
     if function is None:
         return None
     tries = Tries(

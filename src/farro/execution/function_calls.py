@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from farro.execution import output_capture, task_file
+from farro.execution import function_output, task_file
 from farro.execution.tools import FUNCTION, Call, import_from
 
 TOOL = FUNCTION
@@ -81,7 +81,7 @@ def run(call: Call) -> int | None:
     stdout = _own_stdout(call)
     token = _CURRENT.set(call)
     try:
-        with output_capture.redirected(call.stderr, lambda: call.stdin):
+        with function_output.redirected(call.stderr, lambda: call.stdin):
             try:
                 said = _said(call.command, _value(call))
             except CannotCall as trouble:

@@ -162,7 +162,8 @@ class _CallThread:
 
     A daemon: a call that cannot be ended must not keep the worker from exiting. It is woken, and wakes, by descriptors,
     because setting one releases the interpreter's lock. A thread woken by a Python lock has to wait for the
-    interpreter's lock at once, and with busy processors its waker loses its time slice while holding that.
+    interpreter's lock at once; when the processors are busy, the thread that woke it loses its time slice while it
+    still holds that lock.
     """
 
     def __init__(self) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from farro.execution import commands, results, task_file
+from farro.execution import find_program, results, task_file
 from farro.execution.added_steps import Environment, TaskFolder
-from farro.execution.commands import Command, Executable, InWorker, Missing
+from farro.execution.find_program import Command, Executable, InWorker, Missing
 from farro.execution.functions import CallFiles, FunctionRun
 from farro.execution.process_watch import WatchedTry
 from farro.execution.results import StepResult
@@ -154,12 +154,12 @@ class Tries:
     def __post_init__(self) -> None:
         self.called_functions = False
         self._found: dict[str, Command] = {}
-        self._known: commands.Known = {}
+        self._known: find_program.Known = {}
         self._made: set[str] = set()  # folders of this attempt
 
     def find(self, step: Step) -> Command | Missing:
         """Find what the step executes."""
-        found = commands.find(
+        found = find_program.find(
             step,
             tools=self.tools,
             env=step.env if "PATH" in step.env else self.base_env,  # farro's own variables do not set it

@@ -12,7 +12,7 @@ from functools import partial
 from farro.documents import did_you_mean
 from farro.errors import InputError
 from farro.execution import tool_descriptions
-from farro.execution.commands import UNIX
+from farro.execution.find_program import UNIX
 from farro.execution.tool_descriptions import Description
 from farro.execution.tools import FUNCTION, Tools
 from farro.host.fs import listdir

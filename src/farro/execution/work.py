@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from farro.documents.json_text import encoder
 from farro.errors import BadDocument, Lost, NoFolder, StorageTrouble, SyncFailed
-from farro.execution.commands import AGENT
 from farro.execution.executor import PlanRun, run_plan
+from farro.execution.find_program import AGENT
 from farro.execution.results import PlanResult
 from farro.execution.runner import TICK_S, Work
 from farro.execution.size_limit import ArtifactCap, JobTooLarge

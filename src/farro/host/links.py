@@ -29,8 +29,9 @@ def again(source: str, path: str) -> None:
 
 
 def stand(source: str, path: str) -> bool:
-    """Make `path` the same file as `source`, replacing what was there, or a copy if it can have no more names (ext4:
-    65,000). Return whether it is a copy; a copy is not synced. A crash may leave a temporary name."""
+    """Make `path` a hard link to `source`, replacing what was there; make a copy if `source` has the most links that
+    the filesystem allows (ext4: 65,000). Return whether it is a copy, which is not synced. A crash may leave a
+    temporary name."""
     try:
         fs.link(source, path)
         return False

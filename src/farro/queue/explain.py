@@ -12,7 +12,7 @@ from farro.execution import progress, task_snapshot
 from farro.host import fs
 from farro.jobs import places
 from farro.jobs.envelope import SCHEMA_VERSION
-from farro.jobs.explain import Dependency, Diagnosis, Facts, SlotFact, diagnose
+from farro.jobs.explain_rules import Dependency, Diagnosis, Facts, SlotFact, diagnose
 from farro.jobs.ids import is_job_id
 from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status

@@ -10,8 +10,8 @@ from typing import Any
 from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import BadDocument, Problem
-from farro.execution import commands, progress
-from farro.execution.commands import Missing
+from farro.execution import find_program, progress
+from farro.execution.find_program import Missing
 from farro.execution.progress import read_result
 from farro.execution.tools import Tools
 from farro.host.which import which
@@ -94,7 +94,7 @@ def missing_tools(plan: Plan, context: PlanContext) -> Iterator[Fault]:
     """Yield the steps whose tool or program is not on this machine, and which no earlier step could make."""
     for turn, place, step, cwd in _programs(plan, context):
         env = {**context.env, **step.env}
-        found = commands.find(
+        found = find_program.find(
             step,
             tools=context.tools,
             env=env,
@@ -104,7 +104,7 @@ def missing_tools(plan: Plan, context: PlanContext) -> Iterator[Fault]:
             confined=plan.allowed_paths is not None,
         )
         if isinstance(found, Missing):
-            yield ("steps", place, "command" if step.tool == commands.UNIX else "tool"), found.message
+            yield ("steps", place, "command" if step.tool == find_program.UNIX else "tool"), found.message
 
 
 def _programs(plan: Plan, context: PlanContext) -> Iterator[tuple[int, int, Step, str]]:

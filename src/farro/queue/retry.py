@@ -220,9 +220,8 @@ def _check_size(job_id: str, files: Mapping[str, str]) -> None:
     size = sum(fs.lstat(path).st_size for path in files.values())
     if size > CARRIED_BYTES:
         raise Refused(
-            f"the steps of {job_id} that need not be repeated left {size >> 20} MiB, and at most "
-            f"{CARRIED_BYTES >> 20} MiB are sent along; `farro retry {job_id} --from-start` runs all of them again. "
-            "Nothing was queued"
+            f"the finished steps of {job_id} have {size >> 20} MiB of output, and a retry takes over at most "
+            f"{CARRIED_BYTES >> 20} MiB; `farro retry {job_id} --from-start` runs all of them again. Nothing was queued"
         )
 
 

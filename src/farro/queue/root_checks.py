@@ -13,7 +13,7 @@ from farro.doctor.checks import EXAMPLES, Check, Finding, counted, edit, failed,
 from farro.doctor.schemas import schemas
 from farro.errors import BadDocument
 from farro.host import fs
-from farro.jobs.explain import MANAGER_AWAY_S
+from farro.jobs.explain_rules import MANAGER_AWAY_S
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Status
 from farro.jobs.times import in_words

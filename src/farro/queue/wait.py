@@ -11,7 +11,7 @@ from datetime import datetime
 
 from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.explain import STANDS, diagnose
+from farro.jobs.explain_rules import STANDS, diagnose
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.queue.explain import facts

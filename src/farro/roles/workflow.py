@@ -299,7 +299,7 @@ def _before(task: WorkflowTask, step: int, fits: Any) -> int | None:
 def step_of(task: WorkflowTask | None, at: Position, role: str) -> int | None:
     """Return the step that an override to `role` means: the next one from here on, else the last before.
 
-    None: the workflow has no such role, and continues from its present step when that role is done.
+    None: the role is not part of the workflow; when it is done, the workflow continues from its present step.
     """
     if task is None:
         return None

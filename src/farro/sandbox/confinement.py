@@ -80,7 +80,7 @@ class SharedLimits:
             self.group.attach(pid)
 
     def attach_started(self, pid: int) -> None:
-        """Put a started process into the cgroup, if its thread could not enter."""
+        """Put a started process into the cgroup if the thread that started it could not enter it."""
         if self.group is not None and not self.group.by_thread:
             self.group.attach(pid)
 

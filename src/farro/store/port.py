@@ -16,7 +16,7 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 - A queue is ordered by strict priority, then by the time of entry into that queue. A job with a later
   `not_before` is skipped until then. [test_order_is_the_time_of_entry, test_a_higher_priority_is_claimed_first]
 - A job that runs after others (plans.after) waits outside its queue and enters it once they have ended as required.
-  It is killed when a job that had to succeed failed or was killed. The process that ends the last dependency moves the
+  It is killed if a job that it needs to succeed fails or is killed. The process that ends the last dependency moves the
   waiting job; if that process dies first, recovery does it.
   [test_a_dependent_enters_its_queue_when_its_dependency_succeeded, test_a_dependent_of_a_failure_is_killed,
   tests/crash/test_after.py]

@@ -33,7 +33,7 @@ class ProviderStage(Protocol):
         """Return a provider with one behaviour for each call; the last one repeats."""
 
     def request(self, number: int, *, timeout_s: float = 60.0, **more: Any) -> Request:
-        """A call of one attempt, by its number."""
+        """Return a call of one attempt, by the number of the call."""
 
     def began(self) -> None:
         """Return when a call is running."""

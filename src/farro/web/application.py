@@ -32,11 +32,11 @@ from farro.web import (
     time_travel,
 )
 from farro.web.access import AccessGuard, AccessRules
-from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
 from farro.web.events import ChangeFollower, EventHub
 from farro.web.output import OutputStreams
 from farro.web.request_handling import SLOW_THREADS, EndpointRunner, ThreadPool
+from farro.web.request_types import ApiRequest, Routes, WebState
 
 RequestHandler = Callable[[Request], Awaitable[Response]]
 
@@ -216,7 +216,7 @@ def _read_file(name: str) -> tuple[bytes, str] | None:
 def _content(path: str, changed_ns: int, size: int) -> tuple[bytes, str]:
     """Read a file once per version of it."""
     if size > _FILE_BYTES:
-        raise OSError(f"{path} is larger than a file of the page may be")
+        raise OSError(f"{path} exceeds the size limit for files of the page")
     with open(path, "rb") as file:
         data = file.read()
     return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'

@@ -22,8 +22,8 @@ from farro.plans.metadata import PRIORITIES
 from farro.queue import find_job, jobs, prune, retry
 from farro.queue.submit import one_id_for_several, submit
 from farro.web import errors, responses
-from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
+from farro.web.request_types import ApiRequest, Routes, WebState
 
 routes = Routes("jobs")
 

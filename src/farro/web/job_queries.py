@@ -28,8 +28,8 @@ from farro.sandbox import paths as physical
 from farro.store.budgets import Spent
 from farro.store.port import JobView
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, RawResponse, Routes, WebState
 from farro.web.errors import HttpError
+from farro.web.request_types import ApiRequest, RawResponse, Routes, WebState
 
 routes = Routes("jobs")
 

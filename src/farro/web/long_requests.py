@@ -18,7 +18,7 @@ from farro.lazy_dataclass import dataclass
 from farro.queue import wait as waiting
 from farro.queue.wait import EndedJob
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, NoFields, Routes, WebState
+from farro.web.request_types import ApiRequest, NoFields, Routes, WebState
 
 routes = Routes("jobs")
 

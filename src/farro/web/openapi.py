@@ -15,8 +15,8 @@ from farro.jobs import ids
 from farro.lazy_dataclass import dataclass
 from farro.plans.model import ID_PATTERN
 from farro.swarm.service import NAME_PATTERN
-from farro.web.endpoints import Endpoint, NoFields
 from farro.web.output import FollowQuery, OutputQuery
+from farro.web.request_types import Endpoint, NoFields
 from farro.web.responses import ErrorResponse
 
 

@@ -23,9 +23,9 @@ from farro.queue.catalog.index import RoleCounts
 from farro.queue.catalog.rows import spelled
 from farro.queue.stats import TOTAL, RoleStats
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, NoFields, RawResponse, Routes, WebState
 from farro.web.errors import HttpError
 from farro.web.job_queries import require_loaded, spent_data
+from farro.web.request_types import ApiRequest, NoFields, RawResponse, Routes, WebState
 
 routes = Routes("overview")
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

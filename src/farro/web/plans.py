@@ -11,8 +11,8 @@ from farro.lazy_dataclass import dataclass
 from farro.queue import library, plan_check
 from farro.queue.submit import submit
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
+from farro.web.request_types import ApiRequest, Routes, WebState
 
 routes = Routes("plans")
 

@@ -23,8 +23,8 @@ from starlette.types import Receive, Scope, Send
 from farro.documents import Document, parse_json, refusal, shapes
 from farro.errors import BadDocument, FarroError, Problem
 from farro.web import errors
-from farro.web.endpoints import ApiRequest, Endpoint, RawResponse, WebState
 from farro.web.errors import HttpError
+from farro.web.request_types import ApiRequest, Endpoint, RawResponse, WebState
 
 THREADS = 8
 SLOW_THREADS = 32  # for endpoints that wait for other processes; requests beyond these are refused

@@ -14,8 +14,8 @@ from farro.errors import FarroError, InputError
 from farro.lazy_dataclass import dataclass, field
 from farro.swarm import service as swarms
 from farro.swarm.service import CommandRequest, Signal
-from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.errors import HttpError
+from farro.web.request_types import ApiRequest, Routes, WebState
 
 routes = Routes("swarms")
 _COMPONENT = "/api/components/{role}/{instance}"

@@ -9,8 +9,8 @@ from farro.agents import service as agents
 from farro.lazy_dataclass import dataclass
 from farro.queue.catalog.rows import JobRow
 from farro.web import responses
-from farro.web.endpoints import ApiRequest, Routes, WebState
 from farro.web.job_queries import require_loaded, row_data
+from farro.web.request_types import ApiRequest, Routes, WebState
 
 routes = Routes("tasks")
 

@@ -13,7 +13,7 @@ from farro.lazy_dataclass import dataclass
 from farro.queue import audit_pages
 from farro.queue.catalog.rows import milliseconds, spelled
 from farro.queue.time_travel import PastJob, Range
-from farro.web.endpoints import ApiRequest, Routes, WebState
+from farro.web.request_types import ApiRequest, Routes, WebState
 
 routes = Routes("history")
 

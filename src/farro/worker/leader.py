@@ -20,7 +20,7 @@ from typing import Protocol
 from farro.errors import FarroError
 from farro.host import fs, leases, process_identity
 from farro.host.clock import Clock
-from farro.jobs.explain import MANAGER_AWAY_S
+from farro.jobs.explain_rules import MANAGER_AWAY_S
 from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass, field
 from farro.store.fleet import Fleet

@@ -7,7 +7,7 @@ from typing import Any
 
 from farro.errors import BadName, InputError, Lost, NoFolder, NoTask, SyncFailed
 from farro.execution import resume
-from farro.execution.commands import AGENT
+from farro.execution.find_program import AGENT
 from farro.execution.runner import DEFAULTS, Guarding, Runner, Work
 from farro.execution.stop import Stop
 from farro.execution.work import bug, failed

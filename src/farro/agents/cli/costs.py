@@ -30,7 +30,7 @@ UNKNOWN = "unknown"
 def costs(
     job: str | None, day: str | None, since: str | None, by: GroupBy | None, root: str | None, as_json: bool
 ) -> None:
-    """What agents' calls cost, in US dollars: today, or of one JOB; and what the budgets have left.
+    """Show what agents' calls cost in US dollars, today or for one JOB, and what is left of the budgets.
 
     A call that was not settled counts as the most that it may have cost, and is marked as estimated (~). A cost that
     nobody knows is said to be unknown: it is in no sum.

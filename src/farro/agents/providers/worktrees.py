@@ -110,7 +110,7 @@ def open_worktree(git: Git, root: str, job: str, call: str) -> Iterator[Worktree
 
 
 def _forget_dead(git: Git, root: str, job: str, call: str) -> None:
-    """Remove worktrees that killed attempts of this job left, or an earlier run of this call."""
+    """Remove the worktrees that were left by killed attempts of this job or by an earlier run of this call."""
     for name in fs.listdir(f"{root}/{FOLDER}"):
         owner, _, other = name.partition(".")
         if owner == job and (other == call or other.partition(".")[0] != call.partition(".")[0]):

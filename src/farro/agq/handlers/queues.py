@@ -106,7 +106,7 @@ async def blocking_move(connection: Connection, args: list[bytes]) -> Any:
 async def _source(connection: Connection, args: list[bytes]) -> str:
     role = workable_role(args[1], await connection.server.roles())
     if keys.decoded(args[2]) != keys.PROCESSING:
-        raise CommandError(f"jobs are moved to {keys.PROCESSING} only; a job goes to another queue by its routing")
+        raise CommandError(f"jobs can be moved only to {keys.PROCESSING}; their routing decides on other queues")
     ends = args[3:5] if args[0].upper() in (b"LMOVE", b"BLMOVE") else []
     if any(end.upper() not in (b"LEFT", b"RIGHT") for end in ends):
         raise CommandError("syntax error")

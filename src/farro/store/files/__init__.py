@@ -42,7 +42,7 @@ from farro.store.files import (
     changes,
     claim,
     commit,
-    deaths,
+    death_watch,
     decisions,
     dependencies,
     devices,
@@ -254,7 +254,7 @@ class FilesStore:
         return Commits(answers, claims)
 
     def _ended(self, lifecycle: Lifecycle) -> Lifecycle:
-        """Unblock the jobs that waited for a job that may have ended. Recovery does the same in its own pass."""
+        """If this job has ended, unblock the jobs that waited for it. Recovery does the same in its own pass."""
         unblock.after_end(self._context, [lifecycle])
         return lifecycle
 
@@ -306,8 +306,8 @@ class FilesStore:
         return recover.recover(self._context, self._context.local_agent(agent), self._heartbeats)
 
     @explained
-    def watch_deaths(self, *, stale: bool = False) -> deaths.FilesDeathWatch | None:
-        return deaths.watch(self._context, stale=stale)
+    def watch_deaths(self, *, stale: bool = False) -> death_watch.FilesDeathWatch | None:
+        return death_watch.watch(self._context, stale=stale)
 
     @explained
     def stale(self) -> list[str]:

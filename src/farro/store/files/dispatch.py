@@ -1,7 +1,8 @@
 """Child jobs of a commit: listed in a file with the decision, enqueued once the parent is in jobs/outbox.
 
-Only attempts that ended by their own commit deliver children (RELIABILITY 30): the list of attempt N is read only when
-the decision is that attempt's. A child's id is derived from (job, attempt, index), so delivering twice enqueues once.
+Only attempts that ended by their own commit deliver children (RELIABILITY 30): the list of attempt N is read only if
+attempt N itself made the decision. A child's id is derived from (job, attempt, index), so delivering twice enqueues
+once.
 [test_children_are_delivered_once, test_children_of_a_fenced_attempt_are_not_delivered]
 """
 

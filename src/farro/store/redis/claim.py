@@ -98,7 +98,7 @@ def commit_and_claim(
         if not sent:  # no result could be committed
             return client.run(scripts.claim, *args)
         if not replies:
-            raise TryAgain("the request of the commits and this claim failed")
+            raise TryAgain("the request with the commits and this claim failed")
         if isinstance(replies[0].second, FarroError):
             raise replies[0].second
         return replies[0].second

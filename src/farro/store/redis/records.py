@@ -210,7 +210,7 @@ def material_of(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, byte
 
 
 def _noted(data: bytes) -> dict[str, Any]:
-    """Read what was cut of an attempt, and what is stored in the shared directory."""
+    """Read which files of an attempt were truncated, and which are stored in the shared directory."""
     more = json.loads(data)
     elsewhere, cut = more["elsewhere"].items(), more["cut"].items()
     return {

@@ -171,7 +171,7 @@ class CommandRunner:
             await self._context.request_status(swarm)  # its controller-up message went to an earlier process
 
     async def _send(self, entry: LedgerEntry) -> None:
-        """Send a command to its controller or component. Sent again, it is the same message, known by its id."""
+        """Send a command to its controller or component. If it is sent again, it has the same message id."""
         context, signal = self._context, Signal(entry.signal)
         keys = _answer_keys(entry)
         if keys:

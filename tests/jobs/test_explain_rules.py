@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.jobs.explain import Dependency, Facts, SlotFact, diagnose
+from farro.jobs.explain_rules import Dependency, Facts, SlotFact, diagnose
 from farro.jobs.states import Status
 from farro.jobs.times import in_words
 

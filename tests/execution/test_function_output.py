@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from farro.execution.output_capture import redirected
+from farro.execution.function_output import redirected
 
 
 def with_terminal(test: Callable[[io.StringIO], None]) -> Callable[[], None]:
