@@ -3,8 +3,8 @@
 A process that submits a job, and the kernel thread that completes a write for it, run for a moment and wait again.
 While a worker occupies their processor, they also wait for the end of its slice, which the kernel notices at the next
 clock tick: milliseconds of waiting for a tenth of one of work. Linux 6.12 lets a woken thread run first if its slice is
-shorter than that of the running thread. This changes when each thread runs, not how much processor time it gets. Without it a stream of small jobs
-on two busy processors takes 25 % longer (median of 20 pairs).
+shorter than that of the running thread. This changes when each thread runs, not how much processor time it gets.
+Without it a stream of small jobs on two busy processors takes 25 % longer (median of 20 pairs).
 Decided in docs/decisions/small-jobs-go-in-batches.md.
 
 - Processes that a worker starts do not inherit it. [test_a_program_that_a_worker_starts_has_ordinary_slices]
