@@ -15,6 +15,7 @@ from crash.tally import add_figure
 from farro.air import named_jobs as named
 from farro.host import leases
 from farro.jobs.states import Status
+from farro.queue.submit import ANYTHING
 from farro.store.files import FilesStore
 from farro.store.port import Submission
 from one_job import claim_one
@@ -133,13 +134,13 @@ def test_kill_at_every_call_of_a_reset(shm: Path, durable: bool, state: str) -> 
         store.close()
 
     def act(store: FilesStore) -> None:
-        named.reset_named_job(store, "nightly", by="person")
+        named.reset_named_job(store, "nightly", by="person", policy=ANYTHING)
 
     def judge(root: str, how: str) -> None:
         store = opened(root, 3, durable)
         keeper = store.join("keeper", role=None)
         store.recover(keeper)  # held by the dead operator
-        named.reset_named_job(store, "nightly", by="person")
+        named.reset_named_job(store, "nightly", by="person", policy=ANYTHING)
         present = store.named("nightly")
         assert present is not None, how
         assert present != old[0], how
