@@ -365,7 +365,7 @@ def test_every_accepted_task_is_in_the_result(bench: Bench, round_number: int) -
         ({"command": ""}, "there is no command"),
         ({"id": "../x"}, "id: '../x' is not an id"),
         ({"id": "x" * 65}, "is not an id"),
-        ({"needs": "abc"}, "needs: 'abc' is a text; give a list"),
+        ({"needs": "abc"}, "needs: 'abc' is a string; give a list"),
         ({"needs": ["a b"]}, "needs: 'a b' is not an id"),
         ({"input_from": ""}, "input_from: '' is not an id"),
         ({"args": ["-c", 1]}, "args[1]: 1 is not text"),

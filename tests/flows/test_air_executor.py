@@ -194,7 +194,7 @@ def test_a_task_runs_here_with_its_output_and_exit_code(farro: Program) -> None:
     assert (told.out, told.err) == ("from a", "b\n")
     answered = farro.run("run-task", "--job", "nightly", "--task", "b", "--json", code=7)
     assert (answered.json["exit_code"], answered.err) == (7, "from ab\n")
-    assert "there is a, b" in farro.run("run-task", "--job", "nightly", "--task", "c", code=2).err
+    assert "known: a, b" in farro.run("run-task", "--job", "nightly", "--task", "c", code=2).err
     assert listing(farro.path) == before, "no state is changed"
 
 

@@ -41,8 +41,8 @@ def test_logs_print_both_streams_of_all_steps_in_order(farro: Program) -> None:
     assert farro.call("logs", "job", "--stderr", code=0).out == "oops\n"
     assert farro.call("logs", "job", "--step", "2", code=0).out == "two\n"
     assert farro.call("logs", "job", "--stdout", "--stderr", code=2).out == ""
-    assert "there is 1, 2" in farro.call("logs", "job", "--step", "3", code=2).err
-    assert "there is 1" in farro.call("logs", "job", "--attempt", "2", code=2).err
+    assert "known: 1, 2" in farro.call("logs", "job", "--step", "3", code=2).err
+    assert "known: 1" in farro.call("logs", "job", "--attempt", "2", code=2).err
 
 
 def test_logs_pass_bytes_unchanged(farro: Program) -> None:
