@@ -306,7 +306,7 @@ def test_a_replica_refuses_jobs_with_a_helpful_error(tmp_path: Path) -> None:
 
 
 def test_another_server_than_redis_has_a_helpful_error(rig: Rig) -> None:
-    with old_server(b"HTTP/1.1 400 Bad Request\r\n") as url, pytest.raises(StorageTrouble, match="is no Redis server"):
+    with old_server(b"HTTP/1.1 400 Bad Request\r\n") as url, pytest.raises(StorageTrouble, match="is not Redis"):
         rig.store(url=url, retry_s=0.5).enqueue(submission())
     with pytest.raises(InputError, match="not an address"):
         rig.store(url="redis://127.0.0.1:6379/first").enqueue(submission())
