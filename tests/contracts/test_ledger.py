@@ -250,7 +250,7 @@ def test_a_damaged_settlement_counts_the_highest_possible_cost(ledger: FilesLedg
     "call_id", ["", "x", "../../etc/passwd", f"{TODAY}/../x", f"{TODAY}/120000000.j.R.000000000000"]
 )
 def test_only_a_reserved_call_can_be_settled(ledger: FilesLedger, root: str, call_id: str) -> None:
-    with pytest.raises(Damaged, match="not a call of the ledger|no call .* in the ledger"):
+    with pytest.raises(Damaged, match=r"not a call of the ledger|no call .* in the ledger"):
         ledger.settle(call_id, end="answered", usage=None, cost_usd=None)
     assert stage.tree(root) == ""
 
