@@ -29,7 +29,7 @@ _MEANING = {
     "ControlSignal": "One shape for all signals; args depend on the signal",
     "Ready": "The command had its effect, which was observed",
     "Error": "The command failed; everything that exists was kept",
-    "Duplicate": "The same command was sent again: its confirmation was repeated, and nothing was done",
+    "Duplicate": "A signal or its command was sent again, and nothing was done",
     "Warning": "The command succeeded, but with a note for people, such as an order that is a heuristic",
     "Status": "The status of a component, or of a swarm by its controller",
     "Item": "A work item: any JSON",
@@ -93,7 +93,7 @@ def document() -> dict[str, Any]:
             "title": "farro swarms",
             "version": VERSION,
             "description": "Signals, confirmations and status of swarms (seed 003). Every signal gets exactly one "
-            "distinct confirmation: a repeated one carries the same message id.",
+            "confirmation; after a crash it may be sent again under the same message id.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
@@ -189,6 +189,8 @@ def _signal(signal: Signal) -> AsyncApiChannel:
     sends: tuple[tuple[Who, Action], ...] = (("orchestrator", "send"), ("controller", "receive"))
     if signal.of_component:
         sends = (*sends, ("controller", "send"), ("component", "receive"))
+    if signal is Signal.STATUS:  # a controller asks the orchestrator which signals are its own
+        sends = (*sends, ("orchestrator", "receive"))
     said: dict[str, Any] = {
         "correlationId": _ID[0],
         "idempotencyKey": _ID[1],
@@ -225,7 +227,7 @@ def _confirmations(signal: Signal) -> Iterator[AsyncApiChannel]:
             example={
                 **_confirmation(signal),
                 "result": "success",
-                "state": str(lifecycle.EFFECTS.get(signal, "Running")),
+                "state": "Ready" if signal is Signal.CREATE else str(lifecycle.EFFECTS.get(signal, "Running")),
             },
         )
     yield AsyncApiChannel(
@@ -321,7 +323,7 @@ def _status(kind: str, role: str, instance: str) -> dict[str, Any]:
         "state": "Running",
         "watermark": _NOW,
         "maxStalenessSec": 0.0,
-        "totals": {"desired": 1, "healthy": 1, "running": 1, "enabled": 1},
+        "totals": {"total": 1, "desired": 1, "healthy": 1, "running": 1, "enabled": 1},
         "queues": {"inputs": [], "outputs": ["ph.demo.items"]},
         "data": {"tps": 5.0, "done": 120, "failed": 0, "deadLetters": 0, "health": "UP"},
     }

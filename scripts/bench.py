@@ -5,7 +5,7 @@ The measurements are in the package bench; this script runs them in order. Stand
     make bench                   five rounds; writes docs/benchmarks.md and its chart. Half an hour on two cores
     make bench QUICK=1           few jobs, one round, nothing written, exit 0
     make bench ARGS="--only floor,farro --jobs 500 --rounds 2"
-    make bench ARGS="--only swarms,web --add"   measure these parts again; the rest comes from the last full run
+    make bench ARGS="--only swarms,web --add"   measure parts again; the rest comes from the last full run
     make bench ARGS=--render     write the documents again from the results of the last run
 
 The environment variables QUICK, BENCH_JOBS, BENCH_ROUNDS and BENCH_ONLY set the same options. A peer that cannot be
@@ -22,16 +22,36 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench import commands, contestants, machine, own, places, quiet, report, results, rounds, swarms, web
+from bench import (
+    commands,
+    contestants,
+    machine,
+    own,
+    places,
+    quiet,
+    recovery,
+    report,
+    results,
+    rounds,
+    soak,
+    swarms,
+    web,
+)
 from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
 KEPT = os.path.join(places.BUILD, "results.json")
 FULL_JOBS, FULL_ROUNDS = 2000, 5  # about a second each: in a shorter round, the start would dominate
-PARTS = ("commands", "swarms", "web")  # measured separately, together with what they are compared with
+PARTS = (
+    "commands",
+    "recovery",
+    "soak",
+    "swarms",
+    "web",
+)  # measured separately, together with what they are compared with
 ASIDE_ROUNDS = 2  # for contestants outside the main table: farro with other numbers of slots
 UNEVEN = 4.0  # the largest ratio of the slowest to the fastest sync in a run that can be compared
 SPACE_BYTES = 25 << 30  # a job's folder takes about 50 KiB in blocks, and nothing is removed before the end
@@ -99,7 +119,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         default=env.get("BENCH_ONLY", ""),
-        help="words in names; own; commands; swarms; web",
+        help=f"words in names; own; {'; '.join(PARTS)}",
     )
     parser.add_argument("--add", action="store_true", help="put these parts beside the last full run's, and write")
     parser.add_argument("--keep", action="store_true", help="leave the scratch folders; the next run removes them")
@@ -157,10 +177,11 @@ def warn_of_load() -> None:
 
 def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch) -> results.Results:
     wanted = [c for c in contestants.all_of_them(own.default_slots()) if chosen(c.name, only)]
-    missing = make_ready(wanted)
+    kills = not only or "recovery" in only
+    missing = make_ready([*(c.package for c in wanted), *(recovery.packages() if kills else ())])
     redis = None
     try:
-        redis = machine.find_redis() if any(c.redis for c in wanted) else None
+        redis = machine.find_redis() if kills or any(c.redis for c in wanted) else None
     except Missing as error:
         missing["Redis"] = str(error)
     ready = [c for c in wanted if c.package not in missing and (not c.redis or redis is not None)]
@@ -181,22 +202,20 @@ def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch
     found.machine |= quietness()
     if not only or "own" in only:
         found.own = measure_own(size, scratch)
-    if not only or "commands" in only:
-        try:
-            size_of_part = commands.Size() if size.jobs >= FULL_JOBS else commands.QUICK
-            found.own["commands"] = commands.measure(scratch, size_of_part)
-        except (Missing, rounds.Broken, subprocess.SubprocessError) as error:
-            missing["commands"] = str(error)
-    if not only or "swarms" in only:
-        try:
-            found.own["swarms"] = swarms.measure(scratch, swarms.Size() if size.jobs >= FULL_JOBS else swarms.QUICK)
-        except (Missing, rounds.Broken) as error:
-            missing["swarms"] = str(error)
-    if not only or "web" in only:
-        try:
-            found.own["web"] = web.measure(scratch, web.Size() if size.jobs >= FULL_JOBS else web.QUICK)
-        except rounds.Broken as error:
-            missing["web"] = str(error)
+    large = size.jobs >= FULL_JOBS
+    parts: dict[str, Callable[[], object]] = {
+        "commands": lambda: commands.measure(scratch, commands.Size() if large else commands.QUICK),
+        "recovery": lambda: measure_recovery(scratch, redis, recovery.Size() if large else recovery.QUICK),
+        "soak": lambda: soak.measure(scratch, soak.Size() if large else soak.QUICK),
+        "swarms": lambda: swarms.measure(scratch, swarms.Size() if large else swarms.QUICK),
+        "web": lambda: web.measure(scratch, web.Size() if large else web.QUICK),
+    }
+    for name, part in parts.items():
+        if not only or name in only:
+            try:
+                found.own[name] = part()
+            except (Missing, rounds.Broken, subprocess.SubprocessError) as error:
+                missing[name] = str(error)
     if redis is not None and (not only or "agq" in only):
         tell("agq: PING at one connection")
         try:
@@ -227,10 +246,10 @@ def chosen(name: str, only: Sequence[str]) -> bool:
     return not only or any(word.lower() in name.lower() for word in only)
 
 
-def make_ready(wanted: Sequence[Contestant]) -> dict[str, str]:
+def make_ready(packages: Sequence[str]) -> dict[str, str]:
     """Make every peer's environment; return the missing ones with the reason."""
     missing = {}
-    for package in dict.fromkeys(c.package for c in wanted if c.package):
+    for package in dict.fromkeys(package for package in packages if package):
         try:
             machine.make_environment(package, contestants.ENVIRONMENTS[package])
         except Missing as error:
@@ -275,6 +294,15 @@ def go_round(
                 f"   enqueue {sample.enqueue_per_s:>8,.0f}/s   drain {sample.drain_per_s:>8,.0f}/s"
             )
     return [results.entry(c, samples[c.name], trouble.get(c.name, "")) for c in ready]
+
+
+def measure_recovery(scratch: places.Scratch, redis: str | None, size: recovery.Size) -> dict[str, object]:
+    """Measure recovery, and beside the same peers the start-up of their commands."""
+    tell("recovery: kill -9 of the worker, farro and its peers")
+    if redis is None:
+        raise Missing("no Redis server")
+    found: dict[str, object] = {"again": recovery.measure(scratch, redis, size)}
+    return found | {"startup": own.peers_startup(scratch, redis, size.kills)}
 
 
 def measure_own(size: Size, scratch: places.Scratch) -> dict[str, object]:
@@ -326,6 +354,8 @@ def write(found: results.Results, bars: Sequence[results.Bar]) -> None:
     os.makedirs(os.path.join("docs", "images"), exist_ok=True)
     put(os.path.join("docs", "benchmarks.md"), report.markdown(found, bars))
     put(os.path.join("docs", "images", "bench.svg"), report.chart(found))
+    if "soak" in found.own:
+        put(os.path.join("docs", "images", "soak.svg"), report.curves(found.own["soak"]))
 
 
 def put(path: str, text: str) -> None:

@@ -115,10 +115,8 @@ class SqliteState:
         life, before = job.lifecycle, None
         if job.before is not None:
             before = json.dumps([job.before[0].to_json().decode(), *job.before[1]])
-        row = (
-            *(life.job_id, life.role, str(life.status), job.waits, job.owner, *job.entered, job.attempts, job.digest),
-            *(life.to_json(), json.dumps(job.prompt), before),
-        )
+        place = (life.role, str(life.status), job.waits, job.owner, *job.entered)
+        row = (life.job_id, *place, job.attempts, job.digest, life.to_json(), json.dumps(job.prompt), before)
         self.db.execute(f"INSERT OR REPLACE INTO jobs VALUES ({', '.join('?' * len(row))})", row)
 
     def delete(self, job_id: str) -> None:
@@ -132,15 +130,11 @@ class SqliteState:
 
     def agents(self) -> Mapping[str, StoredAgent]:
         rows = self.db.execute("SELECT id, role, tags, alive, beat_s, identity FROM agents ORDER BY id").fetchall()
-        return {
-            name: StoredAgent(
-                agent=Agent(id=name, role=role, tags=frozenset(json.loads(tags))),
-                alive=bool(alive) and self._is_alive(name),
-                beat_s=beat_s,
-                identity=json.loads(identity),
-            )
-            for name, role, tags, alive, beat_s, identity in rows
-        }
+        found = {}
+        for name, role, tags, known, beat_s, identity in rows:
+            agent, alive = Agent(id=name, role=role, tags=frozenset(json.loads(tags))), known and self._is_alive(name)
+            found[name] = StoredAgent(agent=agent, alive=bool(alive), beat_s=beat_s, identity=json.loads(identity))
+        return found
 
     def save_agent(self, agent: StoredAgent) -> None:
         own = agent.agent
@@ -166,12 +160,12 @@ class SqliteState:
             self.db.execute("INSERT INTO pauses VALUES (?, ?)", (role, paused.to_json()))
 
     def publish(self, change: Change, *, enters: bool) -> None:
-        self._change(change.job_id, change.role, str(change.status), enters)
+        self._add_change(change.job_id, change.role, str(change.status), enters)
 
     def publish_gap(self, role: str) -> None:
-        self._change(None, role, None, True)
+        self._add_change(None, role, None, True)
 
-    def _change(self, *row: object) -> None:
+    def _add_change(self, *row: object) -> None:
         made = self.db.execute("INSERT INTO changes (job, role, status, enters) VALUES (?, ?, ?, ?)", row)
         self.db.execute("DELETE FROM changes WHERE number <= ?", ((made.lastrowid or 0) - KEPT_CHANGES,))
 
@@ -338,24 +332,20 @@ class SqliteStore(TransactionalStore):
         self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
 
     def _material(self, lifecycle: Lifecycle, prompt: Mapping[str, Any]) -> JobFiles:
-        rows = self._db.execute(
-            "SELECT attempt, name, data, whole FROM files WHERE job = ?", (lifecycle.job_id,)
-        ).fetchall()
-        submitted = {name: data for attempt, name, data, _ in rows if attempt == 0}
-        numbers = sorted({attempt for attempt, *_ in rows if attempt})
+        query = "SELECT attempt, name, data, whole FROM files WHERE job = ?"
+        files: dict[int, dict[str, bytes]] = {0: {}}
+        cut: dict[int, dict[str, int]] = {}
+        for attempt, name, data, whole in self._db.execute(query, (lifecycle.job_id,)).fetchall():
+            files.setdefault(attempt, {})[name] = data
+            cut.setdefault(attempt, {}).update({} if whole is None else {name: whole})
+        submitted = files.pop(0)
         return JobFiles(
             lifecycle=lifecycle.to_json(),
             prompt=json.dumps(prompt).encode(),
             narrative=submitted["prompt.md"].decode() if "prompt.md" in submitted else None,
             payload={name[8:]: data for name, data in submitted.items() if name.startswith("payload/")},
             carried={name[8:]: data for name, data in submitted.items() if name.startswith("carried/")},
-            attempts={
-                number: PostedFiles(
-                    files={name: data for attempt, name, data, _ in rows if attempt == number},
-                    cut={name: whole for attempt, name, _, whole in rows if attempt == number and whole is not None},
-                )
-                for number in numbers
-            },
+            attempts={number: PostedFiles(files=files[number], cut=cut[number]) for number in sorted(files)},
         )
 
     # --- changes ---

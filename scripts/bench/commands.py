@@ -1,7 +1,7 @@
-"""Measure jobs of one command, `true`, beside xargs, and beside GNU parallel with its log of jobs.
+"""Measure jobs of one command, `true`, and small pipelines, beside the programs that people use for them.
 
-Both start the same program and keep no job. Two programs run at once everywhere; in each round every contestant has its
-turn.
+xargs, make and GNU parallel with its log of jobs keep no job; task-spooler keeps a queue in a server's memory. Two
+programs run at once everywhere; in each round every contestant has its turn.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from bench.places import ROOT, Scratch
 from bench.rounds import Broken, last_line, log_of, stand
 
 XARGS, PARALLEL = "xargs -P2 -n1", "GNU parallel -j2 --joblog"
+MAKE, SPOOLER = "make -j2", "task-spooler, 2 slots"
+PIPELINE = "seq 100 | sort -rn | head -n 3"
+PIPED_XARGS, PIPED_FARRO = f"xargs -P2 -n1 sh -c '{PIPELINE}'", "farro, process, 2 workers, a plan of its 3 steps"
 PROCESSES, SLOTS, POWER = "farro, process, 2 workers", "farro, process, 1 worker, 2 slots", "farro, power, 2 workers"
 LIMIT_S = 600.0
 
@@ -37,13 +40,17 @@ QUICK = Size(jobs=200, rounds=1)
 
 def measure(scratch: Scratch, size: Size) -> dict[str, Any]:
     """Return the jobs per second of each, and farro's rates as a share of those of xargs in the same round."""
-    parallel = find_parallel()
+    parallel, spooler = find_program("parallel", "parallel"), find_program("tsp", "task-spooler")
     ways: dict[str, Callable[[], float]] = {
         XARGS: lambda: _piped(["xargs", "-P2", "-n1", "true"], size.jobs),
-        PARALLEL: lambda: _logged(parallel, scratch, size.jobs // 4),  # the slowest: a turn takes seconds
+        PARALLEL: lambda: _logged(parallel, scratch, size.jobs // 4),  # slow: a turn takes seconds
+        MAKE: lambda: _made(scratch, size.jobs),
+        SPOOLER: lambda: _spooled(spooler, scratch, size.jobs // 10),  # the slowest
         PROCESSES: lambda: _drained(scratch, _farro("process", workers=2, slots=1), size.jobs),
         SLOTS: lambda: _drained(scratch, _farro("process", workers=1, slots=2), size.jobs),
         POWER: lambda: _drained(scratch, _farro("power", workers=2, slots=1), size.jobs),
+        PIPED_XARGS: lambda: _piped(["xargs", "-P2", "-n1", "sh", "-c", PIPELINE], size.jobs // 2),
+        PIPED_FARRO: lambda: _drained(scratch, _farro("process", workers=2, slots=1), size.jobs // 2, "pipelines"),
     }
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(size.rounds):
@@ -53,19 +60,21 @@ def measure(scratch: Scratch, size: Size) -> dict[str, Any]:
     return {
         "per_s": {name: statistics.median(rates) for name, rates in found.items()},
         "process_of_xargs": _share(found[PROCESSES], found[XARGS]),
+        "process_of_parallel": _share(found[PROCESSES], found[PARALLEL]),
+        "pipelines_of_xargs": _share(found[PIPED_FARRO], found[PIPED_XARGS]),
         "power_of_xargs": _share(found[POWER], found[XARGS]),
         "slots_of_processes": _share(found[SLOTS], found[PROCESSES]),
     }
 
 
-def find_parallel() -> str:
-    """Return the program of the Debian package `parallel`; it is installed if it is missing."""
+def find_program(name: str, package: str) -> str:
+    """Return a program of a Debian package, which is installed if it is missing."""
     for attempt in range(2):
-        if (found := shutil.which("parallel")) is not None:
+        if (found := shutil.which(name)) is not None:
             return found
         if attempt == 0:
-            subprocess.run([os.path.join(ROOT, "scripts", "packages.sh"), "parallel"], check=False)
-    raise Missing("no GNU parallel here, and the Debian package parallel could not be installed")
+            subprocess.run([os.path.join(ROOT, "scripts", "packages.sh"), package], check=False)
+    raise Missing(f"no {name} here, and the Debian package {package} could not be installed")
 
 
 def _share(mine: list[float], others: list[float]) -> float:
@@ -89,10 +98,31 @@ def _logged(parallel: str, scratch: Scratch, jobs: int) -> float:
     return _piped([parallel, "--will-cite", "-j2", "--joblog", os.path.join(home, "log"), "true"], jobs)
 
 
-def _drained(scratch: Scratch, contestant: Contestant, jobs: int) -> float:
+def _made(scratch: Scratch, jobs: int) -> float:
+    home, _ = scratch.fresh()
+    with open(os.path.join(home, "Makefile"), "w", encoding="utf-8") as file:
+        names = " ".join(f"job{number}" for number in range(jobs))
+        file.write(f"all: {names}\n{names}:\n\t@env true\n")  # make itself carries out a bare `true`
+    return _piped(["make", "-s", "-j2", "-C", home, "all"], jobs)
+
+
+def _spooled(spooler: str, scratch: Scratch, jobs: int) -> float:
+    """Queue each job by a program of its own, which is how task-spooler is used, and wait for the last one."""
+    home, _ = scratch.fresh()
+    script = f'"$0" -S 2; i=0; while [ $i -lt {jobs} ]; do "$0" -n true >/dev/null; i=$((i+1)); done; "$0" -w'
+    began_s = time.monotonic()
+    env = {**os.environ, "TS_SOCKET": os.path.join(home, "socket"), "TS_MAXCONN": "4000"}
+    try:
+        subprocess.run(["sh", "-c", script, spooler], check=True, capture_output=True, timeout=LIMIT_S, env=env)
+        return jobs / (time.monotonic() - began_s)
+    finally:
+        subprocess.run([spooler, "-K"], check=False, capture_output=True, env=env)
+
+
+def _drained(scratch: Scratch, contestant: Contestant, jobs: int, kind: str = "commands") -> float:
     """Return the rate between the first and the last tenth of the jobs: not the start of the interpreters."""
     with stand(contestant, scratch, None) as place:
-        place.drive("commands", jobs)
+        place.drive(kind, jobs)
         running = []
         for number, command in enumerate(contestant.workers(place.home)):
             with open(log_of(place, number), "wb") as log:

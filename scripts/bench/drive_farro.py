@@ -3,6 +3,7 @@
 python -m bench.drive_farro enqueue|pickup N    one by one, through the Store port
 python -m bench.drive_farro many N              enqueue_many, BATCH a call
 python -m bench.drive_farro commands N          the same, of jobs of one command
+python -m bench.drive_farro pipelines N         the same, of jobs of three piped commands
 python -m bench.drive_farro count N             N jobs enqueued and drained with a counter in the fs seam
 """
 
@@ -22,6 +23,15 @@ from bench import gear
 BATCH = 100
 PROMPT = {"plan_id": "bench", "steps": [{"step_number": 1, "tool": "noop", "command": "noop"}]}
 COMMAND = {"plan_id": "bench", "steps": [{"step_number": 1, "command": "true"}]}
+PIPELINE = {
+    "plan_id": "bench",
+    "steps": [
+        {"step_number": 1, "command": "seq", "args": ["100"]},
+        {"step_number": 2, "command": "sort", "args": ["-rn"], "input_from_step": 1},
+        {"step_number": 3, "command": "head", "args": ["-n", "3"], "input_from_step": 2},
+    ],
+}
+PROMPTS = {"many": PROMPT, "commands": COMMAND, "pipelines": PIPELINE}
 
 
 class Counting:
@@ -81,8 +91,8 @@ def count(jobs: int) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1] == "count":
         gear.answer(count(int(sys.argv[2])))
-    elif sys.argv[1] in ("many", "commands"):
-        gear.answer(many(int(sys.argv[2]), COMMAND if sys.argv[1] == "commands" else PROMPT))
+    elif sys.argv[1] in PROMPTS:
+        gear.answer(many(int(sys.argv[2]), PROMPTS[sys.argv[1]]))
     else:
         store = open_store()
         gear.drive(lambda number: store.enqueue(submission()))

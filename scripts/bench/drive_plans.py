@@ -16,11 +16,13 @@ from typing import Any
 
 import farro
 from farro.execution import PlanRun, Stop, Tools, run_plan
+from farro.execution.runner import Work
 from farro.host import processes
 from farro.host.clock import SystemClock
 from farro.host.process_tree import adopt_orphans
 from farro.host.processes import Launch
 from farro.plans.loading import load_data
+from farro.plans.model import DEFAULT_TIMEOUT_S
 from farro.sandbox.confinement import Confinement
 from farro.sandbox.levels import Sandbox
 
@@ -46,18 +48,17 @@ def piped(home: str) -> dict[str, float]:
         folder = os.path.join(home, str(turn))
         os.mkdir(folder)
         began_s = time.perf_counter()
-        run = PlanRun(
-            attempt_dir=folder,
+        work = Work(
             job_id="bench",
-            base_env=dict(os.environ),
+            prompt={},
+            folder=folder,
+            marker=f"bench-{os.getpid()}-{turn}",
+            env=dict(os.environ),
             cwd=home,
-            tools=Tools(),
-            claim_marker=f"bench-{os.getpid()}-{turn}",
-            tick=lambda: None,
-            tick_every_s=1.0,
-            stop=Stop(clock),
-            clock=clock,
+            root=home,
+            step_timeout_s=DEFAULT_TIMEOUT_S,
         )
+        run = PlanRun(work=work, tools=Tools(), clock=clock, tick=lambda: None, stop=Stop(clock))
         result = run_plan(plan, run)
         took["farro"].append(time.perf_counter() - began_s)
         assert result.success

@@ -19,6 +19,7 @@ from typing import Any
 
 RECORD = struct.Struct("<qq")  # started_ns, pid
 WARM_UP = 3  # the first pickups pay for connections and imports, and are not counted
+HANG_S = 600.0
 PAUSE_S = 0.02  # between two pickups: the workers are idle again
 
 _tally: int | None = None
@@ -30,6 +31,8 @@ def work(number: int = 0, *, pid: int | None = None) -> None:
     if _tally is None:
         _tally = os.open(os.environ["BENCH_TALLY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
     os.write(_tally, RECORD.pack(time.monotonic_ns(), pid or os.getpid()))
+    if "BENCH_HANG" in os.environ and ran(os.environ["BENCH_TALLY"]) == 1:
+        time.sleep(HANG_S)  # the first run of the job whose worker will be killed
 
 
 def tool(call: Any) -> None:

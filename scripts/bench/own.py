@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench import contestants, gear, machine
-from bench.places import FARRO, PYTHON, Scratch
+from bench.places import FARRO, PYTHON, SCRIPTS, Scratch
 from bench.rounds import (
     Broken,
     entries,
@@ -191,6 +191,31 @@ def startup(scratch: Scratch, times: int) -> dict[str, dict[str, float]]:
     )
     found["farro task add"] = _task_add(scratch, times)
     return found
+
+
+def peers_startup(scratch: Scratch, redis: str, times: int) -> dict[str, dict[str, float]]:
+    """Measure the commands by which people of other systems queue a job from a shell, and their shortest command."""
+    home, _ = scratch.fresh()
+    make_farro_root(home, "process")
+    python = contestants.environment_python
+    with machine.redis(redis, home, "none") as url:
+        env = {**os.environ, "PYTHONPATH": SCRIPTS, "BENCH_REDIS": url, "BENCH_TALLY": os.path.join(home, "tally")}
+        celery = [python("celery"), "-m", "celery", "-A", "bench.drive_celery"]
+        return time_commands(
+            {
+                "python -c pass": [PYTHON, "-c", "pass"],
+                "farro --version": [FARRO, "--version"],
+                "farro enqueue -- true": [FARRO, "enqueue", "--root", home, "--", "true"],
+                "rq --version": [python("rq"), "-m", "rq.cli", "--version"],
+                "rq enqueue": [python("rq"), "-m", "rq.cli", "enqueue", "--url", url, "bench.gear.work"],
+                "celery --version": [*celery[:3], "--version"],
+                "celery call": [*celery, "call", "bench.noop", "--args", "[1]"],
+                "dramatiq --version": [python("dramatiq"), "-m", "dramatiq", "--version"],
+                "taskiq --version": [python("taskiq"), "-m", "taskiq", "--version"],
+            },
+            times,
+            env,
+        )
 
 
 def time_commands(

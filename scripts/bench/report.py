@@ -6,8 +6,16 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bench.recovery import LIMIT_S
 from bench.results import Bar, Entry, Figure, Results, must_beat
 
+# The curves of the soak, and their titles.
+CURVES = {
+    "memory_mb": "memory, MB",
+    "descriptors": "descriptors",
+    "inodes": "inodes",
+    "pickup_p50_ms": "pickup p50, ms",
+}
 TITLES = {"process": "Survives a killed process", "power": "Survives a power cut"}
 
 
@@ -137,9 +145,29 @@ def _facts(results: Results) -> Iterable[list[str]]:
                 yield [f"a step in the sandbox, level {level}", told]
 
     for name, per_s in own.get("commands", {}).get("per_s", {}).items():
-        yield [f"jobs of one command (`true`), two at once: {name}", f"{number(per_s)} jobs/s"]
+        yield [f"jobs of one command (`true`, or as named), two at once: {name}", f"{number(per_s)} jobs/s"]
+    yield from _recovery(results.own.get("recovery", {}))
+    if "soak" in own:
+        told = own["soak"]
+        ends = ", ".join(
+            f"{title} {number(told[name][2])} → {number(told[name][-1])}" for name, title in CURVES.items()
+        )
+        yield [f"{told['jobs']} jobs in {told['seconds']:.0f} s under farro up", ends]
     yield from _swarms(own.get("swarms", {}))
     yield from _web(own.get("web", {}))
+
+
+def _recovery(told: dict[str, Any]) -> Iterable[list[str]]:
+    for name, found in told.get("again", {}).items():
+        if "trouble" in found:
+            yield [f"kill -9 of a worker: {name}", found["trouble"]]
+        elif not found["again"]:
+            yield [f"kill -9 of a worker: {name}", f"its job does not run again within {LIMIT_S:.0f} s"]
+        else:
+            said = f"its job runs again after {found['p50_s']:.2f} s (p99 {found['p99_s']:.2f} s)"
+            yield [f"kill -9 of a worker: {name}", f"{said}, {found['again']} of {found['kills']} times"]
+    for name, found in told.get("startup", {}).items():
+        yield [f"start-up beside peers: {name}", f"{found['seconds'] * 1000:.0f} ms, {found['ratio']:.1f} x"]
 
 
 def _web(told: dict[str, Any]) -> Iterable[list[str]]:
@@ -262,9 +290,15 @@ READING = """## How to read this
   of its own with the default slots; syncs are counted apart.
 - **Backlog**: so many jobs are queued before the workers start. The bar compares the long one from the worker's
   start, with the listing of the queue, to the steady rate of the short one.
-- **Jobs of one command.** Each starts `true`. xargs and GNU parallel get their arguments from a pipe, keep no job and
-  never repeat one; farro claims, runs and commits each from its folder, with its output in files. farro's rate is
+- **Jobs of one command.** Each starts `true`. xargs, make and GNU parallel keep no job and never repeat one;
+  task-spooler is asked once for each job, as it is used, and keeps its queue in memory; farro claims, runs and
+  commits each from its folder, with its output in files. farro's rate is
   that between the first and the last tenth of the jobs; GNU parallel gets a quarter of them.
+- **Recovery.** A job hangs, its worker is killed with `kill -9` (every process of its session), and the time counts
+  until the job starts again. Two workers run. `farro up` and the peers have their defaults. A job that does not run
+  again within a minute is lost, is marked as failed, or waits for a longer timeout of its system.
+- **Soak.** Blocks of jobs under `farro up`, one at a time; `farro prune` runs half-way. The curves are in
+  [images/soak.svg](images/soak.svg).
 - **Swarms.** To start a component beyond its process: the CPU of a controller and of all its components from the
   signal to the confirmation that they work, less what each component had used when it had imported everything; the
   time is that of a start beside one of as many bare processes that import the SDK and open the bus. A controller's
@@ -332,3 +366,31 @@ def _bar_row(entry: Entry, figure: Figure, scale: float, y: int, *, bold: bool) 
         f'<line x1="{low:.1f}" y1="{middle}" x2="{high:.1f}" y2="{middle}" stroke="{_TEXT}" stroke-width="1.5"/>',
         f'<text x="{high + 8:.1f}" y="{middle + 4}">{number(figure.median)}</text>',
     ]
+
+
+def curves(soak: dict[str, Any]) -> str:
+    """Draw the curves of the soak, each in a panel with its own scale, from zero."""
+    wide, high, gap = 300, 90, 34
+    parts = []
+    for index, (name, title) in enumerate(CURVES.items()):
+        left, top = (index % 2) * (wide + 60), (index // 2) * (high + gap) + 20
+        values = soak[name]
+        most = max(values) or 1.0
+        points = " ".join(
+            f"{left + at * wide / (len(values) - 1):.1f},{top + high - value * high / most:.1f}"
+            for at, value in enumerate(values)
+        )
+        parts.append(f'<text x="{left}" y="{top - 6}">{html.escape(title)}: at most {number(most)}</text>')
+        parts.append(f'<line x1="{left}" y1="{top + high}" x2="{left + wide}" y2="{top + high}" stroke="{_PEER}"/>')
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{_FARRO}" stroke-width="1.5"/>')
+    size = (2 * wide + 60, 2 * (high + gap) + 10)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}"'
+            f' height="{size[1]}" font-family="sans-serif" font-size="12" fill="{_TEXT}" role="img">',
+            "<title>Memory, descriptors, inodes and pickup time while farro up runs jobs</title>",
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )

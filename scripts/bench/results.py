@@ -26,6 +26,8 @@ ADD_MS = 3.0
 SANDBOX_MS = {"A": 10.0, "B": 3.0}
 PING_OF_REDIS = 0.3
 COMMANDS_OF_XARGS, POWER_COMMANDS_OF_XARGS, SLOTS_OF_PROCESSES = 0.5, 0.3, 0.85
+COMMANDS_OF_PARALLEL = 2.0
+RECOVERY_S = {"farro up, files": (0.1, 1.0), "farro, Redis": (3.0, None)}  # p50, p99
 LIST_MS, EVENT_MS, SLOWER_PERCENT = 100.0, 200.0, 5.0  # of farro web
 COMPONENT_MS = 20.0  # of a swarm's start, a component, beyond its process
 FAN_IN_PERCENT = 20.0  # of a core
@@ -243,17 +245,29 @@ def _own(results: Results) -> list[Bar]:
     for name, limit in limits.items():
         ratio = commands.get(name, {}).get("ratio")
         found.append(_bar(f"{name}, of python -c pass", ratio, limit, unit=" x"))
-    return [*found, *_plans(results), *_commands(results), *_swarms(results), *_web(results)]
+    return [*found, *_plans(results), *_commands(results), *_recovery(results), *_swarms(results), *_web(results)]
 
 
 def _commands(results: Results) -> list[Bar]:
     found = results.own.get("commands", {})
     bars = (
         ("process: jobs of one command, of xargs -P2", "process_of_xargs", COMMANDS_OF_XARGS),
+        ("process: jobs of one command, of GNU parallel --joblog", "process_of_parallel", COMMANDS_OF_PARALLEL),
         ("power: jobs of one command, of xargs -P2", "power_of_xargs", POWER_COMMANDS_OF_XARGS),
         ("one worker with two slots, of two workers with one", "slots_of_processes", SLOTS_OF_PROCESSES),
     )
     return [_bar(what, found.get(name), limit, least=True, unit=" x") for what, name, limit in bars]
+
+
+def _recovery(results: Results) -> list[Bar]:
+    again = results.own.get("recovery", {}).get("again", {})
+    found = []
+    for name, (p50_s, p99_s) in RECOVERY_S.items():
+        told = again.get(name, {})
+        found.append(_bar(f"{name}: job runs again after kill -9, p50", told.get("p50_s"), p50_s, unit=" s"))
+        if p99_s is not None:
+            found.append(_bar(f"{name}: job runs again after kill -9, p99", told.get("p99_s"), p99_s, unit=" s"))
+    return found
 
 
 def _web(results: Results) -> list[Bar]:

@@ -14,8 +14,10 @@ Names are imported when they are first used, so that `farro --version` and small
 TYPE_CHECKING = False  # not imported from typing, which is slow to import
 if TYPE_CHECKING:
     from farro.api.job import Job, Jobs
-    from farro.api.opening import open  # noqa: A004 - as gzip.open
-    from farro.api.queue import Queue
+    from farro.api.queue import (
+        Queue,
+        open,  # noqa: A004 - as gzip.open
+    )
     from farro.api.sources import load_plan
     from farro.api.task import Task, TaskCall, task
     from farro.errors import (
@@ -81,7 +83,7 @@ _HOMES = {
     "add_task": "execution.task_file",
     "current": "execution.function_calls",
     "load_plan": "api.sources",
-    "open": "api.opening",
+    "open": "api.queue",
     "task": "api.task",
 }
 

@@ -21,9 +21,14 @@ def main() -> None:
 
         run_job.end(run_job.main())
     gc.disable()  # importing makes no garbage; cli.main enables it when the command is loaded
-    from farro.cli.main import run
+    from farro.cli import plain
 
-    sys.exit(run(sys.argv[1:]))
+    code = plain.run(sys.argv[1:])
+    if code is None:
+        from farro.cli.main import run
+
+        code = run(sys.argv[1:])
+    sys.exit(code)
 
 
 if __name__ == "__main__":

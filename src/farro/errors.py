@@ -22,6 +22,7 @@ A failed step is an outcome (`jobs.outcomes`), not an exception.
     ├── ProviderTrouble       a provider gave no answer (agents.providers.port): tried again, elsewhere, or reported
     ├── TryAgain              nothing changed; the same call may succeed later
     │   ├── StorageTrouble    the filesystem failed (full, I/O error, too many files)
+    │   │   ├── DiskFull      … because there is no room: nothing was accepted, and it works when there is
     │   │   └── NoFolder      … to the folder of an attempt that has not begun: this machine's fault, not the job's
     │   └── BusTrouble        the broker does not answer, or refused
     ├── NotReplicated         done on the master of a Redis store, but not on as many replicas as configured
@@ -151,6 +152,10 @@ class TryAgain(FarroError):
 
 class StorageTrouble(TryAgain):
     """The filesystem refused a call, also after retries on new temporary files. Existing state is intact."""
+
+
+class DiskFull(StorageTrouble):
+    """There is no room on the disk. Nothing was accepted, so the caller may repeat the call until there is room."""
 
 
 class NotReplicated(FarroError):

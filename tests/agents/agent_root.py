@@ -16,9 +16,9 @@ from farro.execution.stop import Stop
 from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import waits_for_person
+from farro.store.leadership import FileLeadership
 from farro.store.ledger import CallRecord
 from farro.store.port import Submission
-from farro.worker.leader import FileLeadership
 from farro.worker.worker import Slot, Turn, WorkerSetup
 
 PROMPT: dict[str, Any] = {

@@ -88,6 +88,7 @@ def test_equal_snapshots_share_one_file(make: MakeRoot) -> None:
     assert len(inodes) == 1
     assert {path.name for path in (agent_root.folder() / ".snapshot").iterdir()} == {
         "agents-config.json",
+        "policy.lock.json",
         "AGENTS.md",
         "AGENTS-ROLE.md",
     }
@@ -360,6 +361,14 @@ def test_a_job_may_not_grow_beyond_its_cap(make: MakeRoot) -> None:
     assert error["category"] == "artifact_cap"
 
 
+def test_a_job_beyond_its_cap_is_in_the_audit_log(make: MakeRoot) -> None:
+    agent_root = make(answers=[{"answer": {"summary": "x" * 3000}}], security={"max_job_bytes": 2000})
+    agent_root.enqueue()
+    agent_root.work()
+    told = [(line["job_id"], line["status"], line["error"]) for line in agent_root.audit() if "error" in line]
+    assert told == [("one", "failed", "artifact_cap")]
+
+
 def test_both_mirrors_are_repaired_by_the_next_claim(make: MakeRoot) -> None:
     """SPEC-1 §9: a worker that finds both reconciles them from the attempts."""
     down = {"error": {"kind": "server"}, "attempt": 1}
@@ -452,3 +461,12 @@ def test_a_worker_that_lost_its_job_makes_no_further_call(make: MakeRoot, monkey
     agent_root.work()
     assert len(asked) == 2
     assert len(agent_root.calls()) == 2
+
+
+def test_the_lock_that_init_makes_is_copied_with_a_claim(make: MakeRoot) -> None:
+    """SPEC-1 §11: copy policy.lock.json into .snapshot/ on claim."""
+    agent_root = make()
+    agent_root.enqueue()
+    agent_root.work()
+    copy = agent_root.folder() / ".snapshot/policy.lock.json"
+    assert copy.read_bytes() == (agent_root.path / "policy.lock.json").read_bytes()

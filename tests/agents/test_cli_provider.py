@@ -170,6 +170,13 @@ def test_a_program_that_never_answers_is_ended_at_its_timeout(answered_by: Any) 
     assert living(agent_root) == []
 
 
+def test_the_timeout_of_all_programs_ends_one_without_a_timeout_of_its_own(answered_by: Any) -> None:
+    config = {"timeouts": {"cli_seconds": 0.3}, "retry": {"max_attempts": 1}}
+    error = worked(answered_by("time.sleep(60)", config=config))
+    assert error is not None
+    assert "no answer within 0.3 s" in error["message"]
+
+
 def test_processes_that_a_program_leaves_behind_are_ended(answered_by: Any) -> None:
     body = "if os.fork() == 0:\n    os.setsid()\n    os.close(1)\n    os.close(2)\n    time.sleep(600)"
     agent_root = answered_by(body)

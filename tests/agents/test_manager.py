@@ -16,7 +16,7 @@ from farro.agents.manager import AbandonedJobs, Hooks
 from farro.app import App
 from farro.jobs.states import Reason, Status
 from farro.queue.admission import Gate
-from farro.worker.leader import AWAY_S, HEARTBEAT
+from farro.store.leadership import AWAY_S, HEARTBEAT
 from farro.worker.watchdog import Watchdog
 
 ENGINEER, REVIEWER, WRITER = {"role": "SeniorEngineer"}, {"role": "CodeReviewer"}, {"role": "DocWriter"}
@@ -73,7 +73,10 @@ def test_without_a_manager_finished_work_stays_stale_and_is_done_once(make: Make
     said = (agent_root.folder() / "error.md").read_text()
     assert ("silent for" if ever else "start one with `farro manager`") in said
     assert sum("cannot hand one on" in message for _, message, _ in agent_root.log) == 3
-    assert sum(line["event"] == "manager_away" for line in agent_root.audit()) == 3
+    events = [line["event"] for line in agent_root.audit()]
+    assert events == ["enqueued", "claimed", *["manager_away"] * 3, "routing_exhausted"]
+    away = [line for line in agent_root.audit() if line["event"] == "manager_away"]
+    assert [(line["attempt"], line["try"]) for line in away] == [(1, 1), (1, 2), (1, 3)]
     gone(agent_root)
     agent_root.manage()  # it is back, and queues it again
     for _ in range(100):

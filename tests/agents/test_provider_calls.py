@@ -257,7 +257,7 @@ def test_the_only_provider_answers_for_every_role() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (settings(), "role R has no provider; set roles.R.provider \\(there are a, b\\)"),
+        (settings(), "role R has no provider; set roles.R.provider \\(configured: a, b\\)"),
         (Settings(), "no provider can answer R: the config has no `providers`"),
         (settings(R=RoleSettings(provider="A")), "role R asks provider A, which `providers` does not have"),
         (

@@ -12,7 +12,7 @@ from farro.agents import replay
 from farro.config.reader import load
 from farro.errors import Refused
 from farro.jobs.states import Reason, Status
-from farro.worker.leader import BEAT_S, FileLeadership
+from farro.store.leadership import BEAT_S, FileLeadership
 
 ENGINEER, REVIEWER, WRITER = {"role": "SeniorEngineer"}, {"role": "CodeReviewer"}, {"role": "DocWriter"}
 ANSWERS: list[dict[str, Any]] = [

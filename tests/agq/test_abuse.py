@@ -225,9 +225,10 @@ def test_a_hostile_result_writes_nowhere_else(front: Front) -> None:
             "exit_code": 0,
             "success": True,
             "stdout_path": "/etc/x",
+            "added_by": "1",
         },
     ]
-    client.set("job:a:result", json.dumps({"success": True, "step_results": steps}))
+    client.set("job:a:result", json.dumps({"plan_id": "plan-of-a", "success": True, "step_results": steps}))
     answer = json.loads(client.get("job:a:result"))
     assert [step["id"] for step in answer["step_results"]] == ["1", "999"]
     assert [step["stdout_path"] for step in answer["step_results"]] == ["steps/1/stdout", "steps/999/stdout"]

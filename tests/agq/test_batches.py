@@ -14,15 +14,16 @@ import pytest
 import redis
 
 from agq.stage import Front, command, job, result
-from farro.agq import memo_jobs
 from farro.agq.client import AgqStore
 from farro.agq.client.connection import AgqAddress
 from farro.errors import AgentLost, Lost, StorageTrouble
 from farro.host.clock import SystemClock
+from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Report, Succeeded
 from farro.store.port import AttemptResult, Claim, Commits
 from farro.store.redis.workspace import LocalWorkspace
 from one_job import claim_one, commit_all, release_one
+from stage import QuickClock
 from support import eventually
 
 
@@ -229,23 +230,12 @@ def test_a_bad_job_between_good_ones_is_refused_alone(front: Front) -> None:
     assert front.status("j13") is None
 
 
-def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_differ_in_their_ids_are_each_checked(front: Front) -> None:
     client = front.client()
-    checked: list[Any] = []
-    whole = memo_jobs._request
-
-    def counted(text: bytes, *rest: Any) -> Any:
-        checked.append(json.loads(text)["id"])
-        return whole(text, *rest)
-
-    monkeypatch.setattr(memo_jobs, "_request", counted)
     same = '{"plan_id": "alike", "id": "%s", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}]}'
-    # texts that another test pushed are known in this process
-    same = same.replace("alike", f"alike-{front.server.port}")
     inner = '{"steps": [{"id": "%s", "command": "true", "step_number": 1, "tool": "unix"}], "id": "%s", "plan_id": "p"}'
     for name in ("s1", "s2", "s3"):
         client.lpush("queue:ready", same % name)
-    assert checked == ["s1"]
     assert json.loads(client.rpop("queue:ready"))["id"] == "s1"
     view = front.store.find("s2")
     assert view is not None
@@ -255,11 +245,9 @@ def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatc
     with pytest.raises(redis.ResponseError, match="invalid job: id: s3 was submitted before"):
         client.lpush("queue:ready", (same % "s3").replace("alike", "other"))
     for step, name in (("x", "n1"), ("y", "n2")):  # the first id in the text is a step's
-        del checked[:]
         with pytest.raises(redis.ResponseError) as first:
             client.lpush("queue:ready", inner % (step, name))
         assert "id" in str(first.value)
-        assert checked == [name]
 
 
 @pytest.mark.parametrize("more", [{"metadata": {"after": ["missing"]}}, {"allowed_paths": ["/etc"]}, {"input": "x"}])
@@ -379,3 +367,43 @@ def test_jobs_that_differ_in_their_ids_share_one_plan(front: Front, slots: AgqSt
     assert first.envelope.prompt == second.envelope.prompt
     first.make()
     assert json.loads((Path(first.folder).parent.parent / "prompt.json").read_text())["id"] == "a"
+
+
+def test_a_job_whose_result_is_refused_fails_with_the_reason(front: Front, slots: AgqStore) -> None:
+    """The worker posts a result without step 2."""
+    client = front.client()
+    client.lpush("queue:ready", job("a", "true", "true"))
+    push(client, "b")
+    agent = slots.join("agw", role="Runner")
+    claims = slots.claim(agent, 4)
+    ended = [
+        life for life in commit_all(slots, [(claim, good(claim)) for claim in claims]) if isinstance(life, Lifecycle)
+    ]
+    assert [life.status for life in ended] == ["failed", "succeeded"]
+    assert [front.status("a"), front.status("b")] == ["failed", "succeeded"]
+    error = json.loads(client.get("job:a:result"))["error"]
+    assert error["category"] == "invalid_result"
+    assert "step_results: step 2 has no result" in error["message"]
+    assert slots.claim(agent, 4) == []
+
+
+def test_an_attempt_keeps_its_output_while_its_result_has_no_answer(
+    make_front: Callable[..., Front], shm: Path
+) -> None:
+    front, clock = make_front(), QuickClock()
+    store = AgqStore(
+        AgqAddress.of(f"agq://127.0.0.1:{front.port}", None),
+        workspace=LocalWorkspace(str(shm), name="agq", clock=clock),
+        clock=clock,
+    )
+    push(front.client(), "a")
+    (claim,) = store.claim(store.join("agw", role="Runner"), 1)
+    claim.make()
+    output = Path(claim.folder) / "stdout"
+    output.write_text("much")
+    front.close()
+    (answer,) = commit_all(store, [(claim, good(claim))])
+    assert isinstance(answer, StorageTrouble)
+    assert output.read_text() == "much"
+    store.close()
+    assert not output.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import redis
@@ -137,10 +138,11 @@ def test_a_failure_names_its_step(front: Front) -> None:
         ("{", "invalid result: line 1 column 2: "),
         ("[]", "invalid result: job: must be an object"),
         ('{"step_results": []}', "invalid result: success: is required"),
-        ('{"success": true, "job_id": "b"}', "invalid result: job_id: is not a, the job that this key names"),
+        (result("b", plan_id="plan-of-a"), "invalid result: job_id: is not a, the job that this key names"),
         ('{"success": 1}', "invalid result: success: must be true or false"),
         (
-            '{"success": true, "step_results": [{"step_number": 1, "exit_code": 1, "success": false}]}',
+            '{"success": true, "plan_id": "plan-of-a", '
+            '"step_results": [{"step_number": 1, "exit_code": 1, "success": false}]}',
             "invalid result: step_results[0].success: is false, but the job's own success is true",
         ),
         (
@@ -410,6 +412,41 @@ def test_updates_are_published_with_the_plan(front: Front) -> None:
             client.rpop("queue:ready")
             client.set(f"job:{name}:result", result(name))
             eventually(partial(received, f"{name} succeeded"), "the end is published")
+
+
+def test_the_update_of_a_failure_has_the_failing_step_its_exit_code_and_its_last_lines(front: Front) -> None:
+    client = front.client()
+    with front.client().pubsub() as channel:
+        channel.subscribe("job:updates")
+        eventually(lambda: None in front.server._feeds, "the feed has started")
+        client.lpush("queue:ready", job("a", "ls", "grep", "wc"))
+        client.rpop("queue:ready")
+        steps = [
+            {"step_number": 1, "stdout": "f\n", "stderr": "", "exit_code": 0, "success": True},
+            {"step_number": 2, "stdout": "", "stderr": "grep: bad\npattern\n", "exit_code": 2, "success": False},
+        ]
+        client.set("job:a:result", result("a", success=False, step_results=steps))
+        failures: list[dict[str, Any]] = []
+
+        def received() -> bool:
+            message = channel.get_message(timeout=0.2)
+            if message is not None and message["type"] == "message":
+                data = json.loads(message["data"])
+                if data["status"] == "failed":
+                    failures.append(data)
+            return bool(failures)
+
+        eventually(received, "the failure is published")
+    assert failures[0] == {
+        "job_id": "a",
+        "plan_id": "plan-of-a",
+        "status": "failed",
+        "role": "Runner",
+        "error": {"category": "step_failed", "message": "step 2: exit code 2"},
+        "step": 2,
+        "exit_code": 2,
+        "last_lines": ["grep: bad", "pattern"],
+    }
 
 
 def test_a_subscriber_of_resp2_does_nothing_else(front: Front) -> None:

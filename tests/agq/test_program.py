@@ -41,7 +41,7 @@ def test_a_job_goes_through_a_front_a_worker_and_back(farro: Program) -> None:
         assert "20" in one.get("job:a:stdout")
         farro.enqueue({"id": "b", "steps": [{"id": "say", "command": "echo", "args": ["hi"]}]})
         assert json.loads(one.brpop("queue:ready", 20)[1])["steps"][0]["command"] == "echo"
-        one.set("job:b:result", result("b", stdout="hi\n"))
+        one.set("job:b:result", result("b", stdout="hi\n", plan_id="b"))
         assert farro.call("logs", "b", code=0).out.strip().endswith("hi")
         assert farro.job("b")["status"] == "succeeded"
     assert daemon.end().code == 0

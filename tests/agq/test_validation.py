@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from agq.stage import Front, command, job
+from farro.store.port import Submission
 
 STEP = {"step_number": 1, "tool": "unix", "command": "true"}
 
@@ -164,8 +165,6 @@ def test_a_full_queue_replies_busy(make_front: Callable[..., Front]) -> None:
 
 def test_a_job_of_another_form_is_popped_in_the_memos_form(front: Front) -> None:
     """A job that was queued by other means: names become numbers, in the order in which they run."""
-    from farro.store.port import Submission
-
     steps = [
         {"id": "count", "command": "wc", "args": ["-l"], "input_from_step": "list", "timeout": 5},
         {"id": "list", "command": "ls", "env": {"A": "1"}},
@@ -193,7 +192,7 @@ def test_a_job_of_another_form_is_popped_in_the_memos_form(front: Front) -> None
         {"step_number": 1, "stdout": "f\n", "stderr": "", "exit_code": 0, "success": True},
         {"step_number": 2, "stdout": "1\n", "stderr": "", "exit_code": 0, "success": True, "duration_s": 0.5},
     ]
-    client.set("job:x:result", json.dumps({"job_id": "x", "success": True, "step_results": ended}))
+    client.set("job:x:result", json.dumps({"job_id": "x", "plan_id": "x", "success": True, "step_results": ended}))
     result = json.loads(client.get("job:x:result"))
     assert [step["id"] for step in result["step_results"]] == ["list", "count"]
     assert result["step_results"][1]["duration_s"] == 0.5
@@ -201,10 +200,186 @@ def test_a_job_of_another_form_is_popped_in_the_memos_form(front: Front) -> None
 
 
 def test_a_job_that_is_no_plan_fails_and_the_next_is_popped(front: Front) -> None:
-    from farro.store.port import Submission
-
     front.store.enqueue(Submission(role="Runner", prompt={"steps": []}, job_id="bad"))
     client = front.client()
     client.lpush("queue:ready", job("good"))
     assert json.loads(client.rpop("queue:ready"))["id"] == "good"
     assert front.status("bad") == "failed"
+
+
+def test_a_job_of_the_later_form_is_popped_in_the_memos_form(front: Front) -> None:
+    task = {"task_number": 1, "command": "sort", "args": ["-r"], "timeout_secs": 300}
+    pushed = {"job_id": "j", "plan_id": "p", "plan_description": "", "tasks": [task]}
+    client = front.client()
+    client.lpush("queue:ready", json.dumps(pushed))
+    step = {"step_number": 1, "tool": "unix", "command": "sort", "args": ["-r"], "timeout": 300}
+    assert json.loads(client.rpop("queue:ready")) == {"id": "j", "plan_id": "p", "steps": [step]}
+    for name in ("job_id", "plan_id"):
+        with pytest.raises(redis.ResponseError, match=f"invalid job: {name}: is required"):
+            client.lpush("queue:ready", json.dumps(without(pushed, name)))
+
+
+# --- results ---
+
+# As in "New Structure" and "Result Structure" of seed 004.
+MEMO_JOB = {
+    "id": "job-123",
+    "plan_id": "plan-456",
+    "steps": [
+        {"step_number": 1, "tool": "unix", "command": "ls", "args": ["-la", "/tmp"], "timeout": 30},
+        {
+            "step_number": 2,
+            "tool": "unix",
+            "command": "grep",
+            "args": ["pattern"],
+            "input_from_step": 1,
+            "timeout": 30,
+        },
+        {
+            "step_number": 3,
+            "tool": "agx-ocr",
+            "command": "process-image",
+            "args": ["--format", "json"],
+            "input_from_step": 2,
+            "timeout": 120,
+        },
+    ],
+}
+GOOD = [
+    {"step_number": 1, "stdout": "file1.txt\nfile2.txt\n", "stderr": "", "exit_code": 0, "success": True},
+    {"step_number": 2, "stdout": "2\n", "stderr": "", "exit_code": 0, "success": True},
+    {"step_number": 3, "stdout": "{}\n", "stderr": "", "exit_code": 0, "success": True},
+]
+BAD = [{**step, "exit_code": 1, "success": False} for step in GOOD]
+MEMO_RESULT = {"job_id": "job-123", "plan_id": "plan-456", "success": True, "step_results": GOOD}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        MEMO_RESULT,
+        {**MEMO_RESULT, "success": False, "step_results": [GOOD[0], BAD[1]]},
+        {**MEMO_RESULT, "success": False, "step_results": [GOOD[0], GOOD[1]], "error": "agx-ocr is not installed"},
+        {**MEMO_RESULT, "success": False, "step_results": [], "error": {"category": "sandbox", "message": "no"}},
+        # step 2 read while step 1 ran, and ended before it failed
+        {**MEMO_RESULT, "success": False, "step_results": [BAD[0], GOOD[1]]},
+    ],
+)
+def test_a_result_with_every_executed_step_is_accepted(front: Front, result: Any) -> None:
+    client = front.client()
+    client.lpush("queue:ready", json.dumps(MEMO_JOB))
+    client.rpop("queue:ready")
+    assert client.set("job:job-123:result", json.dumps(result)) is True
+    assert front.status("job-123") == ("succeeded" if result["success"] else "failed")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"plan_id": "plan-1"}, "plan_id: must be plan-456, the plan_id of job-123"),
+        ({"plan_id": None}, "plan_id: must be plan-456, the plan_id of job-123"),
+        ({"step_results": GOOD[:2]}, "step_results: step 3 has no result; a success has one for each of the 3 steps"),
+        ({"step_results": []}, "step_results: step 1 has no result; a success has one for each of the 3 steps"),
+        (
+            {"step_results": [*GOOD, {**GOOD[0], "step_number": 4}]},
+            "step_results[3].step_number: 4 is no step of this plan; it has 3",
+        ),
+        (
+            {"success": False},
+            "step_results: no step failed; the results of a failure end with the failing step",
+        ),
+        ({"success": False, "step_results": []}, "step_results: no step failed; the results of a failure end with"),
+        (
+            {"success": False, "step_results": [BAD[1]]},
+            "step_results: step 1 has no result, but step 2, which runs after it, has one",
+        ),
+    ],
+)
+def test_a_result_without_an_executed_step_is_refused_with_its_position(front: Front, change: Any, why: str) -> None:
+    client = front.client()
+    client.lpush("queue:ready", json.dumps(MEMO_JOB))
+    client.rpop("queue:ready")
+    with pytest.raises(redis.ResponseError) as refused:
+        client.set("job:job-123:result", json.dumps({**MEMO_RESULT, **change}))
+    assert f"invalid result: {why}" in str(refused.value)
+    assert client.set("job:job-123:result", json.dumps(MEMO_RESULT)) is True, "the job stays with its worker"
+
+
+def test_a_failure_has_no_result_after_the_failing_step(front: Front) -> None:
+    client = front.client()
+    client.lpush("queue:ready", job("a", "ls", "wc").replace(', "input_from_step": 1', ""))
+    client.rpop("queue:ready")
+    result = {"job_id": "a", "plan_id": "plan-of-a", "success": False, "step_results": [BAD[0], GOOD[1]]}
+    with pytest.raises(redis.ResponseError) as refused:
+        client.set("job:a:result", json.dumps(result))
+    assert "step_results[1]: the results of a failure end with the failing step, which is step 1" in str(refused.value)
+    assert client.set("job:a:result", json.dumps({**result, "step_results": [BAD[0]]})) is True
+
+
+def steps_of(*reads: int | None) -> str:
+    """Return job `a`, in which each step reads the step of that number."""
+    steps = [{**STEP, "step_number": at, "input_from_step": source} for at, source in enumerate(reads, start=1)]
+    return json.dumps(plan(*steps))
+
+
+@pytest.mark.parametrize(
+    ("reads", "posted"),
+    [
+        # 3 was started early, while 1 ran, and is over before 2 fails
+        ((None, None, 1), [GOOD[0], GOOD[2], BAD[1]]),
+        # … or still runs when 2 fails
+        ((None, None, 1), [GOOD[0], BAD[1], GOOD[2]]),
+        # … or fails while 2 runs
+        ((None, None, 1), [GOOD[0], BAD[2], GOOD[1]]),
+        # 2 was started early and ended 1
+        ((None, 1), [BAD[1], GOOD[0]]),
+    ],
+)
+def test_results_of_a_failure_come_in_the_order_in_which_its_steps_ended(
+    front: Front, reads: tuple[int | None, ...], posted: Any
+) -> None:
+    client = front.client()
+    client.lpush("queue:ready", steps_of(*reads))
+    client.rpop("queue:ready")
+    result = {"job_id": "a", "plan_id": "p", "success": False, "step_results": posted}
+    assert client.set("job:a:result", json.dumps(result)) is True
+    assert front.status("a") == "failed"
+
+
+def test_steps_after_a_failed_one_have_results_if_the_plan_keeps_going(front: Front) -> None:
+    client = front.client()
+    client.lpush("queue:ready", json.dumps(second() | {"keep_going": True}))
+    client.rpop("queue:ready")
+    result = {"job_id": "a", "plan_id": "p", "success": False, "step_results": [BAD[0], GOOD[1]]}
+    assert client.set("job:a:result", json.dumps(result)) is True
+    assert front.status("a") == "failed"
+
+
+def test_a_task_list_keeps_going_when_it_is_popped(front: Front) -> None:
+    tasks = [{"id": "first", "command": "false"}, {"id": "second", "command": "true"}]
+    front.store.enqueue(Submission(role="Runner", prompt={"tasks": tasks}, job_id="a"))
+    client = front.client()
+    assert [json.loads(text).get("keep_going") for text in client.lrange("queue:ready", 0, -1)] == [True]
+    assert json.loads(client.rpop("queue:ready"))["keep_going"] is True
+    result = {"job_id": "a", "plan_id": "a", "success": False, "step_results": [BAD[0], GOOD[1]]}
+    assert client.set("job:a:result", json.dumps(result)) is True
+
+
+AGENT_PROMPT = {"role": "Reviewer", "rubric": "Is it good?"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "result"),
+    [
+        (AGENT_PROMPT, {"success": True, "step_results": [GOOD[0]]}),
+        (plan(), {"success": False, "step_results": [], "error": {"category": "storage", "message": "no room"}}),
+    ],
+)
+def test_a_result_without_a_plan_id_is_accepted_from_older_workers(front: Front, prompt: Any, result: Any) -> None:
+    front.store.enqueue(Submission(role="Runner", prompt=prompt, job_id="a"))
+    client = front.client()
+    client.rpop("queue:ready")
+    with pytest.raises(redis.ResponseError, match="invalid result: plan_id: must be"):
+        client.set("job:a:result", json.dumps({**result, "plan_id": "another"}))
+    assert client.set("job:a:result", json.dumps({**result, "plan_id": None})) is True
+    assert front.status("a") == ("succeeded" if result["success"] else "failed")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farro.agx import drafting
-from farro.agx.draft_files import Draft, Drafts
+from farro.agx.drafting import Draft, Drafts
 from farro.errors import Damaged, InputError, Refused
 
 
@@ -60,7 +60,7 @@ def test_concurrent_threads_all_add_their_steps(drafts: Drafts) -> None:
 def test_concurrent_processes_all_add_their_steps(drafts: Drafts, tmp_path: Path) -> None:
     script = (
         "import sys\nfrom farro.agx import drafting\n"
-        "from farro.agx.draft_files import Drafts\n"
+        "from farro.agx.drafting import Drafts\n"
         "for n in range(5): drafting.add(Drafts(sys.argv[1], 'somewhere'), [sys.argv[2], str(n)])"
     )
     running = [

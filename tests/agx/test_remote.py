@@ -8,9 +8,12 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
+import redis
 
 import farro as package
 from agx.conftest import Agx
@@ -78,6 +81,36 @@ def test_plan_is_submitted_over_resp_and_its_end_is_reported(far: Agx) -> None:
     assert far("workers").json["workers"][0]["alive"] is True
 
 
+@pytest.mark.parametrize("words", [("submit",), ("job", "submit")], ids=" ".join)
+def test_piped_input_reaches_the_first_step_over_resp(
+    farro: Program, far: Agx, queue: str, words: Sequence[str]
+) -> None:
+    far("add", "--", "sha256sum | cut -c -64", code=0)
+    data = bytes(range(256)) * (36 << 10)  # 9 MiB, in two pieces
+    done = farro.run("agx", "--store", queue, *words, "--wait", "--json", stdin=data, env={"AGQ_KEY": KEY}, code=0)
+    assert done.json["result"]["step_results"][1]["stdout"].strip() == sha256(data).hexdigest()
+
+
+def test_a_worker_over_resp_gets_the_piped_input(farro: Program, far: Agx, queue: str, tmp_path: Path) -> None:
+    far("add", "--", "sort", code=0)
+    env = {"AGQ_KEY": KEY}
+    words = ("submit", "--role", "CodeReviewer")
+    job = farro.run("agx", "--store", queue, *words, stdin=b"b\na\n", env=env, code=0).json["job_id"]
+    other = {**env, "FARRO_ROOT": "", "HOME": str(tmp_path / "other"), "XDG_DATA_HOME": str(tmp_path / "other")}
+    farro.run("worker", "--store", queue, "--role", "CodeReviewer", "--drain", env=other, code=0)
+    assert far("job", "stdout", job, code=0).out == "a\nb\n"
+
+
+def test_more_input_than_a_job_may_bring_is_refused_by_the_queue(far: Agx, queue: str) -> None:
+    with redis.Redis.from_url(queue.replace("agq://", "redis://"), password=KEY) as client:
+        job = '{"id": "a", "plan_id": "p", "steps": [{"step_number": 1, "tool": "unix", "command": "cat"}]}'
+        with pytest.raises(redis.ResponseError, match="more than a job may bring"):
+            client.execute_command("JOB.PUSH", "queue:ready", job, b"x" * (15 << 20), b"x" * (11 << 20))
+        assert client.execute_command("JOB.PUSH", "queue:CodeReviewer", job, b"x", b"y") == 1
+        assert client.execute_command("JOB.INPUT", "a") == b"xy"
+        assert client.execute_command("JOB.INPUT", "none") is None
+
+
 def test_failure_is_reported_with_its_exit_code(far: Agx) -> None:
     far("add", "--", "sh", "-c", "exit 5", code=0)
     assert far("submit", "--wait", code=5).json["category"] == "step_failed"
@@ -104,8 +137,6 @@ def test_refusals_of_the_remote_queue_are_reported(farro: Program, far: Agx, que
     assert "no plan nope" in far("get", "nope", code=2).err
     assert "no action nope" in far("action", "submit", "nope", code=2).err
     assert "handed in" in far("action", "new", "x", "--inputs", "-", stdin="[1]", code=2).err
-    piped = farro.run("agx", "--store", queue, "submit", stdin=b"x", env={"AGQ_KEY": KEY}, code=2)
-    assert "takes no input" in piped.err
 
 
 def test_remote_job_is_cancelled(far: Agx) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from farro.config.reader import contract_faults, secrets, settings_of
-from farro.config.settings import RunnersSettings, Secret, Settings
+from farro.config.settings import RoleSettings, RunnersSettings, Secret, Settings
 from farro.documents import Document, parse_json, parse_yaml
 from farro.errors import BadDocument, InputError
 from support import ROOT
@@ -84,6 +84,12 @@ def test_air_executors_own_values_load_as_they_are() -> None:
     assert (runners.log_level, runners.log_format, runners.base_path) == ("info", "json", ".air-executor")
 
 
+def test_the_defaults_of_the_runners_are_those_of_air_executor() -> None:
+    runners = read({}).runners
+    assert (runners.poll_interval, runners.task_timeout, runners.max_concurrent_runners) == (5, 1800, 10)
+    assert read({"runners": {"max_concurrent_runners": 50}}).runners.max_concurrent_runners == 50
+
+
 @pytest.mark.parametrize(
     ("data", "problems"),
     [
@@ -91,7 +97,17 @@ def test_air_executors_own_values_load_as_they_are() -> None:
         ({"runners": {"cpu_s": 0}}, ["runners.cpu_s: must be at least 1, not 0"]),
         ({"runners": {"memory_bytes": 1}}, ["runners.memory_bytes: must be at least 268435456, not 1"]),
         ({"runners": {"file_bytes": 1}}, ["runners.file_bytes: must be at least 1048576, not 1"]),
+        ({"runners": {"poll_interval": 61}}, ["runners.poll_interval: must be at most 60, not 61"]),
+        ({"runners": {"task_timeout": 59}}, ["runners.task_timeout: must be at least 60, not 59"]),
         ({"runners": {"task_timeout": 7201}}, ["runners.task_timeout: must be at most 7200, not 7201"]),
+        (
+            {"runners": {"max_concurrent_runners": 0}},
+            ["runners.max_concurrent_runners: must be at least 1, not 0"],
+        ),
+        (
+            {"runners": {"max_concurrent_runners": 51}},
+            ["runners.max_concurrent_runners: must be at most 50, not 51"],
+        ),
         (
             {"runners": {"max_concurrent_runners": True}},
             ["runners.max_concurrent_runners: must be a whole number, not true"],
@@ -350,6 +366,20 @@ def test_a_role_uses_the_provider_it_names_or_else_the_only_one() -> None:
     assert one.provider_of("Architect") == "local"
     two = read({"providers": {"local": CLI, "far": CLI}, "roles": {"DocWriter": {"provider": "far"}}})
     assert (two.provider_of("DocWriter"), two.provider_of("Architect")) == ("far", None)
+
+
+def test_a_call_has_the_timeout_of_its_role_or_provider_or_else_of_its_kind() -> None:
+    far = {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
+    providers = {"cli": CLI, "far": far, "own-cli": {**CLI, "timeout_s": 3}, "own-far": {**far, "timeout_s": 4}}
+    settings = read({"providers": providers, "timeouts": {"cli_seconds": 1, "http_seconds": 2}})
+    assert [settings.call_timeout_s(name) for name in providers] == [1, 2, 3, 4]
+    assert settings.call_timeout_s("own-far", RoleSettings(timeout_s=5)) == 5
+    assert settings.call_timeout_s("own-far", RoleSettings()) == 4
+
+
+def test_the_example_of_allowed_payload_endings_is_the_default() -> None:
+    (message,) = [fault.message for fault in contract_faults({}) if fault.path[-1] == "payload_allowlist"]
+    assert json.loads(message.partition("such as ")[2]) == list(Settings().security.payload_allowlist)
 
 
 def test_the_contract_of_a_config_for_agents_is_asked_apart() -> None:

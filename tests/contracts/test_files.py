@@ -22,11 +22,12 @@ from farro.errors import BadName, ClaimLost, Damaged, NotARoot, TryAgain
 from farro.host import fs, leases
 from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded
+from farro.jobs.moves import Move
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded, Unroutable
 from farro.jobs.states import Reason, Status
 from farro.store.feed import ChangeFeed
 from farro.store.files import FilesStore
-from farro.store.port import Agent, Change, Claim, QueuePause, Submission
+from farro.store.port import Agent, Claim, QueuePause, Submission
 from one_job import claim_one, commit_one, release_one
 from stage import Crash, plan, read, report, submission
 
@@ -258,20 +259,6 @@ def test_a_job_edited_between_read_and_move_is_read_again(files: Files, turns: i
     assert [hop.reason for hop in now.hops] == [Reason.RELEASED] * turns
 
 
-def test_a_job_of_this_process_is_claimed_without_reading_its_files(files: Files) -> None:
-    agent = files.store.join("worker", role="Runner")
-    assert claim_one(files.store, agent) is None
-    wanted = submission(job_id="j")
-    files.store.enqueue(wanted)
-    with watched() as seam:
-        claim = claimed(files.store, agent)
-    assert [path for op, path in seam.looks if op == "read"] == []
-    assert claim.envelope.prompt == wanted.prompt
-    assert claim.envelope.prompt is not wanted.prompt, "a copy, which its worker may change"
-    written = lifecycle(files, f"agents/Runner/in-progress/{agent.id}", "j")
-    assert claim.envelope.lifecycle == written
-
-
 def test_a_job_that_left_and_came_back_is_read_again(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
     assert claim_one(files.store, agent) is None
@@ -285,41 +272,12 @@ def test_a_job_that_left_and_came_back_is_read_again(files: Files) -> None:
 
 def test_a_prompt_edited_in_the_queue_is_read(files: Files) -> None:
     agent = files.store.join("worker", role="Runner")
-    assert claim_one(files.store, agent) is None  # a process that claims here need not read its own new jobs
+    assert claim_one(files.store, agent) is None
     files.store.enqueue(submission(job_id="j"))
     path = Path(files.root, "agents/Runner/incoming/j/prompt.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "plan_id": "put-right"}))
     files.clock.advance(1)
     assert claimed(files.store, agent).envelope.prompt["plan_id"] == "put-right"
-
-
-@pytest.mark.parametrize("size", [10, 10_000], ids=["small", "large"])
-def test_a_job_of_this_process_is_found_before_the_feed_reports_it(
-    files: Files, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    """A worker that is woken by an enqueue claims while another thread, which reads the feed, has not yet reported the
-    job. Without this the job waited until the next look at the queue."""
-    agent = files.store.join("worker", role="Runner")
-    assert claim_one(files.store, agent) is None
-    feed = files.store._feed("Runner")
-    reading, over = threading.Event(), threading.Event()
-
-    def read(timeout_s: float) -> tuple[list[Change], bool]:
-        reading.set()
-        assert over.wait(30)
-        return [], False
-
-    monkeypatch.setattr(feed._source, "read", read)
-    cursor = files.store.changes(None, role="Runner").cursor
-    other = threading.Thread(target=lambda: files.store.changes(cursor, role="Runner", timeout_s=0.1))
-    other.start()
-    try:
-        assert reading.wait(30)
-        files.store.enqueue(submission(job_id="j", plan_description="x" * size))
-        assert claimed(files.store, agent).job_id == "j"
-    finally:
-        over.set()
-        other.join(30)
 
 
 def test_an_attempt_is_counted_before_work_starts(files: Files) -> None:
@@ -452,6 +410,44 @@ def test_results_are_mirrored_in_the_jobs_folder(files: Files) -> None:
     assert read(f"{home}/result.md") == read(f"{home}/attempts/0001/result.md")
     assert json.loads(read(f"{home}/attempts/0001/result.json"))["attempt"] == 1
     assert sorted(os.listdir(home)) == ["attempts", "job.json", "prompt.json", "result.md"]
+
+
+@pytest.mark.parametrize("ends", ["", "f", "sf", "fs", "fsf"])
+def test_planted_mirrors_are_replaced_by_those_of_the_attempts(files: Files, ends: str) -> None:
+    """SPEC-1 §9: a worker that finds both reconciles from attempts/; an older success stays until a newer one."""
+    agent = files.store.join("worker", role="Runner")
+    job_id = files.store.enqueue(submission())
+    for end in ends:  # a success that is routed on, or a failure that is tried again
+        claim = claimed(files.store, agent)
+        move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role="Runner")
+        failed = Failed(error=ErrorInfo(category="x", message="y"), retryable=True, report=report(claim))
+        outcome = success(claim) if end == "s" else failed
+        commit_one(files.store, claim, outcome, move if end == "s" else None)
+        files.clock.advance(100)
+    home = Path(files.root, "agents/Runner/incoming", job_id)
+    for name in ("result.md", "error.md"):
+        (home / name).unlink(missing_ok=True)
+        (home / name).write_text("planted")
+    home = Path(claimed(files.store, agent).folder).parents[1]
+    good, last = ends.rfind("s") + 1, len(ends)
+    wanted = {"result.md": good, "error.md": last if last > good else 0}
+    assert {name: read(f"{home}/{name}") for name in wanted if (home / name).exists()} == {
+        name: read(f"{home}/attempts/{attempt:04d}/{name}") for name, attempt in wanted.items() if attempt
+    }
+
+
+def test_a_job_that_was_declared_succeeded_says_who_and_why(files: Files) -> None:
+    job_id = files.store.enqueue(submission())
+    claim = claimed(files.store, files.store.join("worker", role="Runner"))
+    commit_one(files.store, claim, Unroutable(error=ErrorInfo(category="x", message="y"), report=report(claim)))
+    files.store.recover(files.store.join("watchdog", role=None))
+    operator = files.store.join("cli-ann", role=None)
+    files.store.force_complete(operator, job_id, note="Done by hand.")
+    home = f"{files.root}/agents/Runner/completed/succeeded/{job_id}"
+    told = read(f"{home}/result.md").decode()
+    assert f"By {operator.id} at " in told
+    assert told.endswith("\n\nDone by hand.\n")
+    assert not os.path.exists(f"{home}/error.md")
 
 
 def test_enoent_with_the_source_still_there_is_not_a_fence(files: Files) -> None:
@@ -771,6 +767,19 @@ def test_staging_cleanup_leaves_live_submitters_alone(files: Files) -> None:
     assert files.store.find("slow") is not None
 
 
+def test_the_runtime_never_reaches_the_disk(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    (claim,) = files.store.claim(agent, limit=2)  # of a batch: the heartbeat writes its job.json
+    claim.envelope.runtime = {"lock": "the runtime of this claim"}
+    files.store.heartbeat(agent, claim)
+    assert lifecycle(files, f"agents/Runner/in-progress/{agent.id}", "j").status is Status.IN_PROGRESS
+    before = files.snapshot()
+    commit_one(files.store, claim, success(claim))
+    assert b"succeeded" in read(f"{files.root}/agents/Runner/completed/succeeded/j/job.json")
+    assert "runtime" not in repr((before, files.snapshot(), files.audited)).replace(files.root, "")
+
+
 # --- damage ------------------------------------------------------------------------------------------------------
 
 
@@ -784,6 +793,22 @@ def test_an_unreadable_job_json_is_rebuilt_at_the_claim(files: Files, text: byte
     assert (claim.job_id, claim.attempt, claim.envelope.prompt) == ("j", 1, plan(3))
     assert commit_one(files.store, claim, success(claim)).status is Status.SUCCEEDED
     assert ("warning", "job.json rebuilt") in [(level, message) for level, message, _ in files.logged]
+
+
+def test_a_job_whose_status_contradicts_its_queue_is_skipped_with_a_critical_log(files: Files) -> None:
+    for name in ("a-bad", "b-good"):
+        files.store.enqueue(submission(job_id=name))
+    path = f"{files.root}/agents/Runner/incoming/a-bad"
+    said = replace(lifecycle(files, "agents/Runner/incoming", "a-bad"), status=Status.SUCCEEDED).to_json()
+    Path(f"{path}/job.json").write_bytes(said)
+    agent = files.store.join("worker", role="Runner")
+    with watched() as seam:
+        assert claimed(files.store, agent).job_id == "b-good"
+        assert claim_one(files.store, agent) is None
+    critical = [(message, fields) for level, message, fields in files.logged if level == "critical"]
+    assert critical == [("status contradicts the queue, job skipped", {"job_id": "a-bad", "status": Status.SUCCEEDED})]
+    assert not [args for op, args in seam.performs if any("/a-bad" in str(arg) for arg in args)], "it was not locked"
+    assert read(f"{path}/job.json") == said
 
 
 def test_a_contradictory_job_affects_no_other_job(files: Files) -> None:

@@ -411,7 +411,7 @@ amounts = st.decimals(min_value=0, max_value=10_000, places=9)
 
 @given(most=st.none() | amounts, cost=st.none() | amounts, step=st.text(max_size=30), model=st.none() | st.text())
 def test_a_written_call_is_read_back(most: Decimal | None, cost: Decimal | None, step: str, model: str | None) -> None:
-    from farro.store.files import ledger_calls
+    from farro.store.files import ledger as ledger_calls
 
     one = Charge(
         job_id="j",

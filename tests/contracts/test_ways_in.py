@@ -104,6 +104,10 @@ REFUSED: dict[str, tuple[Asked, str]] = {
         Asked(command=["true"], options={"at": "2020-01-01T00:00Z"}),
         "at: '2020-01-01T00:00Z' is in the past; name a later time",
     ),
+    "a time of more than ten years": (
+        Asked(command=["true"], options={"at": "2099-01-01T00:00Z"}),
+        "at: 2099-01-01T00:00Z is more than ten years ahead; name an earlier time",
+    ),
     "a timeout of nothing": (
         Asked(command=["true"], options={"timeout": 0}),
         "timeout: 0 must be positive and at most a year",

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import pytest
 from farro.errors import Damaged
 from farro.host import fs
 from farro.host.clock import SystemClock
+from farro.jobs import moves
+from farro.jobs.moves import Move
 from farro.jobs.outcomes import Report
+from farro.jobs.states import Reason, Status
 from farro.store.redis.workspace import LOOKS, LocalWorkspace
 from farro.store.workspace import JobFiles, PostedFiles
 
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 PLAIN = JobFiles(lifecycle=b'{"status": "queued"}', prompt=b'{"steps": []}')
 
 
@@ -279,6 +284,22 @@ def test_a_small_job_costs_few_calls(make: Callable[..., LocalWorkspace]) -> Non
         fs.set_seam(None)
     assert len(counted.calls) <= 14, counted.calls
     assert not {"rmdir", "mkdir"} & set(counted.calls), "folders are used again"
+
+
+def test_the_result_of_a_job_that_was_declared_succeeded_says_who_and_why(
+    make: Callable[..., LocalWorkspace],
+) -> None:
+    queued = moves.claimed(
+        moves.enqueued(job_id="job-1", role="Runner", now=NOON), agent="w", attempt=1, correlation_id="c", now=NOON
+    )
+    move = Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="Runner", note="Done by hand.")
+    life = moves.decided(queued, move, by="cli-ann.0.ab", attempt=1, now=NOON)
+    failed = PostedFiles(files={"result.json": b"{}", "error.md": b"no"})
+    home = make().begin("m.0.ab", "job-1", 2, JobFiles(lifecycle=life.to_json(), prompt=b"{}", attempts={1: failed}))
+    job = Path(home).parents[1]
+    assert "By cli-ann.0.ab at " in (job / "result.md").read_text()
+    assert (job / "result.md").read_text().endswith("\n\nDone by hand.\n")
+    assert not (job / "error.md").exists()
 
 
 def test_a_reused_folder_keeps_nothing_of_its_last_job(make: Callable[..., LocalWorkspace]) -> None:

@@ -49,7 +49,7 @@ from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Suc
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason
 from farro.jobs.times import timestamp
-from farro.store.files import FilesStore, journal_records
+from farro.store.files import FilesStore, journal_file
 from farro.store.port import Agent, Claim, StorePolicy, Submission
 from one_job import claim_one, commit_all, commit_one
 from stage import EPOCH, History, die, drain, everywhere, judge, open_files, plan, remove, report
@@ -290,7 +290,7 @@ class World:
             for store in self.stores:
                 die(store)
         drain(self.root, self.history, clock=self.clock, boot="1" if self.scenario.journal else "0")
-        assert not self.scenario.journal or journal_records.names(self.root) == []
+        assert not self.scenario.journal or journal_file.names(self.root) == []
         where = self.stage.lying()
         assert not os.listdir(f"{self.root}/jobs/quarantine"), f"UNEXPECTED: quarantined: {where}"
         judge(self.root, self.history)

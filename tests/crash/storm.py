@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from farro.store.files import journal_records
+from farro.store.files import journal_file
 
 CONFIG = {
     "version": "1.0.0",
@@ -239,7 +239,7 @@ class Storm:
             time.sleep(self.dice.uniform(0.02, 0.25))
 
     def journals_now(self) -> list[str]:
-        return journal_records.names(self.root)
+        return journal_file.names(self.root)
 
     def watch_once(self) -> None:
         self._farro("watchdog", "--once")

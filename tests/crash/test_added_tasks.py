@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from crash.tally import add_figure
 from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
+from farro.host import trees
 from farro.host.clock import SystemClock
 from farro.store.files import FilesStore
 from farro.store.port import Agent, Claim, Submission
@@ -124,8 +126,23 @@ def succeeded(attempt: Path) -> list[str]:
     return [line["id"] for line in lines if line.get("success")]
 
 
+class _AtOnce:
+    """Stands in for the threads of a BackgroundRemoval, so that every run makes the same calls in the same order."""
+
+    def submit(self, call: Callable[..., None], *args: object) -> None:
+        call(*args)
+
+
+@pytest.mark.parametrize("renamed_first", [False, True])
 @BOTH
-def test_a_worker_killed_at_every_call_of_a_growing_plan_loses_and_doubles_nothing(shm: Path, durable: bool) -> None:
+def test_a_worker_killed_at_every_call_of_a_growing_plan_loses_and_doubles_nothing(
+    shm: Path, durable: bool, renamed_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if renamed_first:  # as in a worker's own process
+        (shm / "aside").mkdir()
+        removal = trees.BackgroundRemoval(str(shm / "aside"))
+        monkeypatch.setattr(removal, "_threads", _AtOnce())
+        monkeypatch.setattr(trees, "_background", removal)
     counted = Counting()
     grown, job_id = play(str(shm / "whole"), counted, durable=durable)
     judge(str(shm / "whole"), grown, job_id, "in peace")

@@ -22,7 +22,7 @@ from farro.host import inotify, leases, waiting
 from farro.jobs.states import Status
 from farro.store.files import FilesStore
 from farro.store.files.agents import LEASE
-from farro.store.files.death_watch import FilesDeathWatch
+from farro.store.files.changes import FilesDeathWatch
 from farro.store.port import Submission
 from farro.worker.daemon import Daemon
 from farro.worker.watchdog import Recovery, Watchdog

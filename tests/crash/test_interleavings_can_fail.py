@@ -21,7 +21,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Outcome
 from farro.jobs.states import Reason, Status
-from farro.store.files import claim, decisions, dispatch, draft, queued_job, recover, submit
+from farro.store.files import claim, decisions, dispatch, draft, recover, submit
 from farro.store.files import commit as commit_module
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
@@ -110,12 +110,12 @@ def kill_over_a_decision(patch: pytest.MonkeyPatch) -> None:
 
 def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
     """Let a claim trust what it read before its move, without checking again."""
-    file_identity = queued_job.file_identity
+    file_identity = claim.file_identity
 
     def never_changed(path: str) -> tuple[int, int, int]:
         return (0, 0, file_identity(path)[2]) if "/incoming/" in path else (0, 0, 0)
 
-    patch.setattr(queued_job, "file_identity", never_changed)
+    patch.setattr(claim, "file_identity", never_changed)
     begin = claim._begin
 
     def trusting(context: FilesContext, owner: LocalAgent, path: str, job: Any, *, in_batch: bool = False) -> Any:

@@ -29,9 +29,9 @@ from farro.jobs import moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Reason, Status
 from farro.queue.prune import PruneFilter, candidates
-from farro.store.files import FilesStore, journal_file, journal_records
+from farro.store.files import FilesStore, journal_file
 from farro.store.files.journal import AGAIN_AFTER, Journal, JournalEntry
-from farro.store.files.journal_records import FOLDER, START, Record
+from farro.store.files.journal_file import FOLDER, START, Record
 from one_job import claim_one, commit_one
 from support import eventually, torture
 
@@ -103,7 +103,7 @@ def in_thread(work: Callable[[], object]) -> Callable[[], None]:
 
 
 def generations(root: str) -> list[int]:
-    heads = [stage.read(f"{root}/{FOLDER}/{name}")[8:16] for name in journal_records.names(root)]
+    heads = [stage.read(f"{root}/{FOLDER}/{name}")[8:16] for name in journal_file.names(root)]
     return [int.from_bytes(head, "little") for head in heads]
 
 
@@ -135,7 +135,7 @@ def test_a_journal_is_freed_when_its_folders_are_synced(root: str) -> None:
             freed += 1
     assert freed >= 3
     store.close()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
 
 
 def test_a_record_is_kept_until_its_folder_is_written(root: str) -> None:
@@ -145,10 +145,10 @@ def test_a_record_is_kept_until_its_folder_is_written(root: str) -> None:
     fill(journal, numbers, lambda: journal._active is not journal_files[0])
     eventually(lambda: journal._full == journal_files)
     assert generations(root)[0] == 1
-    assert "job-0" in journal_records.mentioned(root)
+    assert "job-0" in journal_file.mentioned(root)
     held.finished()
     eventually(lambda: journal._full == [])
-    assert "job-0" not in journal_records.mentioned(root)
+    assert "job-0" not in journal_file.mentioned(root)
     journal.close()
 
 
@@ -166,7 +166,7 @@ def test_a_journal_is_not_freed_at_every_record_but_soon_when_it_is_idle(
     monkeypatch.setattr("farro.store.files.journal.FREE_AFTER_S", 0.05)
     journal = made(root, size=1 << 20)
     written(journal, 1).finished()
-    eventually(lambda: not journal_records.mentioned(root))
+    eventually(lambda: not journal_file.mentioned(root))
     journal.close()
 
 
@@ -175,11 +175,11 @@ def test_a_journal_of_a_dead_process_is_freed_by_a_watchdog(root: str) -> None:
     store.enqueue(stage.submission(1))
     live.enqueue(stage.submission(2))
     stage.die(store)
-    assert len(journal_records.names(root)) == 2
+    assert len(journal_file.names(root)) == 2
     watchdog = stage.open_files(root, seed=3)
     done = watchdog.recover(watchdog.join("keeper", role=None))
     assert [item.what.split()[0] for item in done] == ["freed"]
-    assert [f"{root}/{FOLDER}/{name}" for name in journal_records.names(root)] == [journal_of(live)._files[0].path]
+    assert [f"{root}/{FOLDER}/{name}" for name in journal_file.names(root)] == [journal_of(live)._files[0].path]
     watchdog.close()
     live.close()
 
@@ -195,7 +195,7 @@ def test_a_removed_journal_never_reappears(root: str) -> None:
     for seed, end in enumerate(ends):
         store = opened(root, 10 + seed)
         store.enqueue(stage.submission(1))
-        (name,) = journal_records.names(root)
+        (name,) = journal_file.names(root)
         with placed(Recording()) as seen:
             end(store)
         calls = [(op, args[-1]) for op, args in seen.calls]
@@ -237,7 +237,7 @@ def test_eight_threads_lose_nothing_and_none_hangs(root: str, monkeypatch: pytes
         joins = [in_thread(lambda first=first: work(first * rounds)) for first in range(8)]
         for join in joins:
             join()
-        kept = journal_records.mentioned(root)
+        kept = journal_file.mentioned(root)
         with lock:
             lost = finished - safe - kept
         journal.close()
@@ -297,7 +297,7 @@ def test_a_journal_is_closed_while_its_thread_frees(root: str) -> None:
         join = in_thread(journal.close)
         go_on.set()
         join()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
 
 
 def test_a_store_that_is_closed_twice_then_works_without_a_journal(root: str) -> None:
@@ -305,7 +305,7 @@ def test_a_store_that_is_closed_twice_then_works_without_a_journal(root: str) ->
     store.enqueue(stage.submission(1))
     store.close()
     store.close()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
     with placed(Counting()) as calls:
         store.enqueue(stage.submission(2))
     assert "fsync" in calls.ops
@@ -332,9 +332,9 @@ def test_a_forked_child_has_no_journal(root: str, background: bool) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     written(journal, 3).finished()
-    assert journal_records.mentioned(root) == {"job-1", "job-3"}
+    assert journal_file.mentioned(root) == {"job-1", "job-3"}
     journal.close()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -353,7 +353,7 @@ def test_a_failed_sync_of_the_filesystem_is_reported_and_frees_nothing(root: str
     assert seam.hit == "syncfs"
     with pytest.raises(SyncFailed):
         store.enqueue(stage.submission(1))
-    before = journal_records.mentioned(root)
+    before = journal_file.mentioned(root)
     assert set(told) & before
     store.close()
     assert broken._files == []
@@ -362,13 +362,13 @@ def test_a_failed_sync_of_the_filesystem_is_reported_and_frees_nothing(root: str
     keeper = watchdog.join("keeper", role=None)
     for _ in range(3):
         watchdog.recover(keeper)
-    assert journal_records.mentioned(root) == before
+    assert journal_file.mentioned(root) == before
     watchdog.close()
     for job_id in before:  # the data of the failed sync is gone after the restart
         trees.remove_tree(f"{root}/agents/Runner/incoming/{job_id}")
     restarted(root).close()
     assert set(told) <= stage.everywhere(root).keys()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
 
 
 def test_a_failed_sync_of_a_watchdog_is_reported_and_frees_nothing(root: str) -> None:
@@ -380,11 +380,11 @@ def test_a_failed_sync_of_a_watchdog_is_reported_and_frees_nothing(root: str) ->
     with placed(Errno(1, errno.EIO, only=frozenset({"syncfs"}))), pytest.raises(SyncFailed):
         watchdog.recover(keeper)
     watchdog.recover(keeper)
-    assert len(journal_records.mentioned(root)) == 1
+    assert len(journal_file.mentioned(root)) == 1
     watchdog.close()
     with placed(Errno(1, errno.EIO, only=frozenset({"syncfs"}))), pytest.raises(SyncFailed):
         restarted(root)
-    assert len(journal_records.mentioned(root)) == 1
+    assert len(journal_file.mentioned(root)) == 1
 
 
 def test_no_writer_waits_for_a_dead_freeing_thread(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +420,7 @@ def test_no_writer_waits_for_a_record_that_is_never_finished(root: str, monkeypa
 
     in_thread(write_on)()
     in_thread(journal.close)()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
@@ -430,7 +430,7 @@ def test_an_error_while_a_journal_is_made_leaves_nothing_behind(op: str, code: i
     journal = made(root)
     with placed(Errno(1, code, only=frozenset({op}), persistent=True)):
         assert journal.write([entry_of(1)]) is None
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
     with placed(Counting()) as calls:
         assert journal.write([entry_of(1)]) is None  # not tried again at once
     assert calls.count == 0
@@ -471,7 +471,7 @@ def test_without_room_for_a_second_file_the_first_is_freed_in_place(root: str) -
     written(journal, next(numbers)).finished()
     with placed(Errno(1, errno.ENOSPC, only=frozenset({"create"}), persistent=True)):
         fill(journal, numbers, lambda: generations(root)[0] >= 3)
-    assert len(journal_records.names(root)) == 1
+    assert len(journal_file.names(root)) == 1
     journal.close()
 
 
@@ -488,7 +488,7 @@ def test_a_file_that_cannot_be_freed_is_never_written_again(files: int, root: st
     assert heads.late == []
     assert journal.write([entry_of(1)]) is None
     journal.close()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
 
 
 class Heads(Open):
@@ -525,7 +525,7 @@ def test_reading_ends_at_a_torn_record_without_an_error(spoil: str, root: str) -
     at = third + {"torn": 500, "garbage": 0, "checksum": 4, "zeros": 0}[spoil]
     data[at : at + len(change)] = change
     Path(path).write_bytes(data)
-    assert [record.job_id for record in journal_records.read(path)] == ["job-0", "job-1"]
+    assert [record.job_id for record in journal_file.read(path)] == ["job-0", "job-1"]
     journal.close()
 
 
@@ -536,7 +536,7 @@ def test_records_of_an_earlier_generation_are_ignored(root: str) -> None:
     written(journal, last).finished()
     first = journal._files[0]
     assert first.generation == 2
-    named = [record.job_id for record in journal_records.read(first.path)]
+    named = [record.job_id for record in journal_file.read(first.path)]
     assert named[-1] == f"job-{last}"
     assert len(named) <= 2
     assert b"job-1" in stage.read(first.path)  # the bytes of the first generation are still there, after the new ones
@@ -549,7 +549,7 @@ def test_half_written_heads_are_not_read_as_journals(root: str) -> None:
     for number, data in enumerate([b"", b"farro-j1", bytes(SMALL), b"\xff" * SMALL]):
         Path(f"{home}/0.{number:016x}.a").write_bytes(data)
     restarted(root).close()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
 
 
 def test_a_journal_of_another_version_keeps_the_root_closed(root: str) -> None:
@@ -557,16 +557,16 @@ def test_a_journal_of_another_version_keeps_the_root_closed(root: str) -> None:
     store = opened(root)
     store.enqueue(stage.submission(1))
     stage.die(store)
-    (name,) = journal_records.names(root)
+    (name,) = journal_file.names(root)
     path = Path(f"{root}/{FOLDER}/{name}")
     good = path.read_bytes()
     path.write_bytes(b"farro-j2" + good[8:])
     with pytest.raises(UnknownSchema, match="another version"):
         restarted(root)
-    assert journal_records.names(root) == [name]
+    assert journal_file.names(root) == [name]
     path.write_bytes(good)
     restarted(root).close()
-    assert journal_records.names(root) == []
+    assert journal_file.names(root) == []
 
 
 # --- pruning ---------------------------------------------------------------------------------------------------------
@@ -680,7 +680,7 @@ def test_a_journal_of_another_boot_whose_process_lives_is_left_alone(root: str) 
     said: list[str] = []
     other = restarted(root, log=lambda level, message, fields: said.append(level))
     assert said == ["error"]
-    assert len(journal_records.names(root)) == 1
+    assert len(journal_file.names(root)) == 1
     other.close()
     store.enqueue(stage.submission(2))
     store.close()
@@ -870,8 +870,8 @@ def test_an_error_at_every_call_of_the_replay_keeps_the_journals(code: int, root
         clone(root, home)
         with placed(Errno(n, code)) as seam, contextlib.suppress(StorageTrouble, SyncFailed):
             restarted(home).close()
-        if os.path.exists(f"{home}/{FOLDER}/{AFTER}{journal_records.FAILED}"):
-            assert journal_records.mentioned(home) == told  # until the machine restarts
+        if os.path.exists(f"{home}/{FOLDER}/{AFTER}{journal_file.FAILED}"):
+            assert journal_file.mentioned(home) == told  # until the machine restarts
             stage.open_files(home, seed=9, boot="2").close()
         restarted(home).close()
         assert stage.everywhere(home).keys() == told
@@ -924,5 +924,5 @@ def test_a_root_without_a_boot_id_journals_and_replays_nothing(root: str) -> Non
         other.enqueue(stage.submission(2))
     assert "write_sync" not in calls.ops
     assert journal_file.sweep(root, "") == []
-    assert len(journal_records.names(root)) == 1
+    assert len(journal_file.names(root)) == 1
     other.close()

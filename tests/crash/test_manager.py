@@ -27,8 +27,8 @@ from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.queue.admission import Gate
 from farro.store.files import FilesStore
+from farro.store.leadership import FileLeadership
 from farro.store.port import Submission
-from farro.worker.leader import FileLeadership
 from farro.worker.snapshot import Snapshots
 from one_job import claim_one, commit_one
 from stage import Crash

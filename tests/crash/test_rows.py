@@ -573,10 +573,12 @@ def plant(path: str, text: str) -> bytes:
     return text.encode()
 
 
-def test_an_unknown_schema_is_skipped_once_with_a_critical_log(world: World) -> None:
-    """Row 24: schema version unknown: skipped once with a critical log; never a busy loop, never overwritten."""
+@pytest.mark.parametrize("version", [{"schema_version": "99.0.0"}, {}], ids=["another", "none"])
+def test_an_unknown_schema_is_skipped_once_with_a_critical_log(world: World, version: dict[str, str]) -> None:
+    """Row 24: schema version unknown or missing: skipped once with a critical log; never a busy loop, never
+    overwritten."""
     path = f"{world.root}/agents/Runner/incoming/{world.jobs[0]}/job.json"
-    planted = plant(path, json.dumps({"schema_version": "99.0.0", "job_id": world.jobs[0]}))
+    planted = plant(path, json.dumps({**version, "job_id": world.jobs[0]}))
     said: list[tuple[str, str]] = []
     store = stage.open_files(world.root, seed=9, log=lambda level, message, fields: said.append((level, message)))
     worker = store.join("w", role="Runner")

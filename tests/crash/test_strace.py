@@ -32,7 +32,7 @@ from farro.host import trees
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.store.files import FilesStore, journal_records
+from farro.store.files import FilesStore, journal_file
 from one_job import claim_one, commit_one
 from stage import Crash, History
 from support import ROOT, need, torture
@@ -248,7 +248,7 @@ class Scene:
             self.live = None
         drain = stage.drain(self.root, self.history, boot=self.boot)
         assert not drain._context.local_agents
-        assert journal_records.names(self.root) == []
+        assert journal_file.names(self.root) == []
 
     def sweep(self) -> None:
         """Run clean-up as if hours later: it publishes staged jobs with a registered id and removes the rest."""

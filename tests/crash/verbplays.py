@@ -20,7 +20,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason, Status
-from farro.store.files import FilesStore, journal_records
+from farro.store.files import FilesStore, journal_file
 from farro.store.port import Agent, Claim, StorePolicy
 from one_job import claim_one, commit_all, commit_one, route_one
 from stage import Crash, History
@@ -691,8 +691,8 @@ def end(world: World, scenario: Scenario, *, seed: int = 10_000, alive: bool = F
     if alive:
         for store in world.processes:
             store.close()
-    left = journal_records.names(world.root)
-    assert left == [] or f"{world.boot}{journal_records.FAILED}" in left, f"UNEXPECTED: {left} in jobs/.journal"
+    left = journal_file.names(world.root)
+    assert left == [] or f"{world.boot}{journal_file.FAILED}" in left, f"UNEXPECTED: {left} in jobs/.journal"
     scenario.check(world)
     world.everybody_dies()
     stage.remove(world.root)

@@ -8,11 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.app.checks import policy_lock_now as lock
 from farro.config.settings import CapacitySettings, Settings
-from farro.doctor.policy_lock import CHECKLIST, PINNED, Difference, compare, differences, parameters, text_of
+from farro.doctor.policy_lock import CHECKLIST, PINNED, Difference, compare, differences, lock, parameters, text_of
 
-TRIES = {"http": 4, "cli": 2}
 DATA = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=2),
     lambda inner: st.dictionaries(st.text("xyz", min_size=1, max_size=2), inner, max_size=3),
@@ -21,7 +19,7 @@ DATA = st.recursive(
 
 
 def test_the_defaults_are_what_the_profile_pins() -> None:
-    now = parameters(Settings(), TRIES)
+    now = parameters(Settings())
     assert list(differences(PINNED, now, more=False)) == []
 
 
@@ -39,13 +37,13 @@ def test_the_profile_is_that_of_the_seed() -> None:
 
 
 def test_a_difference_names_its_place_and_both_values() -> None:
-    found = list(differences(PINNED, parameters(Settings(capacity=CapacitySettings(role_cap=7)), TRIES), more=False))
+    found = list(differences(PINNED, parameters(Settings(capacity=CapacitySettings(role_cap=7))), more=False))
     assert found == [Difference(path="caps.role", wanted=200, found=7)]
     assert str(found[0]) == "caps.role: 7, not 200"
 
 
 def test_backpressure_is_what_the_config_says() -> None:
-    now = parameters(Settings(capacity=CapacitySettings(pause=0.95, resume=0.29)), TRIES)
+    now = parameters(Settings(capacity=CapacitySettings(pause=0.95, resume=0.29)))
     assert [str(item) for item in differences(PINNED, now, more=False)] == [
         "backpressure.pause_percent: 95, not 80",
         "backpressure.resume_percent: 29, not 60",

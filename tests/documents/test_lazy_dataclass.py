@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
@@ -26,6 +25,7 @@ Kind = Callable[..., Any]
 
 def family(dataclass: Kind) -> dict[str, Any]:
     """Return the same classes, made by either decorator."""
+    field = lazy_dataclass.field if dataclass is lazy_dataclass.dataclass else dataclasses.field
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Step:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from farro.execution import PlanResult, PlanRun, Stop, Tools, run_plan
+from farro.execution.runner import Work
 from farro.host import process_table
 from farro.host.clock import SystemClock
 from farro.plans.loading import load_data
+from farro.plans.model import DEFAULT_TIMEOUT_S
 
 STUBBORN = 'trap "" TERM; echo $$ > "$FIFO"; exec sleep 1000'
 ESCAPE = "setsid sh -c 'sh -c \"$STUBBORN\" & exit' & "  # forked twice, in its own session, ignores SIGTERM
@@ -41,18 +43,27 @@ class Bench:
         self.on_tick()
 
     def run(self, *steps: dict[str, Any], tools: Tools | None = None, **options: Any) -> PlanResult:
-        plan = {name: options.pop(name) for name in ("timeout", "parallel", "input") if name in options}
+        plan = {name: options.pop(name) for name in ("timeout", "parallel", "input", "keep_going") if name in options}
+        own = {name: options.pop(name) for name in Work.__slots__ if name in options}
+        work = Work(
+            **{
+                "job_id": "job-1",
+                "prompt": {},
+                "folder": str(self.attempt),
+                "env": {"PATH": os.environ["PATH"], "FIFO": str(self.fifo), "STUBBORN": STUBBORN},
+                "cwd": str(self.work),
+                "marker": f"marker-{self.folder}",
+                "root": "/the/root",
+                "step_timeout_s": DEFAULT_TIMEOUT_S,
+                **own,
+            }
+        )
         run = PlanRun(
-            attempt_dir=str(self.attempt),
-            job_id="job-1",
-            base_env={"PATH": os.environ["PATH"], "FIFO": str(self.fifo), "STUBBORN": STUBBORN},
-            cwd=str(self.work),
+            work=work,
             tools=tools or Tools(),
-            claim_marker=f"marker-{self.folder}",
             tick=self.tick,
             stop=self.stop,
             clock=self.clock,
-            root="/the/root",
             **{"tick_every_s": 60.0, "term_grace_s": 0.05, **options},
         )
         return run_plan(load_data({"plan_id": "p1", "steps": list(steps), **plan}, "test"), run)

@@ -17,6 +17,7 @@ from execution.bench import Bench, shell, step
 from farro.errors import FarroError, InputError, Refused, StorageTrouble
 from farro.execution import Call, PlanResult, Tools, task_file
 from farro.execution.task_file import add_task
+from farro.host import trees
 from farro.plans.loading import MAX_STEPS_GROWN
 
 pytestmark = pytest.mark.linux
@@ -322,9 +323,14 @@ with open(sys.argv[2], "w") as answers:
 """
 
 
+@pytest.mark.parametrize("in_background", [False, True])
 @pytest.mark.parametrize("round_number", range(5))
-def test_every_accepted_task_is_in_the_result(bench: Bench, round_number: int) -> None:
+def test_every_accepted_task_is_in_the_result(
+    bench: Bench, round_number: int, in_background: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real processes outside of the tree add tasks in a loop while the plan ends."""
+    if in_background:
+        monkeypatch.setattr(trees, "_background", trees.BackgroundRemoval(str(bench.work)))
     names = [f"adder{round_number}-{n}" for n in range(3)]
     adders = [
         subprocess.Popen(

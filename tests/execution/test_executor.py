@@ -201,7 +201,8 @@ def test_a_program_that_no_step_made_fails_its_own_step(bench: Bench) -> None:
     assert result.error is not None
     assert result.error.category == "missing_tool"
     assert (result.step_results[1].exit_code, result.step_results[1].attempts) == (127, 1)
-    assert result.files[2:] == ()
+    assert result.files[2:] == ("steps/2/stderr",)
+    assert bench.bytes_of(2, "stderr") == b"farro: ./not-made was not found, or is not executable\n"
 
 
 def test_a_bad_cwd_fails_that_step(bench: Bench) -> None:

@@ -14,9 +14,9 @@ import pytest
 from execution.bench import ESCAPE, Bench, shell, step
 from farro.execution import Interrupted
 from farro.execution.functions import FunctionRun
-from farro.execution.process_watch import REST_GRACE_S
+from farro.execution.process_watch import REST_GRACE_S, RunningTry
 from farro.execution.records import Records
-from farro.execution.step import RunningTry, Tries, TryResult
+from farro.execution.step import Tries, TryResult
 from farro.execution.tools import Call, Tools
 from farro.host import process_tree
 from farro.host.clock import SystemClock
@@ -74,6 +74,23 @@ def test_after_a_failure_running_steps_finish_and_no_step_starts(bench: Bench) -
     assert result.error.message == "step fails: exit code 3"
     assert {one.id: one.success for one in result.step_results} == {"fails": False, "goes-on": True}
     assert {one.id: one.stdout for one in result.step_results}["goes-on"] == "kept\n"
+
+
+def test_a_plan_that_keeps_going_stops_only_what_depends_on_a_failed_step(bench: Bench) -> None:
+    result = bench.run(
+        named("fails", "exit 3"),
+        named("dependent", "true", needs=["fails"]),
+        named("independent", "echo a"),
+        named("flaky", "test -e flag || { touch flag; exit 1; }", retries=1),
+        named("last", "echo b", needs=["independent"]),
+        keep_going=True,
+    )
+    assert not result.success
+    assert result.error is not None
+    assert result.error.message == "step fails: exit code 3"
+    succeeded = {one.id: one.success for one in result.step_results}
+    assert succeeded == {"fails": False, "independent": True, "flaky": True, "last": True}
+    assert result.steps_total == 5
 
 
 def test_a_timeout_ends_its_own_tree_and_no_other_step(bench: Bench) -> None:

@@ -27,7 +27,7 @@ from farro.__main__ import main  # noqa: E402
 from farro.cli.main import COMMANDS  # noqa: E402
 
 # Modules that commands import only when they use them.
-LATER = ("app", "queue.follow", "execution.work", "execution.runners.inline", "worker.worker", "worker.drain")
+LATER = ("app", "execution.work", "execution.runners.inline", "worker.worker", "worker.drain")
 LATER += ("queue.foreground", "store.files.views", "store.files.prune", "worker.watchdog", "worker.process_runtime")
 for module in sorted({place.partition(":")[0] for place in COMMANDS.values()} | {f"farro.{name}" for name in LATER}):
     importlib.import_module(module)

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from farro.agq.cli import reached
-from farro.agq.client import results
+from farro.agq.client import result_document
 from farro.agq.client.connection import AgqAddress
 from farro.errors import InputError
 from farro.jobs.outcomes import ErrorInfo, Failed, Report
@@ -170,6 +170,38 @@ def test_a_failed_step_halts_the_plan_and_partial_results_are_posted(queue: Queu
         ("half\n", 3, False)
     ]
     assert queue.status("bad") == "failed"
+
+
+@pytest.mark.parametrize(
+    ("tool", "error"),
+    [
+        ("unix", "step 3: process-image was not found on the PATH"),
+        ("agx-ocr", "step 3: tool agx-ocr is neither registered nor a program on the PATH"),
+    ],
+)
+def test_example_of_the_memo_without_its_third_tool_posts_two_results_and_an_error(
+    queue: Queue, tool: str, error: str
+) -> None:
+    steps: Any = MEMO["steps"]
+    queue.work("a")
+    told = queue.result(queue.push({**MEMO, "steps": [*steps[:2], {**steps[2], "tool": tool}]}))
+    assert (told["job_id"], told["plan_id"], told["success"]) == ("job-123", "plan-456", False)
+    ends = [(step["step_number"], step["exit_code"], step["success"]) for step in told["step_results"]]
+    assert ends == [(1, 0, True), (2, 0, True), (3, 127, False)]
+    assert "agents" in told["step_results"][1]["stdout"]
+    assert told["error"]["category"] == "missing_tool"
+    assert told["error"]["message"].startswith(error)
+    assert queue.status("job-123") == "failed"
+
+
+def test_example_of_the_memo_succeeds_with_standard_commands(queue: Queue) -> None:
+    steps: Any = MEMO["steps"]
+    queue.work("a")
+    last = {**steps[2], "tool": "unix", "command": "wc", "args": ["-l"]}
+    told = queue.result(queue.push({**MEMO, "steps": [*steps[:2], last]}))
+    assert (told["success"], [step["exit_code"] for step in told["step_results"]]) == (True, [0, 0, 0])
+    _, second, third = told["step_results"]
+    assert int(third["stdout"]) == len(second["stdout"].splitlines()) > 0
 
 
 def test_draining_worker_stops_when_the_queue_is_empty(queue: Queue) -> None:
@@ -408,11 +440,11 @@ def test_posted_result_has_the_fields_of_the_memo(tmp_path: Path) -> None:
     step = {"step_number": 1, "stdout": "x" * 10, "stdout_truncated": True, "stdout_path": "out", "exit_code": None}
     report = Report(result={"plan_id": "p", "step_results": [step]}, markdown="")
     outcome = Failed(error=ErrorInfo(category="timeout", message="too slow"), report=report)
-    told = json.loads(results.document("j", str(tmp_path), outcome, inline_bytes=50))
+    told = json.loads(result_document("j", "p", str(tmp_path), outcome, inline_bytes=50))
     assert (told["job_id"], told["success"], told["error"]["category"]) == ("j", False, "timeout")
     (posted,) = told["step_results"]
     assert posted["stdout"] == "x" * 50
     assert (posted["exit_code"], posted["success"], posted["stderr"]) == (-1, False, "")
     (tmp_path / "out").unlink()
-    told = json.loads(results.document("j", str(tmp_path), outcome, inline_bytes=50))
+    told = json.loads(result_document("j", "p", str(tmp_path), outcome, inline_bytes=50))
     assert told["step_results"][0]["stdout"] == "x" * 10

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from flows.program import Daemon, Done, Program, listing, marked, unprivileged
+from flows.test_doctor_disks import apart
 from support import eventually
 
 BIN = os.path.dirname(sys.executable)
@@ -37,6 +38,16 @@ def task(name: str, script: str, *needs: str, **more: Any) -> dict[str, Any]:
         "error": None,
         **more,
     }
+
+
+def air_executor(farro: Program, *words: str, stdin: str = "", code: int = 0) -> Done:
+    """Run a command as the document spells it."""
+    program = os.path.join(BIN, "air-executor")
+    done = subprocess.run(
+        [program, *words], cwd=farro.path, env=farro.env, input=stdin, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return Done(code=code, out=done.stdout, err=done.stderr)
 
 
 def create(farro: Program, name: str, *tasks: dict[str, Any]) -> str:
@@ -204,14 +215,69 @@ def test_run_task_ends_every_process_that_the_task_started(farro: Program) -> No
     assert marked(farro.path) == []
 
 
-def test_task_that_runs_itself_is_refused(farro: Program) -> None:
-    """The example task list of the seed contains such a task."""
-    run = [os.path.join(BIN, "farro"), "run-task", "--job", "nightly", "--task", "a"]
-    tasks = [{"id": "a", "command": run[0], "args": run[1:]}]
-    farro.call("job", "create", "nightly", "--tasks", "-", stdin=json.dumps(tasks), code=0)
+def test_the_example_task_list_whose_task_runs_itself_succeeds(farro: Program) -> None:
+    """The example task list of the document: the command of its task is `run-task` of that task."""
+    run = ["run-task", "--job", "nightly", "--task", "task-001"]
+    example = {**task("task-001", ""), "command": os.path.join(BIN, "air-executor"), "args": run}
+    create(farro, "nightly", example)
     farro.worked()
-    assert "runs itself" in farro.run("logs", "--job", "nightly", code=0).out
-    assert "runs itself" in farro.run("run-task", "--job", "nightly", "--task", "a", code=3).err
+    assert states(farro, "nightly") == {"task-001": "completed"}
+    assert "`run-task` of itself" in farro.run("logs", "--job", "nightly", code=0).out
+    assert "`run-task` of itself" in air_executor(farro, *run).err
+
+
+# --- tasks that fail ---------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_cannot_be_started_fails_its_task_and_independent_tasks_run(farro: Program) -> None:
+    (farro.path / "plain").write_text("no program")
+    for name, program in (("missing", "no-such-program"), ("plain", "./plain")):
+        wrong = {**task("a", ""), "command": program, "args": [], "job_name": name}
+        others = (task("b", "echo independent", job_name=name), task("c", "echo after", "a", job_name=name))
+        create(farro, name, wrong, *others)
+        farro.worked()
+        told = status(farro, name)
+        assert (told["state"], states(farro, name)) == ("failed", {"a": "failed", "b": "completed", "c": "pending"})
+        assert program in told["tasks"][0]["error"]
+        assert program in air_executor(farro, "status", "--job", name).out
+        logs = air_executor(farro, "logs", "--job", name).out.splitlines()
+        assert program in logs[0]
+        assert "executable" in logs[0]
+        assert logs[1:] == ["independent"]
+
+
+def test_the_logs_of_a_failed_job_that_wrote_nothing_give_the_reason(farro: Program) -> None:
+    create(farro, "nightly", task("a", "exit 7"))
+    farro.worked()
+    assert "exit code 7" in air_executor(farro, "logs", "--job", "nightly").err
+
+
+def test_a_full_disk_fails_the_task_and_the_worker_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    tasks = [task("fits", "echo one"), task("full", "head -c 8000000 /dev/zero"), task("after", "echo two", "full")]
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    (tmp_path / "later.json").write_text(json.dumps([task("a", "echo there is room", job_name="later")]))
+    script = """
+        mkdir "$HERE/disk"; mount -t tmpfs -o size=4m tmpfs "$HERE/disk"; ROOT="$HERE/disk/queue"
+        export FARRO_ROOT="$ROOT"; farro init --root "$ROOT" > "$HERE/init"
+        air-executor job create nightly --tasks "$HERE/tasks.json" > "$HERE/created"
+        farro worker --workers 1 > "$HERE/worker.log" & WORKER=$!
+        until grep -q "No space left" "$HERE/worker.log"; do sleep 0.1; done
+        mount -o remount,size=64m "$HERE/disk"
+        air-executor job create later --tasks "$HERE/later.json" >> "$HERE/created"
+        farro wait nightly > "$HERE/waited" || true; farro wait later >> "$HERE/waited"
+        air-executor status --job nightly --json > "$HERE/status"; air-executor logs --job later > "$HERE/later"
+        kill $WORKER; wait $WORKER
+    """
+    done = apart(script, tmp_path, {})
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "status").read_text())["job"]
+    assert told["state"] == "failed"
+    assert {item["id"]: item["state"] for item in told["tasks"]} == {
+        "fits": "completed",
+        "full": "failed",
+        "after": "pending",
+    }
+    assert (tmp_path / "later").read_text() == "there is room\n"
 
 
 # --- reset -------------------------------------------------------------------------------------------------------
@@ -243,6 +309,15 @@ def test_reset_without_a_terminal_requires_yes_and_changes_nothing(farro: Progra
     assert "--yes" in farro.run("reset", "--job", "nightly", code=2).err
     assert "did you mean nightly?" in farro.run("reset", "--job", "nigtly", "--yes", code=2).err
     assert listing(farro.path) == before
+
+
+def test_reset_obeys_an_answer_from_a_pipe(farro: Program) -> None:
+    first = create(farro, "nightly", task("a", "false"))
+    farro.worked()
+    assert "nothing was changed" in air_executor(farro, "reset", "--job", "nightly", stdin="n\n", code=1).err
+    assert status(farro, "nightly")["job_id"] == first
+    assert "nightly is waiting" in air_executor(farro, "reset", "--job", "nightly", stdin="y\n").out
+    assert status(farro, "nightly")["state"] == "waiting"
 
 
 def test_reset_of_an_unnamed_job_names_the_retry_command(farro: Program) -> None:
@@ -483,12 +558,17 @@ def test_air_executor_offers_these_commands_under_its_own_name(farro: Program) -
 
 
 def test_air_executor_start_and_stop_are_those_of_farro() -> None:
-    """The alias looks them up by name when they are used, so it offers the same commands as farro."""
+    """What they do is tested under the name of farro: tests/flows/test_background.py."""
     import click
 
-    from farro.cli.aliases import AIR_EXECUTOR, air_command
-    from farro.cli.main import COMMANDS
+    from farro.cli.aliases import air_command
+    from farro.cli.main import farro as all_commands
 
     command = air_command()
     assert isinstance(command, click.Group)
-    assert command.list_commands(click.Context(command)) == [name for name in AIR_EXECUTOR if name in COMMANDS]
+    offered = command.list_commands(click.Context(command))
+    assert offered == ["start", "stop", "status", "logs", "reset", "job", "run-task", "import-air"]
+    for name in ("start", "stop"):
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        assert found is all_commands.get_command(click.Context(all_commands), name)

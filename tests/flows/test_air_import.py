@@ -196,3 +196,24 @@ def test_imported_config_is_checked_with_line_numbers_and_its_timeout_kept(farro
 def test_folder_without_air_executor_files_is_refused(farro: Program) -> None:
     assert "no Air-Executor's folder" in farro.call("import-air", "nowhere", code=2).err
     assert "is a farro root" in farro.call("import-air", os.curdir, code=2).err
+
+
+def test_start_offers_the_jobs_of_an_air_executor_and_imports_them_with_yes(farro: Program) -> None:
+    """As the document has it: `air-executor start` in the folder that holds .air-executor."""
+    Air(farro.path).job("nightly", "waiting", task("a", "pending"))
+
+    def start(*options: str, reply: str = "") -> str:
+        argv = [os.path.join(os.path.dirname(sys.executable), "air-executor"), "start", "--no-web", *options]
+        done = subprocess.run(
+            argv, cwd=farro.path, env=farro.env, input=reply, capture_output=True, text=True, check=True
+        )
+        return done.stdout + done.stderr
+
+    assert "farro import-air .air-executor" in start()
+    assert "were not imported" in start(reply="n\n")
+    assert farro.call("job", "list", "--json", code=0).json["names"] == {}
+    assert "nightly  imported" in start("--yes")
+    farro.run("wait", "nightly", code=0)
+    assert (farro.path / "ran-a").exists()
+    assert "import" not in start(), "there is nothing left to offer"
+    farro.run("stop", code=0)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from farro.host import machine
 from flows.program import Program, endless, shell, steps
 from support import eventually
 
@@ -52,5 +53,23 @@ def test_job_continues_when_the_audit_log_cannot_be_written(farro: Program) -> N
     (farro.path / "logs").write_text("in the way")
     done = farro.run("enqueue", "-", stdin=json.dumps(steps(("true",))), code=0)
     assert "the audit log could not be written; jobs go on" in done.err
-    farro.worked()
+    farro.worked("--no-checks")
     assert farro.status(done.out.strip()) == "succeeded"
+
+
+def test_the_audit_log_names_no_user_and_no_host(farro: Program) -> None:
+    """SPEC-1 §8: audit logs must not store PII. The names stay in the job."""
+    farro.env["LOGNAME"] = "ann-example"
+    job_id = farro.run("enqueue", "--", "true", code=0).out.strip()
+    killed = farro.run("enqueue", "--", "true", code=0).out.strip()
+    farro.run("kill", killed, "--note", "not wanted", code=0)
+    farro.run("pause", "--all", code=0)
+    farro.run("resume", "--all", code=0)
+    farro.worked()
+    text = (farro.path / "logs" / "audit.log").read_text()
+    assert "ann-example" not in text
+    assert machine.node_name() not in text.replace(job_id, "").replace(killed, "")
+    assert farro.job(killed)["hops"][-1]["by"].startswith("cli-ann-example.")
+    events = {(line["job_id"], line["event"]): line["actor"] for line in audited(farro.path) if "job_id" in line}
+    assert events[job_id, "claimed"] == events[job_id, "committed"], "one agent has one pseudonym"
+    assert events[job_id, "enqueued"].startswith("cli-")

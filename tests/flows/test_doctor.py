@@ -479,6 +479,38 @@ def test_strict_start_from_the_config_still_allows_once(farro: Program) -> None:
     assert farro.status(job) == "succeeded"
 
 
+@pytest.mark.parametrize("program", ["agentd", "managerd", "watchdogd", "farro up", "farro start"])
+def test_no_daemon_starts_where_a_gate_fails(farro: Program, program: str) -> None:
+    """SPEC-1 3.2: doctor must pass before daemon startup."""
+    schema = farro.path / "schemas/prompt.schema.json"
+    schema.write_text("{")
+    name, *words = program.split()
+    path = os.path.join(os.path.dirname(sys.executable), name)
+    done = subprocess.run([path, *words], cwd=farro.path, env=farro.env, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "does not start: doctor finds\n" in done.stderr
+    assert f"schemas: {schema} is no schema; repair: rm {schema} && farro init" in done.stderr
+    schema.unlink()
+    farro.run("init", code=0)
+    assert farro.run("worker", "--drain", code=0)
+
+
+def test_no_checks_starts_all_the_same_and_is_audited(farro: Program) -> None:
+    job = farro.enqueue(shell("true"))
+    (farro.path / "schemas/agents-config.schema.json").unlink()
+    assert "agents-config.schema.json is missing" in farro.run("worker", "--drain", code=3).err
+    farro.run("worker", "--drain", "--no-checks", code=0)
+    assert farro.status(job) == "succeeded"
+    lines = [json.loads(line) for line in (farro.path / "logs/audit.log").read_text().splitlines()]
+    assert [line["service"] for line in lines if line["event"] == "checks_skipped"] == ["worker/Runner"]
+
+
+def test_a_log_folder_that_is_none_stops_daemons(farro: Program) -> None:
+    (farro.path / "logs").rmdir()
+    (farro.path / "logs").write_text("in the way")
+    assert f"log-folder: {farro.path}/logs is no folder; repair: mv " in farro.run("manager", code=3).err
+
+
 def test_daemon_without_strict_starts_despite_a_warning(farro: Program) -> None:
     (farro.path / "agents/Runner/incoming").chmod(0o777)
     done: Done = farro.run("worker", "--drain", code=0)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +148,11 @@ def test_delayed_command_waits_for_its_start_time(farro: Program) -> None:
 
 def test_start_time_may_be_local_or_name_its_zone(farro: Program) -> None:
     env = {"TZ": "Asia/Tokyo"}
-    told = farro.run("enqueue", "--at", "2126-11-16T09:00", "--", "true", env=env, code=0).out.strip()
-    assert farro.job(told)["not_before"] == "2126-11-16T00:00:00.000Z"
-    told = farro.run("enqueue", "--at", "2126-11-16 09:00+02:00", "--", "true", env=env, code=0).out.strip()
-    assert farro.job(told)["not_before"] == "2126-11-16T07:00:00.000Z"
+    year = datetime.now(UTC).year + 5
+    told = farro.run("enqueue", "--at", f"{year}-11-16T09:00", "--", "true", env=env, code=0).out.strip()
+    assert farro.job(told)["not_before"] == f"{year}-11-16T00:00:00.000Z"
+    told = farro.run("enqueue", "--at", f"{year}-11-16 09:00+02:00", "--", "true", env=env, code=0).out.strip()
+    assert farro.job(told)["not_before"] == f"{year}-11-16T07:00:00.000Z"
     told = farro.run("enqueue", "--at", "tomorrow 09:30", "--", "true", env=env, code=0).out.strip()
     assert farro.job(told)["not_before"].endswith("T00:30:00.000Z")
     assert f"not before {farro.job(told)['not_before']}" in farro.call("ls", code=0).out

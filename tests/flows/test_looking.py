@@ -199,7 +199,13 @@ def test_explain_covers_a_delay_damage_and_another_version(farro: Program) -> No
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     assert explained(farro, "later") == ("delayed", None)
     assert "it starts in 2h" in farro.call("explain", "later").out
-    assert explained(farro, "foreign")[0] == "unknown_schema"
+    assert explained(farro, "foreign") == ("unknown_schema", "python3 -m pip install --upgrade farro")
+    farro.enqueue(steps(["true"]), "--id", "contradictory")
+    path = farro.folder("contradictory") / "job.json"
+    path.write_text(path.read_text().replace('"status": "queued"', '"status": "succeeded"'))
+    assert explained(farro, "contradictory") == ("contradictory", "farro kill contradictory")
+    farro.call("kill", "contradictory", code=0)
+    assert explained(farro, "contradictory")[0] == "finished"
     aside = farro.path / "jobs/quarantine/odd"
     aside.mkdir()
     (aside / "quarantine.txt").write_text("it contradicts itself\n")
@@ -239,3 +245,15 @@ def test_logs_print_the_output_of_a_simple_job(farro: Program) -> None:
     farro.enqueue(shell("echo hello"), "--id", "one")
     farro.worked()
     assert farro.call("logs", "one", code=0).out == "hello\n"
+
+
+def test_history_is_in_the_order_of_causes_whatever_the_clocks_say(farro: Program) -> None:
+    farro.enqueue(steps(["false"]), "--id", "one")
+    farro.worked()
+    path = farro.folder("one") / "job.json"
+    life = json.loads(path.read_text())
+    life["hops"][0]["at"] = "2001-01-01T00:00:00.000Z"  # the worker's clock is behind the submitter's
+    path.write_text(json.dumps(life))
+    told = farro.call("history", "one", code=0).out
+    places = [told.index(what) for what in ("created", "attempt 1 began", "step 1", "committed →")]
+    assert places == sorted(places)

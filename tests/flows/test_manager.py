@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -98,6 +100,40 @@ def test_task_passes_its_roles_while_the_manager_stops_and_restarts(staged: Prog
     eventually(lambda: {staged.status(name) for name in names} == {"succeeded"}, "not everything drained")
     for name in names:  # no finished hop was run twice
         assert staged.job(name)["cost"]["calls"] == 3
+
+
+def test_a_task_of_title_and_workflow_alone_passes_its_roles(staged: Program) -> None:
+    workflow = [{"role": role} for role in ROLES]
+    (staged.path / "tasks/greet.json").write_text(json.dumps({"title": "Greet people", "workflow": workflow}))
+    staged.start("manager")
+    everybody(staged)
+    enqueue(staged, "first")
+    eventually(lambda: staged.status("first") == "succeeded", "the task did not end")
+    assert staged.job("first")["cost"]["calls"] == 3
+    notes = [hop["note"] for hop in staged.job("first")["hops"] if hop["note"]]
+    assert "SeniorEngineer succeeded; step 2 of 3 of greet is CodeReviewer's" in notes
+
+
+def test_stats_count_every_hop_for_its_role_and_whole_jobs_apart(staged: Program) -> None:
+    staged.start("manager")
+    everybody(staged)
+    enqueue(staged, "first")
+    eventually(lambda: staged.status("first") == "succeeded", "the task did not end")
+    agent_cli = os.path.join(os.path.dirname(sys.executable), "agent-cli")
+    out = subprocess.run([agent_cli, "stats"], cwd=staged.path, env=staged.env, capture_output=True, check=True).stdout
+    lines = {line["role"]: line for line in map(json.loads, out.splitlines())}
+    assert {role: lines[role]["succeeded"] for role in (*ROLES, "Manager", "*")} == {
+        **dict.fromkeys(ROLES, 1),
+        "Manager": 3,
+        "*": 1,
+    }
+    for role in ROLES:
+        assert lines[role]["failure_rate"] == 0
+        assert 0 <= lines[role]["work_p50_s"] == lines[role]["work_p95_s"] <= lines[role]["latency_p95_s"]
+        assert lines[role]["wait_avg_s"] >= 0
+    assert lines["*"]["latency_p50_s"] >= max(lines[role]["latency_p50_s"] for role in ROLES)
+    told = staged.run("stats", "--role", "DocWriter", "--json", code=0).json
+    assert (told["role"], told["succeeded"]) == ("DocWriter", 1)
 
 
 def test_only_one_manager_acts_and_the_second_takes_over(staged: Program) -> None:

@@ -6,6 +6,7 @@ import json
 
 from flows.program import Program, shell
 from flows.test_doctor import config, examined, repair
+from support import eventually
 
 LOCK = "policy.lock.json"
 
@@ -26,7 +27,32 @@ def test_the_lock_is_the_same_bytes_for_the_same_root(farro: Program) -> None:
     assert str(farro.path).encode() not in first
 
 
+def with_manager(farro: Program) -> None:
+    farro.start("manager").started()
+    eventually((farro.path / "agents/Manager/.heartbeat").exists, "no heartbeat")
+
+
+def test_init_makes_the_lock_and_doctor_misses_it(farro: Program) -> None:
+    lock = (farro.path / LOCK).read_bytes()
+    farro.call("policy", "lock", "--check", code=0)
+    (farro.path / LOCK).unlink()
+    told = examined(farro, "--strict", code=1)["policy-lock"]
+    assert (told["verdict"], told["repair"][0].split(" --root")[0]) == ("warning", "farro policy lock")
+    assert LOCK in farro.call("init", code=0).out
+    assert (farro.path / LOCK).read_bytes() == lock
+
+
+def test_the_checklist_asks_for_a_manager(farro: Program) -> None:
+    config(farro, durability="process")
+    locked(farro)
+    item = farro.call("doctor", "--conformance", "--json").json["checklist"][5]
+    assert (item["done"], item["open"]) == (False, ["manager-heartbeat"])
+    with_manager(farro)
+    assert farro.call("doctor", "--conformance", "--json").json["checklist"][5]["done"]
+
+
 def test_the_lock_holds_parameters_policies_and_schemas(farro: Program) -> None:
+    (farro.path / LOCK).unlink()
     told = farro.call("policy", "lock", "--json", code=0).json
     assert told["changed"] is True
     lock = told["lock"]
@@ -38,6 +64,7 @@ def test_the_lock_holds_parameters_policies_and_schemas(farro: Program) -> None:
 
 
 def test_check_names_each_difference_and_writes_nothing(farro: Program) -> None:
+    (farro.path / LOCK).unlink()
     assert "farro policy lock" in farro.call("policy", "lock", "--check", code=1).out
     locked(farro)
     farro.call("policy", "lock", "--check", code=0)
@@ -62,9 +89,11 @@ def test_invalid_lock_file_is_reported_and_rewritten(farro: Program) -> None:
 
 def test_doctor_compares_with_the_lock_and_the_profile(farro: Program) -> None:
     config(farro, durability="process")
+    (farro.path / LOCK).unlink()
     told = examined(farro, "--conformance", code=1)
     assert told["policy-lock"]["verdict"] == "failed"
     repair(farro, told["policy-lock"])
+    with_manager(farro)
     told = examined(farro, "--conformance", code=0)
     assert told["policy-lock"]["verdict"] == "ok"
     assert told["example-job"]["verdict"] == "ok"
@@ -77,6 +106,7 @@ def test_doctor_compares_with_the_lock_and_the_profile(farro: Program) -> None:
 def test_conformance_checklist_is_printed_item_by_item(farro: Program) -> None:
     config(farro, durability="process", retry={"base_s": 2})
     locked(farro)
+    with_manager(farro)
     done = farro.call("doctor", "--conformance", "--strict", code=1)
     assert "[ ] doctor passes in strict mode  (see backoff)" in done.out
     assert "[ ] Backoff parameters match pinned values  (see backoff)" in done.out
@@ -90,6 +120,7 @@ def test_conformance_checklist_is_printed_item_by_item(farro: Program) -> None:
 def test_jobs_record_the_version_of_a_changed_lock(farro: Program) -> None:
     job = farro.enqueue(shell("true"))
     farro.worked()
+    config(farro, capacity={"role_cap": 5})
     locked(farro)
     later = farro.enqueue(shell("true"))
     farro.worked()

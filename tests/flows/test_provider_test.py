@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fake_providers import FakeProvider, Reply, answers, says
+from fake_providers import FakeProvider, Reply, answers, hangs, says
 from flows.program import Program
 
 Serve = Callable[..., FakeProvider]
@@ -73,6 +73,15 @@ def test_single_provider_can_be_tested(farro: Program, serve: Serve) -> None:
     assert (told["role"], told["provider"], told["usage"]["output_tokens"]) == (None, "g", 7)
 
 
+def test_timeout_of_all_http_calls_holds_for_provider_without_its_own(farro: Program, serve: Serve) -> None:
+    server = serve("openai", hangs, answers(401))
+    provider = {"kind": "openai", "base_url": server.base_url, "model": "m"}
+    config = {"version": "1.0.0", "providers": {"gpt": provider}, "timeouts": {"http_seconds": 0.5}}
+    (farro.path / "agents-config.json").write_text(json.dumps(config))
+    first, *_ = farro.run("provider-test", "--provider", "gpt", "--json", code=1).json["tried"]
+    assert (first["kind"], "gave no answer within 0.5 s" in first["message"]) == ("timeout", True)
+
+
 def test_refused_key_fails_with_advice(farro: Program, serve: Serve) -> None:
     farro.env["MY_KEY"] = "sk-very-secret-indeed"
     server = serve("openai", answers(401, "bad key sk-very-secret-indeed"))
@@ -91,7 +100,7 @@ def test_refused_key_fails_with_advice(farro: Program, serve: Serve) -> None:
     [
         ((), "name a role to test with --role, or a provider with --provider"),
         (("--role", "Nobody"), "Nobody is not a role here"),
-        (("--role", "Architect"), "role Architect has no provider; set roles.Architect.provider (there are a, b)"),
+        (("--role", "Architect"), "role Architect has no provider; set roles.Architect.provider (configured: a, b)"),
         (("--provider", "c"), "c is not a provider here; known: a, b"),
     ],
 )

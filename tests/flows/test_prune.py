@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import farro.store.files.prune  # noqa: F401 - else the next line imports what stands for it
 from crash.seams import Call, Open, placed
 from farro.app import App
 from farro.config.settings import Settings

@@ -14,10 +14,10 @@ import pytest
 from farro.app import App
 from farro.config.settings import RedisSettings, Settings
 from farro.doctor.root import init
-from farro.host.clock import ManualClock, SystemClock
-from farro.store.fleet import Fleet
-from farro.store.port import Store
-from farro.worker.leader import AWAY_S, BEAT_S, FleetLeadership
+from farro.host.clock import ManualClock
+from farro.store.leadership import AWAY_S, BEAT_S
+from farro.store.redis import RedisStore
+from farro.store.redis.leadership import RedisLeadership
 from flows.program import Program, shell
 from servers import RedisServer
 from support import eventually
@@ -119,18 +119,22 @@ def test_logs_of_a_remote_job_name_its_machine(machines: tuple[Program, Program]
 
 
 @pytest.fixture
-def store(tmp_path: Path, redis_server: RedisServer) -> Iterator[Store]:
+def store(tmp_path: Path, redis_server: RedisServer) -> Iterator[RedisStore]:
     init(str(tmp_path), Settings())
     settings = Settings(store=redis_server.url, redis=RedisSettings(name=f"t-{uuid.uuid4().hex[:12]}"))
     opened = App().open_store(str(tmp_path), settings, brief=True)
+    assert isinstance(opened, RedisStore)
     yield opened
     opened.close()
 
 
-def test_one_manager_acts_across_machines(store: Store) -> None:
-    assert isinstance(store, Fleet)
-    clock = SystemClock()
-    one, two = (FleetLeadership(fleet=store, clock=clock, me=name) for name in ("one", "two"))
+def leadership(store: RedisStore, me: str, **more: Any) -> RedisLeadership:
+    return RedisLeadership(context=store._context, me=me, **more)
+
+
+def test_one_manager_acts_across_machines(store: RedisStore) -> None:
+    assert isinstance(store.leadership(), RedisLeadership)
+    one, two = (leadership(store, name) for name in ("one", "two"))
     assert one.silent_s() is None
     assert one.take()
     assert not two.take()
@@ -145,11 +149,10 @@ def test_one_manager_acts_across_machines(store: Store) -> None:
     assert silent_s < AWAY_S
 
 
-def test_leader_that_slept_past_its_lease_is_no_leader(store: Store) -> None:
+def test_leader_that_slept_past_its_lease_is_no_leader(store: RedisStore) -> None:
     """It stops acting, whether or not another manager has taken over."""
-    assert isinstance(store, Fleet)
-    clock = ManualClock()
-    seat = FleetLeadership(fleet=store, clock=clock, me="one", lease_s=AWAY_S)
+    store._context.clock = clock = ManualClock()
+    seat = leadership(store, "one", lease_s=AWAY_S)
     assert seat.take()
     clock.advance(BEAT_S)
     assert seat.stands()
@@ -161,10 +164,11 @@ def test_leader_that_slept_past_its_lease_is_no_leader(store: Store) -> None:
     assert seat.take(), "asking for it does"
 
 
-def test_expired_leadership_can_be_taken(store: Store) -> None:
-    assert isinstance(store, Fleet)
-    assert store.take_leadership("manager", "one", lease_s=0.05)
-    eventually(lambda: store.take_leadership("manager", "two", lease_s=30), "the lease never expires")
-    assert not store.take_leadership("manager", "one", lease_s=30), "the first cannot take it back"
-    store.release_leadership("manager", "one")
-    assert not store.take_leadership("manager", "one", lease_s=30), "nor release the lease of the second"
+def test_expired_leadership_can_be_taken(store: RedisStore) -> None:
+    first, second = leadership(store, "one", lease_s=0.05), leadership(store, "two", lease_s=30)
+    assert first.take()
+    eventually(second.take, "the lease never expires")
+    assert not leadership(store, "one", lease_s=30).take(), "the first cannot take it back"
+    first._until_s = float("inf")  # else it would not ask the server
+    first.drop()
+    assert not leadership(store, "one", lease_s=30).take(), "nor release the lease of the second"

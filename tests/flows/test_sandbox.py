@@ -147,7 +147,7 @@ def test_a_confined_step_gets_no_key_of_the_config(
     farro: Program, runner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a key and a network it could run commands unconfined through agq or the HTTP API."""
-    for name in ("AGQ_KEY", "OTHER_KEY", "WEB_TOKEN", "ASKED"):
+    for name in ("AGQ_KEY", "AGQ_SESSION_KEY", "OTHER_KEY", "WEB_TOKEN", "ASKED"):
         monkeypatch.setenv(name, f"canary-{name}")
     monkeypatch.setenv("PLAIN", "plain")
     config = {

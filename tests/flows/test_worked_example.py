@@ -20,6 +20,7 @@ PAGES = [
     "ARCHITECTURE.md",
     "docs/worked-example.md",
     "docs/everyday.md",
+    "docs/archive.md",
     "docs/tools.md",
     "docs/agx.md",
     "docs/components.md",

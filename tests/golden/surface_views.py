@@ -7,6 +7,7 @@ change, while data and calls may not.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib
 import inspect
@@ -258,21 +259,25 @@ def signature(function: Any) -> str:
     plain: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         if (named := re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))) is not None:
-            names = _options(function, named[1]).__annotations__
+            names = _option_names(function.__module__, named[1])
             plain += [inspect.Parameter(name, parameter.KEYWORD_ONLY, default=...) for name in names]
         elif parameter.name != "self":
             plain.append(parameter.replace(annotation=parameter.empty))
     return str(inspect.Signature(plain)).replace("=Ellipsis", "=…")
 
 
-def _options(function: Any, name: str) -> Any:
-    """Return the typed dictionary of keyword options. The function's module may import it for type checkers only."""
-    if name in function.__globals__:
-        return function.__globals__[name]
-    source = inspect.getsource(sys.modules[function.__module__])
-    module = re.search(rf"from (farro[\w.]+) import [^\n]*\b{name}\b", source)
-    assert module is not None
-    return getattr(importlib.import_module(module[1]), name)
+def _option_names(module: str, name: str) -> list[str]:
+    """Return the fields of a typed dictionary of options. Its source is read, because it may exist for type checkers
+    only."""
+    source = inspect.getsource(importlib.import_module(module))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id != "TypedDict"]
+            inherited = [field for base in bases for field in _option_names(module, base)]
+            return inherited + [each.target.id for each in node.body if isinstance(each, ast.AnnAssign)]
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            return _option_names(node.module, name)
+    raise AssertionError(f"{module} does not know {name}")
 
 
 def variables() -> list[str]:

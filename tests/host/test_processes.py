@@ -28,7 +28,6 @@ from farro.host import (
     process_table,
     process_tree,
     processes,
-    spawn,
     worker_processes,
 )
 from farro.host.process_limits import ProcessLimits
@@ -94,7 +93,7 @@ def starter(tmp_path: Path) -> Starter:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How programs are started: by posix_spawn, or as on machines without it."""
     if request.param == "Popen":
-        monkeypatch.setattr(processes, "AVAILABLE", False)
+        monkeypatch.setattr(processes, "_HAS_SPAWN", False)
     return str(request.param)
 
 
@@ -209,8 +208,8 @@ def test_a_full_process_table_is_a_transient_error(
     def refuse(*args: object, **options: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(processes, "AVAILABLE", posix_spawn)
-    monkeypatch.setattr(processes, "posix_spawn", refuse)
+    monkeypatch.setattr(processes, "_HAS_SPAWN", posix_spawn)
+    monkeypatch.setattr(processes, "_posix_spawn", refuse)
     monkeypatch.setattr(subprocess, "Popen", refuse)
     started = starter.try_start("true")
     assert isinstance(started, NotStarted)
@@ -219,7 +218,7 @@ def test_a_full_process_table_is_a_transient_error(
 
 def test_another_slot_works_while_a_program_is_started(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     turns, worked = Turns(), threading.Event()
-    start = spawn._libc.posix_spawn
+    start = processes._libc.posix_spawn
 
     def work() -> None:
         with turns.turn():
@@ -230,7 +229,7 @@ def test_another_slot_works_while_a_program_is_started(starter: Starter, monkeyp
         assert worked.wait(30)
         return int(start(*args))
 
-    monkeypatch.setattr(spawn._libc, "posix_spawn", start_beside)
+    monkeypatch.setattr(processes._libc, "posix_spawn", start_beside)
     with turns.turn():
         assert starter.run("true").code == 0
 

@@ -24,6 +24,48 @@ def filled(folder: Path) -> Path:
     return home
 
 
+@pytest.fixture(params=["at once", "in the background", "without a home"])
+def removal(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the home of folders that are being removed."""
+    home = tmp_path / "home"
+    if request.param != "without a home":
+        home.mkdir()
+    background = None if request.param == "at once" else trees.BackgroundRemoval(str(home))
+    monkeypatch.setattr(trees, "_background", background)
+    return home
+
+
+def test_an_empty_folder_is_removed_at_once_or_in_the_background(removal: Path, tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    assert trees.remove_or_seal(f"{tmp_path}/tasks", f"{tmp_path}/tasks.sealed")
+    assert not any(name.startswith("tasks") for name in os.listdir(tmp_path))
+    if trees._background is not None:
+        trees._background._threads.shutdown()
+    assert not removal.exists() or os.listdir(removal) == []
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_folder_with_content_is_sealed(removal: Path, tmp_path: Path, taken: bool) -> None:
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "one").touch()
+    if taken:
+        (tmp_path / "tasks.sealed").mkdir()
+        with pytest.raises(FileExistsError):
+            trees.remove_or_seal(f"{tmp_path}/tasks", f"{tmp_path}/tasks.sealed")
+        assert os.listdir(tmp_path / "tasks") == ["one"]
+    else:
+        assert not trees.remove_or_seal(f"{tmp_path}/tasks", f"{tmp_path}/tasks.sealed")
+        assert os.listdir(tmp_path / "tasks.sealed") == ["one"]
+
+
+def test_a_link_to_a_folder_is_not_removed(removal: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "tasks").symlink_to("other")
+    with pytest.raises(NotADirectoryError):
+        trees.remove_or_seal(f"{tmp_path}/tasks", f"{tmp_path}/tasks.sealed")
+    assert (tmp_path / "other").is_dir()
+
+
 def agree(folder: Path) -> None:
     trees._counted.clear()
     home = filled(folder)

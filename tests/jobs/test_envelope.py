@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from farro.errors import Damaged, UnknownSchema
 from farro.jobs import ids
-from farro.jobs.envelope import SCHEMA_VERSION, Decision, Hop, Lifecycle
+from farro.jobs.envelope import SCHEMA_VERSION, Decision, Envelope, Hop, Lifecycle
 from farro.jobs.states import Reason, Status
 
 # DESIGN §3.3, word by word.
@@ -111,9 +111,10 @@ def test_every_field_of_the_design_is_in_job_json(lifecycle: Lifecycle) -> None:
         assert list(data["decision"]) == ["attempt", "reason", "to", "not_before"]
 
 
-def test_the_runtime_never_reaches_the_disk() -> None:
-    assert "runtime" not in json.loads(SAMPLE.to_json())
-    assert "prompt" not in json.loads(SAMPLE.to_json())
+def test_an_envelope_has_exactly_three_parts() -> None:
+    assert [part.name for part in fields(Envelope)] == ["prompt", "lifecycle", "runtime"]
+    with pytest.raises(AttributeError):
+        Envelope(prompt={}, lifecycle=SAMPLE).lock = "a fourth part"  # type: ignore[attr-defined]
 
 
 def test_job_json_has_one_field_per_line() -> None:
@@ -235,10 +236,12 @@ def test_another_schema_version_is_unknown_with_any_content(version: str) -> Non
 
 
 @pytest.mark.parametrize("version", [None, 1, 1.0, ["1.0.0"], {}])
-def test_a_version_that_is_no_text_is_damaged_not_unknown(version: Any) -> None:
-    with pytest.raises(Damaged) as damaged:
+def test_a_missing_version_or_one_that_is_no_text_is_unknown(version: Any) -> None:
+    """The kernel document, 7.3: such a job is not processed either."""
+    with pytest.raises(UnknownSchema):
         Lifecycle.from_json(with_field("schema_version", version))
-    assert not isinstance(damaged.value, UnknownSchema)
+    with pytest.raises(UnknownSchema, match="has no schema_version"):
+        Lifecycle.from_json(b"{}")
 
 
 @pytest.mark.parametrize("field", ["status", "requeued_from"])

@@ -56,7 +56,15 @@ CASES = [
         "farro watchdog --once && farro manager --once",
     ),
     (replace(QUEUED, quarantined="two of that id", place="jobs/quarantine"), "quarantined", "two of", "farro show j"),
-    (replace(QUEUED, foreign="schema_version '9'"), "unknown_schema", "'9'", "use the farro that wrote it"),
+    (replace(QUEUED, foreign="'9'"), "unknown_schema", "'9'", "python3 -m pip install --upgrade farro"),
+    (replace(QUEUED, foreign=""), "unknown_schema", "has no schema_version", '"${EDITOR:-vi}" job.json'),
+    (replace(QUEUED, contradicting="succeeded"), "contradictory", "says succeeded, and its place", "farro kill j"),
+    (
+        replace(QUEUED, contradicting="queued", status=Status.SUCCEEDED),
+        "contradictory",
+        "says queued, and its place",
+        "farro doctor",
+    ),
     (
         replace(RUNNING, step="build"),
         "running",

@@ -65,6 +65,20 @@ def test_buffered_lines_are_there_after_a_flush_and_at_exit(tmp_path: Path) -> N
     assert len(lines(tmp_path)) == 2
 
 
+def test_strict_mode_syncs_each_line_and_buffered_mode_none(tmp_path: Path) -> None:
+    with seams.placed(seams.Counting(only=frozenset({"write", "fsync"}))) as seam:
+        writer = log(tmp_path, STRICT)
+        for number in range(3):
+            writer.record("claimed", attempt=number)
+            assert attempts(tmp_path) == list(range(number + 1))
+            assert seam.ops == ["write", "fsync"] * (number + 1)
+    with seams.placed(seams.Counting(only=frozenset({"write", "fsync"}))) as seam:
+        writer = log(tmp_path, AuditPolicy(flush_s=3600))
+        writer.record("claimed", attempt=3)
+        writer.close()
+        assert seam.ops == ["write"]
+
+
 @pytest.mark.parametrize("text", ["two\nlines", "\x1b[31mred", "a secret: hunter2!", "ü", "x" * 300])
 def test_only_codes_get_in(tmp_path: Path, text: str) -> None:
     log(tmp_path).record("failed", job_id="j1", error=text)
@@ -89,6 +103,17 @@ def test_a_new_utc_day_starts_a_fresh_file(tmp_path: Path) -> None:
     log(tmp_path, STRICT, clock).record("claimed", attempt=3)
     assert [json.loads(line)["attempt"] for line in (tmp_path / "audit.log").read_text().splitlines()] == [2, 3]
     assert [json.loads(line)["attempt"] for line in (tmp_path / "audit.log.1").read_text().splitlines()] == [1]
+
+
+def test_one_writer_starts_a_fresh_file_at_each_midnight(tmp_path: Path) -> None:
+    clock = ManualClock(datetime(2026, 11, 15, 23, 59, 59, tzinfo=UTC))
+    writer = log(tmp_path, STRICT, clock)
+    for day in range(3):
+        writer.record("claimed", attempt=2 * day)
+        writer.record("claimed", attempt=2 * day + 1)
+        clock.advance(86_400)
+    found = [(tmp_path / name).read_text().splitlines() for name in audit.files(str(tmp_path))]
+    assert [[json.loads(line)["attempt"] for line in file] for file in found] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_the_quota_deletes_the_oldest_and_says_so(tmp_path: Path) -> None:

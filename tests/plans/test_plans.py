@@ -174,7 +174,8 @@ NUL_RULE = "holds a NUL, which no argument, variable or path can carry; take it 
         (
             {**steps({}), "zzz": 1},
             [
-                "zzz: is not a known field; known: id, plan_id, name, role, steps, timeout, parallel, allowed_paths, "
+                "zzz: is not a known field; known: id, plan_id, name, role, steps, timeout, parallel, keep_going, "
+                "allowed_paths, "
                 "input, metadata"
             ],
         ),
@@ -386,3 +387,32 @@ def test_any_data_is_a_plan_or_a_bad_document_with_places(data: Any) -> None:
         assert all(problem.line is not None for problem in found.problems)
     else:
         assert len(order(found)) == len(found.steps)
+
+
+# AGEniX's later form of the memo's plan
+LATER = {
+    "job_id": "job-123",
+    "plan_id": "plan-456",
+    "plan_description": "Find the pattern",
+    "tasks": [
+        {"task_number": 1, "command": "ls", "args": ["-la", "/tmp"], "timeout_secs": 30},
+        {"task_number": 2, "command": "grep", "args": ["pattern"], "timeout_secs": 30, "input_from_task": 1},
+    ],
+}
+
+
+def test_the_later_form_of_a_memo_plan_loads_like_the_memos() -> None:
+    steps = [{key: value for key, value in step.items() if key != "tool"} for step in MEMO["steps"][:2]]
+    memos = {"id": "job-123", "plan_id": "plan-456", "name": "Find the pattern", "steps": steps}
+    assert load_data(LATER, "p") == load_data(memos, "p")
+
+
+def test_a_fault_of_the_later_form_is_reported_by_its_own_names() -> None:
+    first, second = LATER["tasks"]
+    assert refused({**LATER, "tasks": [first, {**second, "input_from_task": 7}]})[0].startswith(
+        "p: tasks[1].input_from_task: 7 is not an earlier step"
+    )
+    assert refused({**LATER, "tasks": [{**first, "timeout_secs": 0}, second]})[0].startswith(
+        "p: tasks[0].timeout_secs: "
+    )
+    assert refused({**LATER, "job_id": "not an id"})[0].startswith("p: job_id: ")

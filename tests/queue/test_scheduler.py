@@ -18,9 +18,11 @@ from contracts.adapters import Files, make_adapter
 from crash import seams
 from crash.powermodel import Log, Order, Recorder, states
 from farro.agents.manager import Manager
+from farro.config.settings import Settings
 from farro.queue import schedules
 from farro.queue.admission import Caps, Gate
-from farro.queue.scheduler import Scheduler, Timetable
+from farro.queue.schedules import Scheduler, Timetable
+from farro.queue.submit import ANYTHING, SubmitPolicy
 
 PLAN = {"steps": [{"id": "one", "command": "true"}]}
 
@@ -40,11 +42,11 @@ def put(files: Files, name: str = "tidy", **changes: Any) -> None:
     (folder / f"{name}.json").write_text(json.dumps({"cron": "* * * * *", "plan": PLAN, **changes}))
 
 
-def timetable(files: Files, gate: Gate | None = None) -> Timetable:
+def timetable(files: Files, policy: SubmitPolicy = ANYTHING) -> Timetable:
     def log(level: str, message: str, fields: Mapping[str, Any]) -> None:
         files.logged.append((level, message, fields))
 
-    return Timetable(store=files.process(), root=files.root, clock=files.clock, log=log, gate=gate)
+    return Timetable(store=files.process(), clock=files.clock, log=log, policy=policy)
 
 
 def runs(files: Files) -> list[str]:
@@ -218,12 +220,30 @@ def test_a_bad_schedule_is_reported_once_and_stops_no_other(files: Files) -> Non
 
 def test_a_full_queue_leaves_the_run_due(files: Files) -> None:
     put(files, cron="0 9 * * *")
-    table = timetable(files, Gate(caps=Caps(role=0, roles={})))
+    table = timetable(files, SubmitPolicy(gate=Gate(caps=Caps(role=0, roles={}))))
     table.turn()
     files.clock.advance(90)
     assert table.turn() == []
     assert [level for level, *_ in files.logged] == ["warning"]
     assert fired(timetable(files)) == ["09:00"], "there is room again"
+
+
+def test_agent_work_of_a_schedule_obeys_the_rules_of_its_root(files: Files) -> None:
+    prompt = {
+        "role": "CodeReviewer",
+        "rubric": "Make the change.",
+        "allowed_paths": ["src/"],
+        "success": "It is made.",
+        "routing": {"mode": "manager"},
+    }
+    Path(files.root, "agents-config.json").unlink(missing_ok=True)
+    put(files, cron="0 9 * * *", plan=prompt)
+    table = timetable(files, SubmitPolicy.of(files.root, Settings(), user="bob"))
+    table.turn()
+    files.clock.advance(90)
+    assert table.turn() == []
+    (message,) = [message for level, message, _ in files.logged if level == "error"]
+    assert "agents need one; make it with: farro init" in message
 
 
 def test_a_plan_that_was_edited_between_two_managers_is_one_run(files: Files) -> None:

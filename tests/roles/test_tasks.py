@@ -44,7 +44,6 @@ def test_a_task_lists_roles_in_order_each_with_its_rubric() -> None:
         ({"workflow": []}, "workflow: must have at least 1"),
         ({"review_rounds": 4}, "review_rounds: must be at most 3, not 4"),
         ({"workflow": [{"role": "Nobody", "rubric": "x"}]}, "workflow[0].role: Nobody is not a role here"),
-        ({"success": None}, "workflow[1].success: is required, here or for the whole task"),
         ({"allowed_paths": ["jobs/"]}, 'allowed_paths[0]: "jobs/" belongs to the queue'),
         ({"id": "other"}, "id: is other, but the file is called task-0001"),
         ({"steps": []}, "steps: is not a known field"),
@@ -52,3 +51,10 @@ def test_a_task_lists_roles_in_order_each_with_its_rubric() -> None:
 )
 def test_a_mistake_is_told_with_its_place(change: dict[str, Any], told: str) -> None:
     assert refused({**GOOD, **change}, name="task-0001", roles=ROLES)[0].startswith(told)
+
+
+def test_title_and_workflow_alone_are_a_task() -> None:
+    data = {"title": "A greeting", "workflow": [{"role": "SeniorEngineer"}, {"role": "CodeReviewer"}]}
+    found = task.load(Document(data, "t"), name="task-0007", roles=ROLES, allow_absolute=False)
+    assert found.id == "task-0007"
+    assert [hop.rubric for hop in found.workflow] == ["A greeting", "A greeting"]

@@ -26,7 +26,7 @@ from farro.host import process_tree
 from farro.host.clock import SystemClock
 from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import Failed, Succeeded
-from farro.sandbox import bubblewrap, leftovers, levels, seccomp, syscalls, violations
+from farro.sandbox import bubblewrap, landlock, leftovers, levels, seccomp, syscalls, violations
 from farro.sandbox import confinement as bounding
 
 
@@ -52,7 +52,8 @@ def take_away(name: str) -> None:
     elif name == "the end of strays":
         leftovers.end = lambda _: None
     elif name == "bounds":
-        bounding.SharedLimits.limits = lambda *_, **__: ProcessLimits()  # type: ignore[method-assign]
+        for level in (bubblewrap, landlock, levels):
+            level.limits_of = lambda *_, **__: ProcessLimits()  # type: ignore[attr-defined]
         bounding.SharedLimits.exceeded = lambda *_: None  # type: ignore[method-assign]
         bounding.cgroup.make = lambda **_: None
     elif name == "the pipe":

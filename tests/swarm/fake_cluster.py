@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farro.config.settings import ForeignSignals
 from farro.errors import AlreadyRunning, BusTrouble, InputError
 from farro.host.clock import ManualClock
 from farro.jobs.times import timestamp
 from farro.swarm import lifecycle, requests, views
 from farro.swarm.bus.port import Binding, BusMessage, BusQueueDepth
 from farro.swarm.conformance import Captured, check
-from farro.swarm.files import SwarmFiles, controller_instance
+from farro.swarm.files import DesiredState, SwarmFiles, controller_instance
 from farro.swarm.ledger import CommandEnd, LedgerEntry
 from farro.swarm.orchestrator import Orchestrator
 from farro.swarm.orchestrator.state import LaunchOptions, OrchestratorContext
@@ -194,7 +195,7 @@ class FakeControllers:
                 swarm_id=received.swarm_id,
                 enabled=True,
                 state="Creating",
-                totals=messages.Totals(desired=0, healthy=0, running=0, enabled=0),
+                totals=messages.Totals(total=0, desired=0, healthy=0, running=0, enabled=0),
                 queues=messages.StatusQueues(),
                 data={"health": "Healthy", "correlationId": received.correlation_id},
             )
@@ -225,14 +226,24 @@ class FakeCluster:
         self.files = SwarmFiles(str(folder / "swarms"), durable=False)
         self.root = folder
         self.orchestrator: Orchestrator | None = None
+        self.foreign_signals: ForeignSignals = "refuse"
+        self.begun = 0  # orchestrators so far
         self.queue = ""
 
     async def begin(self) -> Orchestrator:
         how = LaunchOptions(program=("farro",), root=str(self.root), env={})
         context = OrchestratorContext(
-            self.files, self.bus, self.controllers, how, log=_no_log, clock=self.clock, durable=False
+            self.files,
+            self.bus,
+            self.controllers,
+            how,
+            log=_no_log,
+            clock=self.clock,
+            durable=False,
+            foreign_signals=self.foreign_signals,
         )
         self.queue = context.queue
+        self.begun += 1
         self.orchestrator = Orchestrator(context)
         await self.orchestrator.open()
         return self.orchestrator
@@ -264,6 +275,11 @@ class FakeCluster:
         request = CommandRequest(signal=signal, swarm=swarm, **more)
         return requests.submit(self.files.folder, request, clock=self.clock, durable=False)
 
+    def desired(self) -> DesiredState:
+        found = self.files.desired(SWARM)
+        assert found is not None
+        return found
+
     def ended(self, asked: CommandReceipt) -> CommandView:
         found = views.command(self.files.folder, asked.correlation_id)
         assert found is not None
@@ -289,7 +305,7 @@ class FakeCluster:
             Captured(at_s=0.0, exchange=names.CONTROL, key=one.key, body=one.body, message_id=one.message_id)
             for one in self.bus.said
         ]
-        return [str(one) for one in check(trace) if one.rule not in ("order", "observed")]
+        return [str(one) for one in check(trace, crashes=self.begun > 1) if one.rule not in ("order", "observed")]
 
 
 def controller_name(swarm: str = SWARM) -> str:

@@ -119,6 +119,16 @@ class RunningRoot:
             assert time.monotonic() < limit_s, (self.root / "orchestrator.log").read_text()
             await asyncio.sleep(0.05)
 
+    async def heard_end(self, key: str, correlation_id: str) -> dict[str, Any]:
+        """Wait for the confirmation of a signal under that key, and return its body."""
+
+        def found() -> list[dict[str, Any]]:
+            bodies = [json.loads(one.body) for one in self.heard if one.key == key]
+            return [body for body in bodies if body.get("correlationId") == correlation_id]
+
+        await self.until(lambda: bool(found()))
+        return found()[0]
+
     def alive(self) -> dict[str, int | None]:
         return {seen.name: seen.pid for seen in self.runtime.list() if seen.alive}
 
@@ -151,9 +161,10 @@ class RunningRoot:
 
 
 @asynccontextmanager
-async def running_root(root: Path, address: str) -> AsyncIterator[RunningRoot]:
+async def running_root(root: Path, address: str, **more: Any) -> AsyncIterator[RunningRoot]:
+    """Make a root and its bus; `more` are further keys of its config."""
     parts = urlsplit(address)
-    config: dict[str, Any] = {"version": "1.0.0", "durability": "process", "bus": address}
+    config: dict[str, Any] = {"version": "1.0.0", "durability": "process", "bus": address, **more}
     if parts.scheme == "amqp":
         config |= {
             "bus": f"amqp://{parts.hostname}:{parts.port}{parts.path}",

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from farro.config.settings import ForeignSignals
 from farro.documents import Document
 from farro.errors import BadDocument
 from farro.host.clock import SystemClock
@@ -74,6 +75,9 @@ class SwarmUnderTest:
         self._came = asyncio.Condition()
         self.logged: list[tuple[str, str, dict[str, Any]]] = []  # by the controller
         self.capture: Capture
+        self.away = False  # no orchestrator answers questions
+        self.asked: list[dict[str, Any]] = []  # questions so far
+        self.sent: set[str] = set()  # correlation ids of signals that it sent as the orchestrator
         self.members: set[tuple[str, str]] = {(names.CONTROLLER, "demo-marshal")}
         self.suffixes: set[str] = set()
 
@@ -85,10 +89,55 @@ class SwarmUnderTest:
             message = delivery.message
             with contextlib.suppress(ValueError):  # a test may send invalid JSON
                 said = json.loads(message.body)
+                if message.key.startswith("sig."):
+                    await self._answer(said)
+                    await delivery.ack()
+                    continue
                 async with self._came:
                     self.heard.append((message.key, said if isinstance(said, dict) else {}, message.message_id))
                     self._came.notify_all()
             await delivery.ack()
+
+    async def _answer(self, question: dict[str, Any]) -> None:
+        """Answer a controller's question as the orchestrator does."""
+        async with self._came:
+            self.asked.append(question)
+            self._came.notify_all()
+        if self.away:
+            return
+        asked = question["args"]["correlationId"]
+        report = messages.StatusReport(
+            kind="status-full",
+            message_id=str(uuid.uuid4()),
+            timestamp=now(),
+            role=names.ORCHESTRATOR,
+            instance=question["instance"],
+            swarm_id=SWARM,
+            enabled=True,
+            state="Ready",
+            watermark=now(),
+            max_staleness_sec=0.0,
+            totals=messages.Totals(total=1, desired=1, healthy=1, running=1, enabled=1),
+            queues=messages.StatusQueues(),
+            data={
+                "health": "UP",
+                "correlationId": question["correlationId"],
+                "asked": asked,
+                "known": asked in self.sent,
+            },
+        )
+        await ControlPublisher(self.bus, now).status(report)
+
+    async def questions(self, count: int) -> None:
+        """Wait until the controller has asked so many questions."""
+        async with self._came:
+            await self._came.wait_for(lambda: len(self.asked) >= count)
+
+    async def back(self) -> None:
+        """Answer all questions that waited."""
+        self.away, waiting, self.asked = False, self.asked, []
+        for question in waiting:
+            await self._answer(question)
 
     def broke(self, task: asyncio.Task[None]) -> None:
         """Cancel the test: the controller ended by an exception, so nothing will arrive any more."""
@@ -106,7 +155,7 @@ class SwarmUnderTest:
                 await self._came.wait()
 
     @asynccontextmanager
-    async def controller(self) -> AsyncIterator[Controller]:
+    async def controller(self, foreign_signals: ForeignSignals = "refuse") -> AsyncIterator[Controller]:
         """Run a controller; its components go on after it."""
         home = self.folder / "swarm"
         (home / "logs").mkdir(parents=True, exist_ok=True)
@@ -117,6 +166,7 @@ class SwarmUnderTest:
             folder=str(home),
             cwd=ROOT,
             env={**environment(), "SINK": str(self.sink), "PYTHONPATH": f"{ROOT}/tests:{ROOT}/src"},
+            foreign_signals=foreign_signals,
         )
         bus = await open_bus(self.address, durable=False)
         made = Controller(context, bus, self.runtime, log=self._log, now=now, durable=False)
@@ -136,6 +186,7 @@ class SwarmUnderTest:
     ) -> str:
         """Send a signal as the orchestrator does, and return its correlation id."""
         correlation = str(uuid.uuid4())
+        self.sent.add(correlation)
         self._note(sig, args)
         about = Scope(swarm=SWARM, **scope)
         body = messages.ControlSignal(
@@ -184,6 +235,13 @@ class SwarmUnderTest:
     async def confirmed(self, correlation: str) -> dict[str, Any]:
         return await self.until(lambda key, body: body.get("correlationId") == correlation and _confirms(key))
 
+    async def updates_confirmed(self) -> None:
+        """Wait until all config updates so far are confirmed, also the controller's own."""
+        await self.capture.settle()
+        for one in self.capture.messages:
+            if one.key.startswith("sig.config-update."):
+                await self.confirmed(json.loads(one.body)["correlationId"])
+
     def confirmations(self, correlation: str) -> list[str]:
         """Return the distinct confirmations, by their message ids."""
         found = [own for key, body, own in self.heard if _confirms(key) and body.get("correlationId") == correlation]
@@ -205,7 +263,8 @@ def run_test(act: Act, address: str, folder: Path, *, queen: str | None = None, 
     async def bounded() -> None:
         bus = await open_bus(queen or address, durable=False)
         listener = names.control_queue("listener", uuid.uuid4().hex[:8])
-        await bus.declare(listener, [Binding(names.CONTROL, "ev.#")])
+        questions = names.question_key("demo-marshal")
+        await bus.declare(listener, [Binding(names.CONTROL, "ev.#"), Binding(names.CONTROL, questions)])
         demo = SwarmUnderTest(address, folder, bus, await bus.consume(listener, prefetch=200))
         listening = asyncio.create_task(demo.listen())
         try:

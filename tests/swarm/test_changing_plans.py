@@ -15,9 +15,10 @@ from farro.host.clock import ManualClock
 from farro.swarm.bus.port import BusMessage
 from farro.swarm.controller import actions
 from farro.swarm.controller.actions import ComponentActions, ControllerContext
+from farro.swarm.controller.confirmations import Confirmations
 from farro.swarm.controller.observed import ComponentObserver
 from farro.swarm.controller.state import ControllerState
-from farro.swarm.ledger import LedgerEntry
+from farro.swarm.ledger import CommandLedger, LedgerEntry
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.publish import ControlPublisher, SwarmAudit
 from farro.swarm.wire import names
@@ -58,7 +59,10 @@ def _life(
     )
     state, runtime = ControllerState.load(f"{folder}/controller.json", durable=False), FailingRuntime(bus, error)
     publisher, audit = ControlPublisher(bus, now), SwarmAudit(str(folder), "controller", now, lambda *_: None)
-    made = ComponentActions(context, bus, runtime, state, ComponentObserver(runtime), publisher, audit)
+    confirmations = Confirmations(
+        CommandLedger(f"{folder}/commands.json", durable=False), publisher, audit, str(folder)
+    )
+    made = ComponentActions(context, bus, runtime, state, ComponentObserver(runtime), confirmations, publisher, audit)
     return made, state, runtime
 
 

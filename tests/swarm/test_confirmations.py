@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import psutil
+import pytest
 
+from farro.errors import BusTrouble
 from farro.host.clock import SystemClock
 from farro.swarm import processes
-from farro.swarm.controller import Confirmations, superseded
+from farro.swarm.bus.port import BusMessage
+from farro.swarm.controller import superseded
+from farro.swarm.controller.confirmations import Confirmations
 from farro.swarm.controller.observed import ComponentObserver
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.controller.summary import Summary
@@ -39,6 +43,25 @@ def answers(folder: Path, bus: MemoryBus) -> tuple[Confirmations, CommandLedger]
     ledger = CommandLedger(f"{folder}/commands.json", durable=False)
     audit = SwarmAudit(str(folder), "controller", lambda: NOW, lambda *_: None)
     return Confirmations(ledger, ControlPublisher(bus, lambda: NOW), audit, str(folder)), ledger
+
+
+class SlowBus(MemoryBus):
+    """A bus that lets other tasks run before it takes a message."""
+
+    async def publish(self, exchange: str, message: BusMessage) -> None:
+        await asyncio.sleep(0)
+        await super().publish(exchange, message)
+
+
+class FailingBus(MemoryBus):
+    """A bus that does not take the confirmation of one signal."""
+
+    refused: str | None = None
+
+    async def publish(self, exchange: str, message: BusMessage) -> None:
+        if self.refused is not None and json.loads(message.body)["correlationId"] == self.refused:
+            raise BusTrouble("as the test wants")
+        await super().publish(exchange, message)
 
 
 def keys(bus: MemoryBus) -> list[str]:
@@ -74,24 +97,63 @@ def test_an_owed_confirmation_is_not_sent_after_its_command_was_given_up(shm: Pa
         ledger.end(ledger.open()[0], CommandEnd(good=True, state="Running"), NOW)  # and died before it was confirmed
         (shm / "given-up.json").write_text(json.dumps([first_signal.correlation_id]))
         later, book = answers(shm, bus)
-        for entry, _ in book.owed():
-            await later.confirm(entry)
+        await later.confirm()
         assert keys(bus) == []
         assert book.owed() == []
 
     asyncio.run(act())
 
 
-def test_a_redelivered_signal_is_no_duplicate_and_a_retry_is(shm: Path) -> None:
+def test_a_redelivered_signal_is_a_duplicate_and_is_confirmed_once(shm: Path) -> None:
     async def act() -> None:
         bus = MemoryBus()
-        made, _ = answers(shm, bus)
+        made, ledger = answers(shm, bus)
         first_signal = signal()
         await made.receive(first_signal)
         await made.receive(first_signal)
-        assert keys(bus) == []
+        duplicate, ready = "ev.duplicate.swarm-start.demo", "ev.ready.swarm-start.demo"
+        assert keys(bus) == [duplicate]
+        await made.end(ledger.open()[0], CommandEnd(good=True, state="Running"))
+        await made.receive(first_signal)
+        assert keys(bus) == [duplicate, ready, duplicate]
         await made.receive(replace(first_signal, correlation_id=str(uuid.uuid4())))
-        assert keys(bus) == ["ev.duplicate.swarm-start.demo"]
+        assert keys(bus) == [duplicate, ready, duplicate, duplicate, ready]
+
+    asyncio.run(act())
+
+
+def test_two_tasks_that_confirm_at_once_send_one_confirmation(shm: Path) -> None:
+    """A turn confirms what is owed while a signal is received: looking and sending is one step."""
+
+    async def act() -> None:
+        bus = SlowBus()
+        made, ledger = answers(shm, bus)
+        await made.receive(signal())
+        ledger.end(ledger.open()[0], CommandEnd(good=True, state="Running"), NOW)
+        await asyncio.gather(made.confirm(), made.confirm())
+        assert keys(bus) == ["ev.ready.swarm-start.demo"]
+
+    asyncio.run(act())
+
+
+def test_each_signal_of_a_command_is_confirmed_once_also_after_trouble_with_the_bus(shm: Path) -> None:
+    """A confirmation that the bus did not take is sent again, and no other."""
+
+    async def act() -> None:
+        bus = FailingBus()
+        made, ledger = answers(shm, bus)
+        first_signal = signal()
+        second = replace(first_signal, correlation_id=str(uuid.uuid4()))
+        for one in (first_signal, second):
+            await made.receive(one)
+        bus.refused = second.correlation_id
+        with pytest.raises(BusTrouble):
+            await made.end(ledger.open()[0], CommandEnd(good=True, state="Running"))
+        bus.refused = None
+        await made.confirm()
+        await made.confirm()
+        ready = [json.loads(one.body)["correlationId"] for one in bus.said if one.key.startswith("ev.ready.")]
+        assert ready == [first_signal.correlation_id, second.correlation_id]
 
     asyncio.run(act())
 

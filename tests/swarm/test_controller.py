@@ -35,7 +35,7 @@ def test_the_sequences_of_the_seed(play: Play) -> None:
             # By the times they state: messages of two senders may reach two listeners in different orders.
             report = [body for _, body, _ in demo.heard[before:] if body.get("event") == "status" and body["enabled"]]
             for body in sorted(report, key=lambda body: str(body["timestamp"])):
-                if body["role"] not in (names.CONTROLLER, *on):
+                if body["role"] not in (names.CONTROLLER, names.ORCHESTRATOR, *on):
                     on.append(body["role"])
             assert on == ["generator", "processor", "sink"]
             while len(demo.sink.read_text().splitlines()) < 5:
@@ -76,6 +76,58 @@ def test_a_failure_is_confirmed_once_and_deletes_nothing(play: Play) -> None:
     play(act)
 
 
+def test_a_swarm_that_is_not_ready_in_its_time_is_reported_and_kept(play: Play) -> None:
+    """§8: the limit of the swarm ends before that of the component, which says nothing."""
+    swarm = {"id": SWARM, "bees": [bee("late")], "timeouts": {"ready": 0.2, "provision": 5}}
+
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            error = await demo.ask(Signal.TEMPLATE, swarm)
+            assert (error["result"], error["code"], error["phase"]) == ("error", "READY_TIMEOUT", "template")
+            assert error["message"] == "demo-late was not healthy when the swarm's 0.2 s were over"
+            assert [seen.name for seen in demo.runtime.list() if seen.alive] == ["demo-late"]
+
+    play(act)
+
+
+def test_a_cycle_of_queues_is_warned_of_by_an_event(play: Play) -> None:
+    bees = [bee("processor", takes="raw", gives="raw"), bee("sink", takes="raw")]
+
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            ready = await demo.ask(Signal.TEMPLATE, {"id": SWARM, "bees": bees})
+            assert ready["state"] == "Ready"
+            (warning,) = [body for key, body, _ in demo.heard if key == "ev.warning.swarm-template.demo"]
+            assert (warning["correlationId"], warning["signal"]) == (ready["correlationId"], "swarm-template")
+            assert warning["message"].startswith("work flows in a circle (processor → processor); they are started in")
+
+    play(act)
+
+
+def test_a_swarm_goes_through_every_state_from_creating_to_removed(play: Play) -> None:
+    """§5.1, as its controller reports them."""
+
+    async def act(demo: SwarmUnderTest) -> None:
+        async with demo.controller():
+            await demo.ask(Signal.TEMPLATE, {"id": SWARM, "bees": [bee("generator", gives="raw")]})
+            for sig in (Signal.START, Signal.STOP, Signal.REMOVE):
+                await demo.ask(sig)
+        told = [body["state"] for _, body, _ in demo.heard if body.get("role") == names.CONTROLLER and "state" in body]
+        states = [state for state, before in zip(told, [None, *told], strict=False) if state != before]
+        assert states == [
+            "Creating",
+            "Ready",
+            "Starting",
+            "Running",
+            "Stopping",
+            "Stopped",
+            "Removing",
+            "Removed",
+        ]
+
+    play(act)
+
+
 def test_a_new_controller_adopts_the_components_of_a_dead_one(play: Play) -> None:
     async def act(demo: SwarmUnderTest) -> None:
         async with demo.controller():
@@ -97,6 +149,7 @@ def test_a_new_controller_adopts_the_components_of_a_dead_one(play: Play) -> Non
             )
             assert {seen.pid for seen in demo.runtime.list() if seen.name == "demo-processor-1"} != {victim}
             assert [len(demo.confirmations(one)) for one in (start, again)] == [1, 1]
+            await demo.updates_confirmed()
 
     play(act)
 
@@ -129,6 +182,7 @@ def test_a_hanging_component_is_killed_and_restarted(play: Play) -> None:
             assert living["demo-sink"] == pids["demo-sink"]
             audit = [json.loads(one) for one in (demo.folder / "swarm/audit.jsonl").read_text().splitlines()]
             assert [one["instance"] for one in audit if one["what"] == "hung"] == ["demo-generator"]
+            await demo.updates_confirmed()
 
     play(act)
 

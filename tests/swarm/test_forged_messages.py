@@ -129,12 +129,9 @@ def test_a_replayed_signal_changes_nothing_and_is_reported(play: Play) -> None:
             ours = [one for one in demo.capture.messages if one.key == KEY and b'"enabled":true' in one.body]
             before = len(demo.heard)
             await demo.bus.publish(names.CONTROL, _again(start))
-            # The stored confirmation again; nothing is started.
-            ready = "ev.ready.swarm-start.demo"
-            again = await demo.until(
-                lambda key, body: key == ready and body["correlationId"] == correlation, after=before
-            )
-            assert again["state"] == "Running"
+            # A duplicate and no second confirmation; nothing is started.
+            key = "ev.duplicate.swarm-start.demo"
+            await demo.until(lambda heard, body: heard == key and body["correlationId"] == correlation, after=before)
             assert len(demo.confirmations(correlation)) == 1
             for one in ours:  # what the controller sent to enable it
                 await demo.bus.publish(names.CONTROL, _again(one))

@@ -17,9 +17,8 @@ NOW = "2026-11-16T12:00:00.000Z"
 
 
 def signal(key: str | None = None, **changes: Any) -> ControlSignal:
-    correlation = str(uuid.uuid4())
-    fields: dict[str, Any] = {"signal": "swarm-start", "swarm_id": "demo", **changes}
-    return ControlSignal(correlation_id=correlation, idempotency_key=key or str(uuid.uuid4()), **fields)
+    fields: dict[str, Any] = {"signal": "swarm-start", "swarm_id": "demo", "correlation_id": str(uuid.uuid4())}
+    return ControlSignal(idempotency_key=key or str(uuid.uuid4()), **{**fields, **changes})
 
 
 def open_ledger(path: Path) -> CommandLedger:
@@ -51,15 +50,18 @@ def test_a_repeated_command_is_one_command(shm: Path) -> None:
     other = signal(first.idempotency_key, signal="swarm-stop")
     assert ledger.receive(first, NOW)[0] == "new"
     kind, entry = ledger.receive(second, NOW)
-    assert (kind, entry.unsent) == ("running", [first.correlation_id, second.correlation_id])
+    assert (kind, entry.unsent) == ("repeated", [first.correlation_id, second.correlation_id])
     assert ledger.receive(other, NOW)[0] == "new"  # a key is of one action
     ledger.end(entry, CommandEnd(good=False, code="X", message="no"), NOW)
     for correlation in list(entry.unsent):
         ledger.sent(entry, correlation)
     third = signal(first.idempotency_key)
     kind, entry = open_ledger(shm).receive(third, NOW)
-    assert (kind, entry.unsent) == ("done", [third.correlation_id])
-    assert ledger.receive(first, NOW)[0] == "done"  # delivered twice: confirmed again, as the same message
+    assert (kind, entry.unsent) == ("repeated", [third.correlation_id])
+    kind, entry = ledger.receive(first, NOW)
+    assert (kind, entry.unsent) == ("redelivered", [])  # each correlation id is confirmed once
+    strange = signal(correlation_id=first.correlation_id)
+    assert ledger.receive(strange, NOW) == ("redelivered", entry)  # also under another key
 
 
 def test_the_oldest_ended_commands_are_forgotten_and_open_ones_stay(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +76,28 @@ def test_the_oldest_ended_commands_are_forgotten_and_open_ones_stay(shm: Path, m
     state = open_ledger(shm).entries.values()
     assert len(state) <= 4
     assert any(entry.key == waiting.idempotency_key for entry in state)
+
+
+def test_changes_of_a_batch_are_written_together(shm: Path) -> None:
+    ledger = open_ledger(shm)
+    ledger.receive(signal(), NOW)
+    before = (shm / "commands.json").read_bytes()
+    with ledger.batch():
+        ledger.receive(signal(), NOW, own=True)
+        ledger.receive(signal(), NOW, own=True)
+        assert (shm / "commands.json").read_bytes() == before
+    assert [entry.own for entry in open_ledger(shm).open()] == [False, True, True]
+
+
+def test_own_config_updates_push_no_command_out(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "KEEP", 3)
+    ledger = open_ledger(shm)
+    for own in (False, *(True for _ in range(10))):
+        _, entry = ledger.receive(signal(), NOW, own=own)
+        ledger.end(entry, CommandEnd(good=True, state="Running"), NOW)
+        ledger.sent(entry, entry.correlations[0])
+    assert [entry.own for entry in open_ledger(shm).entries.values()].count(False) == 1
+    assert len(open_ledger(shm).entries) <= 4
 
 
 def test_the_cost_of_a_change_does_not_grow_with_history(shm: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from farro.swarm import requests, views
+from farro.swarm.bus.port import BusMessage
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Signal
 from servers import RabbitServer
@@ -68,7 +69,7 @@ def test_the_sequences_of_the_seed(play: Callable[[Act], None]) -> None:
         assert (await root.end(whole)).result == "success"
         view = views.swarm(root.files.folder, SWARM)
         assert [one["name"] for one in view.queues] == ["ph.demo.done", "ph.demo.raw"]
-        assert view.totals == {"desired": 3, "healthy": 3, "running": 2, "enabled": 2}
+        assert view.totals == {"total": 3, "desired": 3, "healthy": 3, "running": 2, "enabled": 2}
         assert (view.state, view.controller["alive"], sorted(view.durations)) == (
             "Running",
             True,
@@ -99,6 +100,40 @@ def test_the_sequences_of_the_seed(play: Callable[[Act], None]) -> None:
         assert ("controller", "received") in audit()
 
     play(act)
+
+
+@pytest.mark.parametrize("foreign_signals", ["refuse", "accept"])
+def test_signals_of_another_sender_are_refused_or_adopted(shm: Path, foreign_signals: str) -> None:
+    """§11: the status of the swarm is true either way, also when it was removed."""
+
+    async def act(root: RunningRoot) -> None:
+        root.begin()
+        root.ask(Signal.CREATE)
+        root.ask(Signal.TEMPLATE, args=pipeline(root.sink))
+        await root.done(Signal.START)
+        for name in ("swarm-stop", "swarm-remove"):
+            ids = {"correlationId": str(uuid.uuid4()), "idempotencyKey": str(uuid.uuid4())}
+            body = json.dumps({**ids, "swarmId": SWARM}).encode()
+            message = BusMessage(key=f"sig.{name}.{SWARM}", body=body, message_id=str(uuid.uuid4()))
+            await root.bus.publish(names.CONTROL, message)
+            kind = "ready" if foreign_signals == "accept" else "error"
+            end = await root.heard_end(f"ev.{kind}.{name}.{SWARM}", ids["correlationId"])
+            assert end.get("code") == (None if foreign_signals == "accept" else "NOT_ORCHESTRATOR")
+        if foreign_signals == "accept":
+            await root.until(lambda: views.swarm(root.files.folder, SWARM).state == "Removed")
+            await root.until(lambda: root.runtime.list() == [])
+        else:
+            view = views.swarm(root.files.folder, SWARM)
+            assert (view.state, view.totals["running"]) == ("Running", 3)
+            assert len(root.alive()) == 4
+        await root.judge()
+
+    async def bounded() -> None:
+        config = {"foreign_signals": foreign_signals}
+        async with running_root(shm / "root", f"files:{shm}/bus", swarm=config) as made:
+            await act(made)
+
+    asyncio.run(bounded())
 
 
 def test_a_failure_deletes_nothing_and_says_why(play: Callable[[Act], None]) -> None:

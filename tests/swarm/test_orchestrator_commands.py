@@ -41,6 +41,27 @@ def test_a_swarm_goes_through_its_life(run_in_cluster: Callable[[Act], None]) ->
     run_in_cluster(act)
 
 
+def test_the_orchestrator_shows_a_swarm_as_stopping_and_removing_meanwhile(
+    run_in_cluster: Callable[[Act], None],
+) -> None:
+    async def act(cluster: FakeCluster) -> None:
+        await ready(cluster)
+        assert cluster.orchestrator is not None
+        for signal, meanwhile, after in (
+            (Signal.START, "Starting", "Running"),
+            (Signal.STOP, "Stopping", "Stopped"),
+            (Signal.REMOVE, "Removing", "Removed"),
+        ):
+            cluster.ask(signal)
+            await cluster.orchestrator.run_once()  # the controller has not obeyed yet
+            assert cluster.desired().state == meanwhile
+            assert views.swarm(cluster.files.folder, SWARM, cluster.clock).state == meanwhile
+            await cluster.settle()
+            assert cluster.desired().state == after
+
+    run_in_cluster(act)
+
+
 def test_everything_is_audited_with_its_correlation_id(run_in_cluster: Callable[[Act], None]) -> None:
     async def act(cluster: FakeCluster) -> None:
         await ready(cluster)

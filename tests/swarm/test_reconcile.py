@@ -170,6 +170,63 @@ def test_the_whole_swarm_has_a_time_limit() -> None:
     assert (verdict.code, verdict.failed) == ("START_TIMEOUT", "demo-e was not enabled when the swarm's 40 s were over")
 
 
+@pytest.mark.parametrize(
+    ("habit", "target", "code", "words"),
+    [
+        (Behaviour(healthy_after_s=None), Target.PROVISIONED, "PROVISION_TIMEOUT", "was not healthy 120 s after"),
+        (Behaviour(enables_after_s=None), Target.ENABLED, "START_TIMEOUT", "was not enabled 60 s after"),
+        (
+            Behaviour(enables_after_s=59),
+            Target.ENABLED,
+            "START_TIMEOUT",
+            "was not enabled when the swarm's 180 s were over",
+        ),
+    ],
+)
+def test_without_times_in_its_plan_a_swarm_has_those_of_the_document(
+    habit: Behaviour, target: Target, code: str, words: str
+) -> None:
+    roles = "abcd"
+    swarm = replace(chain(*roles), timeouts=plan.Timeouts())
+    world = World(swarm, habits={f"demo-{role}": habit for role in roles})
+    verdict = world.drive(Target.PROVISIONED)
+    if target is Target.ENABLED:
+        assert verdict.done
+        verdict = world.drive(target)
+    assert verdict.code == code
+    assert words in str(verdict.failed)
+
+
+def test_a_component_that_is_started_again_and_again_has_the_time_of_the_swarm_to_become_ready() -> None:
+    world = World(
+        replace(chain("gen", "mod"), timeouts=plan.Timeouts()), habits={"demo-mod": Behaviour(healthy_after_s=None)}
+    )
+
+    def dies_in_time(one: ComponentAction) -> None:
+        found = world.seen.get(one.instance)
+        if found is not None and found.launched_s is not None and world.now_s - found.launched_s >= 100:
+            world.seen[one.instance] = replace(found, launched_s=world.now_s, starts=found.starts + 1)
+
+    world.observer = dies_in_time
+    verdict = world.drive(Target.PROVISIONED, most_s=1000)
+    why = "demo-mod was not healthy when the swarm's 300 s were over"
+    assert (verdict.code, verdict.failed, world.now_s) == ("READY_TIMEOUT", why, 300)
+    assert names(world.done, "deprovision") == []
+
+
+def test_a_component_has_thirty_seconds_to_stop_without_times_in_its_plan() -> None:
+    world = World(
+        replace(chain("gen"), timeouts=plan.Timeouts()), habits={"demo-gen": Behaviour(disables_after_s=None)}
+    )
+    assert world.drive(Target.PROVISIONED).done
+    assert world.drive(Target.ENABLED).done
+    did: list[tuple[str, float]] = []
+    begun_s = world.now_s
+    world.observer = lambda one: did.append((one.what, world.now_s - begun_s))
+    assert world.drive(Target.DISABLED).degraded == ("demo-gen",)
+    assert did == [("disable", 0), ("force", 30)]
+
+
 def test_a_component_that_does_not_stop_is_killed_and_delays_no_other() -> None:
     world = World(chain("gen", "mod", "sink"), habits={"demo-mod": Behaviour(disables_after_s=None)})
     assert world.drive(Target.PROVISIONED).done
@@ -225,7 +282,7 @@ def test_an_aggregate_is_as_old_as_its_oldest_report() -> None:
     expected = lifecycle.aggregate(["a", "b"], seen, now_s=100.0)
     assert (expected.health, expected.reason) == ("Healthy", None)
     assert (expected.watermark_s, expected.max_staleness_s) == (80.0, 20.0)
-    assert expected.totals == Totals(desired=2, healthy=2, running=1, enabled=1)
+    assert expected.totals == Totals(total=2, desired=2, healthy=2, running=1, enabled=1)
     later = lifecycle.aggregate(["a", "b"], seen, now_s=111.0)
     assert (later.health, later.reason) == ("Unknown", "b said nothing for 31 s")
     assert (later.totals.healthy, later.totals.running) == (1, 1)  # an old report does not count

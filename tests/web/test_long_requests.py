@@ -82,10 +82,11 @@ def test_registered_tools_are_listed(make_front: Callable[..., WebStage]) -> Non
 
 
 def test_policy_lock_is_written_and_compared(front: WebStage) -> None:
+    path = front.root / "policy.lock.json"
+    path.unlink()  # `farro init` made it
     assert front.get("/api/policy/lock").json == {"file": "policy.lock.json", "locked": False, "differences": []}
     assert front.post("/api/policy/lock").json == {"file": "policy.lock.json", "changed": True}
     assert front.post("/api/policy/lock").json["changed"] is False
-    path = front.root / "policy.lock.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "lock_version": "0"}))
     eventually(lambda: front.get("/api/policy/lock").json["locked"])  # an answer is cached for a second
     eventually(lambda: front.get("/api/policy/lock").json["differences"])

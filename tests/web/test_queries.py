@@ -402,7 +402,7 @@ def test_defect_returns_500_without_details(front: WebStage, monkeypatch: pytest
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret words")
 
-    monkeypatch.setattr("farro.queue.workers.listed", broken)
+    monkeypatch.setattr("farro.queue.queues.listed", broken)
     answer = front.get("/api/workers")
     assert (answer.status, answer.code) == (500, "internal")
     assert b"secret" not in answer.body
@@ -471,3 +471,24 @@ def test_log_read_in_batches_gives_the_same_history(front: WebStage, monkeypatch
     moment = 4_000_000_000_000
     assert whole.at(moment, limit=100).queues == lots.at(moment, limit=100).queues
     assert lots.at(moment, limit=100).queues["Runner"]["succeeded"] == 10
+
+
+def test_archived_jobs_are_shown_as_before(front: WebStage) -> None:
+    front.store.enqueue_many([submission("echo") for _ in range(2)])
+    hands = ManualWorker(front.store)
+    done = [str(hands.one()), str(hands.one(fail="no"))]
+    hands.leave()
+    eventually(lambda: len(front.listed("?status=failed")) == 1 and len(front.listed("?status=succeeded")) == 1)
+    pages = [f"/api/jobs/{job_id}{page}" for job_id in done for page in ("", "/history", "/explain")]
+    before = [front.get(page).json for page in pages]
+    listed = front.listed()
+
+    assert front.store.archive(list(front.store.entries())).jobs == 2
+    fresh = WebStage(front.root)  # a server that starts now, and has seen no job in its folder
+    try:
+        for server in (front, fresh):
+            assert [server.get(page).json for page in pages] == before
+            assert server.listed() == listed
+            assert server.get("/api/queues").json["total"]["succeeded"] == 1
+    finally:
+        fresh.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from farro.worker.idle_wait import IdleWait
+from farro.worker.batching import IdleWait
 
 WAIT_S = 60.0
 

@@ -15,6 +15,7 @@ from farro.execution import work
 from farro.execution.runner import Guarding
 from farro.execution.runners.inline import InlineRunner
 from farro.execution.tools import Call, Tools
+from farro.host import processes
 from farro.host.clock import SystemClock
 from farro.jobs.states import Status
 from farro.sandbox.levels import Probe, Sandbox
@@ -60,6 +61,23 @@ def test_a_step_without_a_timeout_gets_the_performers_default(files: Bench) -> N
     assert error is not None
     assert error["category"] == "timeout"
     assert "the step's timeout of 0.05 s (runners.task_timeout)" in error["message"]
+
+
+def test_a_step_whose_time_is_over_has_ten_seconds_until_it_is_killed(
+    files: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graces: list[float] = []
+    end_tree = processes.end_tree
+
+    def noting(*args: Any, grace_s: float, **more: Any) -> Any:
+        graces.append(grace_s)
+        return end_tree(*args, grace_s=grace_s, **more)
+
+    monkeypatch.setattr(processes, "end_tree", noting)
+    put(files, "long", {"steps": [{"id": "a", "command": "sleep", "args": ["100000"], "timeout": 0.05}]})
+    slot(files).run_once()
+    assert (files.view("long").lifecycle.error or {})["category"] == "timeout"
+    assert graces == [10.0]
 
 
 @pytest.mark.parametrize("prompt", [{}, {"steps": 3}, {"steps": [{"id": "a"}]}, {"id": "x", "command": "old"}])

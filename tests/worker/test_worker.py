@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from farro.errors import BadName, StorageTrouble, SyncFailed, UnknownRole
+from farro.errors import BadName, DiskFull, StorageTrouble, SyncFailed, UnknownRole
 from farro.execution.stop import Stop
 from farro.jobs.outcomes import Outcome, Released
 from farro.jobs.states import Status
-from farro.store.port import Claim
+from farro.store.port import AttemptResult, Claim, Commits
 from farro.worker.drain import Drained
 from farro.worker.job_log import CHANGED
 from farro.worker.perform import BegunJob
@@ -177,6 +177,66 @@ def test_a_store_error_makes_the_slot_leave_and_join_again(bench: Bench, monkeyp
     bench.clock.advance(60)
     assert slot.run_once() is Turn.WORKED
     assert bench.view("one").status is Status.SUCCEEDED
+
+
+def test_a_worker_on_a_full_disk_keeps_its_results_until_there_is_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.enqueue("one")
+    commit, calls = bench.store.commit, []
+
+    def full(results: Any, then_claim: Any = None) -> Any:
+        calls.append([result.claim.agent for result in results])
+        if len(calls) <= 3:
+            return Commits([DiskFull("the disk is full")] * len(results), [])
+        return commit(results, then_claim)
+
+    monkeypatch.setattr(bench.store, "commit", full)
+    before_s = bench.clock.monotonic_s()
+    assert bench.slot().run_once() is Turn.WORKED
+    assert bench.view("one").status is Status.SUCCEEDED
+    assert bench.clock.monotonic_s() - before_s == 3 * TROUBLE_S
+    assert calls[0] == calls[-1], "the same agent has it all the time"
+    assert bench.log.messages("error") == ["DiskFull: the disk is full"] * 3
+
+
+def test_a_job_that_is_killed_while_the_disk_is_full_does_not_cost_the_others_their_results(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        bench.enqueue(name)
+    slot, commit, calls = bench.slot(), bench.store.commit, []
+    agent = slot.join()
+    claims = [claim for _ in range(2) for claim in bench.store.claim(agent, 1)]
+    results = [AttemptResult(claim, succeed(claim)) for claim in claims]
+
+    def full(results: Any, then_claim: Any = None) -> Any:
+        calls.append(len(results))
+        if len(calls) == 1:
+            operator = bench.store.join("operator", role=None)
+            bench.store.kill(operator, "one")
+            bench.store.leave(operator)
+            return Commits([DiskFull("the disk is full")] * len(results), [])
+        return commit(results, then_claim)
+
+    monkeypatch.setattr(bench.store, "commit", full)
+    slot._send(results)
+    assert calls == [2, 1]
+    assert [bench.view(name).status for name in ("one", "two")] == [Status.KILLED, Status.SUCCEEDED]
+
+
+def test_a_commit_of_unknown_outcome_is_not_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.enqueue("one")
+    calls = []
+
+    def cut_off(results: Any, then_claim: Any = None) -> Any:
+        calls.append(results)
+        return Commits([StorageTrouble("the server did not answer")] * len(results), [])
+
+    monkeypatch.setattr(bench.store, "commit", cut_off)
+    with pytest.raises(StorageTrouble):
+        bench.slot().run_once()
+    assert len(calls) == 1
 
 
 def test_a_bug_in_one_turn_does_not_end_the_slot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

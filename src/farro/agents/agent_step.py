@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any, BinaryIO
@@ -56,7 +56,7 @@ from farro.host import fs
 from farro.host.clock import Clock
 from farro.jobs.outcomes import PATH_VIOLATION, Report
 from farro.jobs.retry import Uniform
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.plans.model import Plan
 from farro.roles import answers
 from farro.roles import prompt as prompts
@@ -429,7 +429,7 @@ def _cost(calls: Sequence[CallRecord]) -> dict[str, Any]:
 
 
 def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
-    """Describe the cost of this result, and of the whole job if others worked on it before."""
+    """Describe the cost of this result, and of the job so far if it has calls of other attempts or roles."""
     who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
     job = f"; the job so far: {_sum(calls)}" if len(calls) > len(own) else ""
     return f"*{who or 'no answer'}: {_sum(own)}{job}*"

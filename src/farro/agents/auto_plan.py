@@ -6,7 +6,7 @@ from tasks have an id derived from the task's id: enqueued twice, they exist onc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -109,6 +109,7 @@ class AutoPlan:
     gate: Gate
     clock: Clock
     log: Log
+    is_on: Callable[[], bool] = lambda: True  # asked before every job
     made: int = 0
     paused: bool = False
     _looked_s: float = float("-inf")
@@ -155,6 +156,9 @@ class AutoPlan:
 
     def turn(self) -> list[str]:
         """Start the tasks that no job follows yet; return their jobs."""
+        if not self.is_on():
+            self._looked_s = float("-inf")  # once it is on, look at once
+            return []
         now_s = self.clock.monotonic_s()
         if now_s - self._looked_s < LOOK_S:
             return []

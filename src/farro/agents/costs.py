@@ -15,8 +15,7 @@ from farro.jobs.times import duration_fault, parse_duration
 from farro.lazy_dataclass import dataclass
 from farro.queue import find_job
 from farro.roles.money import exact
-from farro.store.budgets import Spent, spent
-from farro.store.ledger import CallRecord, Ledger
+from farro.store.ledger import CallRecord, Ledger, Spent, spent
 from farro.store.port import Store
 
 GroupBy = Literal["job", "role", "model", "day"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from farro.agents.auto_plan import AutoPlan, child_jobs
 from farro.config.settings import RoleSettings
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
+from farro.execution import task_snapshot
 from farro.host import fs, programs, waiting
 from farro.host.clock import Clock
 from farro.jobs.envelope import Hop, Lifecycle
@@ -24,17 +24,17 @@ from farro.jobs.moves import Move, waits_for_person
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import in_words, parse_timestamp
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.log.structured import Log
-from farro.queue.scheduler import Timetable
-from farro.queue.schedules import Fired
+from farro.queue.retention import Retention
+from farro.queue.schedules import Fired, Timetable
 from farro.roles import workflow
 from farro.roles.names import RUNNER
 from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
+from farro.store.leadership import Leadership, NoRivals, beating
 from farro.store.port import Agent, Claim, DeathWatch, Store, claim_one, commit_one
 from farro.worker import routing
 from farro.worker.daemon import Daemon
-from farro.worker.leader import Leadership, NoRivals, beating
 from farro.worker.snapshot import Snapshots
 from farro.worker.watchdog import Recovery
 
@@ -59,6 +59,7 @@ class Manager(Daemon):
         hooks: Hooks | None = None,
         abandoning: AbandonedJobs | None = None,
         recovery: Recovery | None = None,
+        retention: Retention | None = None,
     ) -> None:
         super().__init__(store=store, name="manager", log=log)
         self._timetable = timetable
@@ -68,6 +69,7 @@ class Manager(Daemon):
         self._hooks = hooks
         self._abandoning = abandoning
         self._recovery = recovery  # None: a watchdog beside this manager recovers
+        self._retention = retention  # None: nothing is archived automatically
         self._urgent = False  # an agent died or a job became stale since the last turn
         self._shows = False  # whether it is registered as an agent even with nothing to decide
         self._router: Agent | None = None
@@ -107,14 +109,18 @@ class Manager(Daemon):
             super().rest(seconds)
             return
         left_s = seconds
+        planned = self._plans()
         while left_s > 0 and not self._stopped:
             changes = self._store.changes(self._cursor, role=MANAGER, timeout_s=min(left_s, _LOOK_S))
             new = self._cursor is not None and (changes.items or changes.gap)
             self._cursor = changes.cursor
             self._leadership.beat()  # a rest may be longer than a heartbeat interval
-            if new or self._urgent:
+            if new or self._urgent or (not planned and self._plans()):
                 return
             left_s -= _LOOK_S
+
+    def _plans(self) -> bool:
+        return self._auto_plan is not None and self._auto_plan.is_on()
 
     def run_once(self) -> list[Lifecycle | Fired | str]:
         """Decide every job that is stale or waits to be routed, and fire due schedules; return what was done.
@@ -131,6 +137,8 @@ class Manager(Daemon):
             done += self._timetable.turn()
         if self._auto_plan is not None:
             done += self._auto_plan.turn()
+        if self._retention is not None:
+            self._retention.turn(background=self._shows)
         return done
 
     def leave(self) -> None:
@@ -195,7 +203,7 @@ class Manager(Daemon):
 
     def _decide(self, claim: Claim) -> Lifecycle:
         try:
-            task_id = routing.task_id(claim.envelope.prompt)
+            task_id = task_snapshot.task_id(claim.envelope.prompt)
             if task_id is not None and self._snapshots is not None:
                 self._snapshots.keep_task(task_id, routing.job_folder(claim))
             decision, task, at = routing.of_manager(claim)
@@ -204,15 +212,16 @@ class Manager(Daemon):
             return self._commit(claim, RouteDecision(code=RouteCode.FAIL, note=why))
         decision = workflow.possible(decision, self._store.roles())
         drafts = routing.drafts(claim, at)
-        if self._auto_plan is None or not drafts or decision.code is RouteCode.FAIL:
+        plans = self._auto_plan
+        if plans is None or not drafts or decision.code is RouteCode.FAIL or not plans.is_on():
             return self._commit(claim, decision, at.worked)
-        if not self._auto_plan.look():
+        if not plans.look():
             return self._wait_for_room(claim)
-        chosen = self._auto_plan.select(claim, drafts, task, at)
+        chosen = plans.select(claim, drafts, task, at)
         words = f"{decision.note}; auto-plan: {len(chosen.prompts)} of {len(drafts)} drafts become jobs"
         note = "\n".join([words, *chosen.refused])[: workflow.MAX_NOTE]
         life = self._commit(claim, replace(decision, note=note), at.worked, child_jobs(chosen))
-        self._auto_plan.delivered(claim, chosen)
+        plans.delivered(claim, chosen)
         return life
 
     def _wait_for_room(self, claim: Claim) -> Lifecycle:

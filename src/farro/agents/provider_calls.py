@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from farro.documents import did_you_mean
 from farro.errors import BudgetExceeded, InputError
 from farro.host.clock import Clock
 from farro.jobs.retry import RetryPolicy, Uniform, next_delay
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.roles.money import exact
 from farro.store.ledger import Budgets, CallEnd, Prices
 
@@ -45,7 +44,7 @@ def providers_of_role(settings: Settings, role: str) -> tuple[FallbackSettings, 
             add = "`farro init --agents claude` (or codex, or gemini) adds one"
             raise InputError(f"no provider can answer {role}: the config has no `providers`; {add}")
         there = ", ".join(settings.providers)
-        raise InputError(f"role {role} has no provider; set roles.{role}.provider (there are {there})")
+        raise InputError(f"role {role} has no provider; set roles.{role}.provider (configured: {there})")
     wanted = (FallbackSettings(provider=first, model=own.model), *own.fallbacks)
     for each in wanted:
         if each.provider not in settings.providers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from farro.agents.provider_calls import (
@@ -23,7 +22,7 @@ from farro.host import fs, trees
 from farro.host.clock import Clock
 from farro.host.process_tree import MARKER
 from farro.jobs.retry import Uniform
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.store.ledger import Prices
 
 TEST_PROMPT = "Answer with the single word: ready"

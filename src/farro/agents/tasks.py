@@ -91,7 +91,7 @@ def _summary(stem: str, file: str | None, found: WorkflowTask | tasks.TaskText) 
         first = next((line.strip("# ").strip() for line in found.text.splitlines() if line.strip()), stem)
         return TaskSummary(id=stem, title=first[:200], file=file, description=found.text)
     steps = tuple((hop.role, hop.rubric) for hop in found.workflow)
-    return TaskSummary(id=found.id, title=found.title, file=file, description=found.description, workflow=steps)
+    return TaskSummary(id=stem, title=found.title, file=file, description=found.description, workflow=steps)
 
 
 def find_task(root: str, settings: Settings, roles: Sequence[str], task_id: str, folders: Sequence[str]) -> TaskSummary:

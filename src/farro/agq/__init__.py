@@ -1,6 +1,6 @@
 """Serve jobs over RESP (AGQ): any Redis client pushes, pops and answers jobs. docs/agq.md lists the commands.
 
-resp           bytes → commands, within limits that are checked before anything is kept; values → bytes; late replies
+resp           bytes → commands, within limits that are checked before anything is kept; values → bytes
 connection     one client: order of replies, MULTI, limits of unread data
 batcher        batches the calls of the store that every job needs: claims and commits
 workers        workers and the jobs that they hold: claims for them, and hands jobs back when they are gone

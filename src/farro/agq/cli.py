@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import application, daemon, read_root, starts_strictly
+from farro.cli.daemons import Signals, admit, end_well, log_to_stdout
+from farro.cli.options import application, daemon, read_root
 from farro.config.settings import Settings
 from farro.errors import NotPermitted, StorageTrouble
 from farro.host import process_limits
@@ -59,7 +59,7 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
     log = log_to_stdout("agq", as_json, settings.runners)
     app = application()
     store = app.open_store(path, settings, log=log, actor="agq")
-    admit(app, store, "agq", strict=starts_strictly(settings))
+    admit(app, store, settings, "agq")
     try:
         from farro.agq import memo_jobs
         from farro.agq.server import AgqServer
@@ -91,7 +91,10 @@ def _options(settings: Settings, bind: str | None) -> ServerOptions:
     from farro.agq.server import ServerOptions
 
     host, port = address_of(settings.agq.bind if bind is None else bind)
-    key = None if settings.agq.key is None else settings.agq.key.reveal(os.environ, "agq.key")
+    # AGQ_KEY is the key of another server, which this machine's workers use.
+    key = os.environ.get("AGQ_SESSION_KEY") or None
+    if settings.agq.key is not None:
+        key = settings.agq.key.reveal(os.environ, "agq.key")
     if key is None and not is_loopback(host):
         raise NotPermitted(
             f"farro agq does not listen on {host} without a key: anyone who reaches it could run commands here. Set "
@@ -105,6 +108,7 @@ def _options(settings: Settings, bind: str | None) -> ServerOptions:
         worker_ttl_s=settings.agq.worker_ttl_s,
         beat_s=_beat_s(settings),
         remote_store="://" in settings.store,
+        max_job_bytes=settings.security.max_job_bytes,
         version=metadata.version("farro"),
     )
 

@@ -1,20 +1,21 @@
 """Handle one client: run its commands in order, reply in the same order, and bound its unread data.
 
-Commands that need no store are answered at once, in the call that brought their bytes. Others reply later or run in a
-task. Meanwhile no further command of this client is parsed: its replies stay in order, and a pipeline is bounded by the
-socket's buffers. A task is never cancelled: a call of the store cannot be, and a job claimed for a client that is gone
-must be handed back.
+Commands that need no store are answered at once, in the call that brought their bytes. Others are coroutines and run in
+a task. Meanwhile no further command of this client is parsed: its replies stay in order, and a pipeline is bounded by
+the socket's buffers. A task is never cancelled: a call of the store cannot be, and a job claimed for a client that is
+gone must be handed back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import resp
-from farro.agq.resp import CommandError, DeferredReply, Malformed, Parser, finished
+from farro.agq.resp import CommandError, Malformed, Parser
 from farro.errors import CapacityReached, FarroError, Lost, Refused, TryAgain
 
 if TYPE_CHECKING:
@@ -149,15 +150,7 @@ class Connection(asyncio.Protocol):
             if type(answer) is CoroutineType:
                 self.busy = True
                 self.server.spawn(self._finish(answer))
-            elif type(answer) is DeferredReply and not answer.answered:
-                self.busy = True
-                self._write(out)
-                out, size = [], 0
-                answer.then(self._answered)
             else:
-                # handled in this loop, not by recursion: a pipeline may be full of them
-                if type(answer) is DeferredReply:
-                    answer, self.undelivered = self._as_reply(answer.value), []
                 out.append(resp.encode(answer, self.proto))
                 size += len(out[-1])
                 self.server.return_budget(self._parser)
@@ -174,16 +167,8 @@ class Connection(asyncio.Protocol):
         self.busy = False
         self._serve()
 
-    async def _finish(self, running: Any) -> None:
-        self._finish_command(await self._outcome(running))
-
-    def _answered(self, answer: Any) -> None:
-        self._finish_command(self._as_reply(answer))
-
-    def _as_reply(self, answer: Any) -> Any:
-        return self.error_reply(answer) if isinstance(answer, Exception) else answer
-
-    def _finish_command(self, answer: Any) -> None:
+    async def _finish(self, running: Coroutine[Any, Any, Any]) -> None:
+        answer = await self._outcome(running)
         self.server.return_budget(self._parser)
         self.busy = False
         undelivered, self.undelivered = self.undelivered, []
@@ -227,9 +212,9 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
             return self.error_reply(error)
 
-    async def _outcome(self, running: Any) -> Any:
+    async def _outcome(self, running: Coroutine[Any, Any, Any]) -> Any:
         try:
-            return await finished(running)
+            return await running
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
             return self.error_reply(error)
 
@@ -255,7 +240,7 @@ class Connection(asyncio.Protocol):
                     answers.append(CommandError(f"not done: the answers before it have more than {ANSWERS} bytes"))
                     continue
                 answer = self.answer(args)
-                answer = await self._outcome(answer) if type(answer) in (CoroutineType, DeferredReply) else answer
+                answer = await self._outcome(answer) if type(answer) is CoroutineType else answer
                 answers.append(resp.EncodedReply(resp.encode(answer, self.proto)))
                 size += len(answers[-1].data)
             return answers

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from farro.agq import memo_jobs
 from farro.execution.progress import read_prompt, read_result
+from farro.host import fs
+from farro.jobs import ids
 from farro.plans.forms import shape
 from farro.queue import logs
 from farro.queue.logs import LogQuery
@@ -50,6 +52,17 @@ def _stream(store: Store, view: JobView, stream: str) -> bytes | None:
         if len(output_bytes) >= STREAM_BYTES:
             break
     return bytes(output_bytes)
+
+
+def input_of(store: Store, job_id: str) -> bytes | None:
+    """Return what came with a job for its first step; None: nothing, or the job does not exist."""
+    return _looked(store, job_id, lambda view: _input(store, view))
+
+
+def _input(store: Store, view: JobView) -> bytes | None:
+    folder = store.folder(view)
+    name = read_prompt(folder).get("input")
+    return fs.read_bytes(f"{folder}/payload/{ids.check_payload_name(name)}") if isinstance(name, str) else None
 
 
 def fields(store: Store, job_id: str) -> dict[str, str] | None:

@@ -70,7 +70,8 @@ def job_key(key: bytes) -> JobKey | None:
 
 
 def worker_key(key: bytes) -> WorkerKey | None:
-    """Parse `worker:<id>` or `worker:<id>:<fact>`. An id may contain colons, a fact none."""
+    """Parse `worker:<id>` or `worker:<id>:<fact>`. An id may contain colons; a fact (`alive`, `tools`, `tags`)
+    contains none."""
     name = decoded(key)
     if not name.startswith("worker:"):
         return None

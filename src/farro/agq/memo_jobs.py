@@ -1,94 +1,42 @@
 """Convert jobs and results from and to the memo's form (seed 004): push, claim, commit.
 
-farro.plans.memo has the rules. The texts of repeated jobs are cached: a text is known if it is, byte for byte, one that
-was accepted, except for the value of its own `id`. [test_jobs_that_differ_in_their_ids_are_checked_once]
+farro.plans.memo has the rules.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from farro.documents import Limits, parse_json, refusal
-from farro.documents.json_text import encoder
 from farro.errors import BadDocument, ClaimLost, FarroError, InputError
 from farro.execution import results
 from farro.execution.progress import read_prompt, read_result
 from farro.execution.results import NO_TEXT, Inline, PlanResult, StepResult
 from farro.execution.work import PlanCache
 from farro.host import fs
-from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Failed, Released, Report, Succeeded
-from farro.jobs.request import JobRequest
-from farro.jobs.states import Reason
+from farro.jobs.request import Attachments, JobRequest
+from farro.jobs.states import Reason, Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import memo
 from farro.plans.forms import is_agent_prompt
 from farro.plans.memo import PostedResult, PostedStep
 from farro.plans.model import Plan
+from farro.queue import results as job_results
 from farro.queue.logs import STREAMS
 from farro.queue.submit import DEFAULT_ROLE, SubmitPolicy, prepare, submit
 from farro.store.port import Claim, JobView, Store, Submission, Submitted, commit_one
 
 RESULT_BYTES = 16 << 20
+LAST_LINES = 20  # of a failed step, in the update of its job
 _JOB_LIMITS = Limits(size=memo.JOB_BYTES)
 _RESULT_LIMITS = Limits(size=RESULT_BYTES, depth=16, nodes=100_000)
 _RELEASES = 5  # a job that loses more workers than this has its attempts counted: it may be what kills them
-
-# --- repeated jobs -----------------------------------------------------------------------------------------------
-
-_ID = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"([A-Za-z0-9][A-Za-z0-9_-]{0,63})"')
-_PLAIN = frozenset({"id", "plan_id", "name", "steps", "timeout", "parallel", "metadata", "created_at"})
-_OTHERS = frozenset({"after", "after_any"})
-_REPEATED_BYTES = 8192  # longest text that is remembered
-
-_Key = tuple[str, bytes, bytes]  # role, the text before its id, the text after it
-
-
-class RepeatedJobs:
-    def __init__(self, limit: int = 256) -> None:
-        self._limit = limit
-        self._known: dict[_Key, Submission] = {}
-
-    def find(self, text: bytes, role: str) -> Submission | None:
-        """Return the submission for a text that was accepted before under another id."""
-        if len(text) > _REPEATED_BYTES or (found := _ID.search(text)) is None:
-            return None
-        first = self._known.get((role, text[: found.start(1)], text[found.end(1) :]))
-        if first is None or not ids.is_job_id(job_id := found[1].decode()):
-            return None
-        return Submission(role=role, prompt={**first.prompt, "id": job_id}, job_id=job_id)
-
-    def learn(self, text: bytes, data: Any, wanted: Submission) -> None:
-        """Remember an accepted text; `data` is its content, `wanted` its submission."""
-        if len(text) > _REPEATED_BYTES or not _is_plain(data) or (found := _ID.search(text)) is None:
-            return
-        if wanted.job_id is None or found[1].decode() != wanted.job_id or wanted.prompt != data:
-            return
-        # Make sure that this is the job's own id, not one of something inside.
-        before, after = text[: found.start(1)], text[found.end(1) :]
-        other = "a" if wanted.job_id != "a" else "b"
-        if json.loads(before + other.encode() + after) != {**data, "id": other}:
-            return
-        if len(self._known) >= self._limit:
-            self._known.pop(next(iter(list(self._known))), None)
-        self._known[(wanted.role, before, after)] = wanted
-
-
-def _is_plain(data: Any) -> bool:
-    """Return whether its checks depend on the text alone: no agents, no paths, no files, no other jobs."""
-    if not isinstance(data, dict) or not _PLAIN.issuperset(data):
-        return False
-    metadata = data.get("metadata")
-    if metadata is not None and not (isinstance(metadata, dict) and _OTHERS.isdisjoint(metadata)):
-        return False
-    steps = data.get("steps")
-    return isinstance(steps, list) and all(isinstance(step, dict) and step.get("tool") != "agent" for step in steps)
-
 
 # --- pushing -----------------------------------------------------------------------------------------------------
 
@@ -99,6 +47,11 @@ class PushRequest:
 
     texts: Sequence[bytes]
     role: str
+    input: bytes | None = None  # of the only job, for its first step
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.texts)) + len(self.input or b"")
 
 
 def push_all(
@@ -138,18 +91,10 @@ def push_all(
 
 def _prepare(store: Store, push: PushRequest, policy: SubmitPolicy) -> list[Submission]:
     several = len(push.texts) > 1
-    asked = [
-        _repeated.find(text, push.role) or _request(text, push.role, f"value {at}" if several else "")
-        for at, text in enumerate(push.texts, start=1)
-    ]
-    wanted = prepare(store, asked, policy)
-    for text, one, item in zip(push.texts, asked, wanted, strict=True):
-        if isinstance(one, JobRequest) and one.document is not None:
-            _repeated.learn(text, one.document.data, item)
-    return wanted
-
-
-_repeated = RepeatedJobs()  # most producers push one plan again and again
+    asked = [_request(text, push.role, f"value {at}" if several else "") for at, text in enumerate(push.texts, start=1)]
+    if push.input is not None:
+        asked = [replace(one, attachments=Attachments(input=push.input)) for one in asked]
+    return prepare(store, asked, policy)
 
 
 def _request(text: bytes, role: str, source: str) -> JobRequest:
@@ -180,32 +125,7 @@ def first_problem(error: BadDocument) -> str:
 
 def job_text(claim: Claim) -> bytes:
     """Return the text of a claimed job for its worker. BadDocument: it is not a plan, so no worker can run it."""
-    prompt = claim.envelope.prompt
-    if prompt.get("id") != claim.job_id:
-        return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
-    # Jobs that differ only in their ids share one text around the id.
-    known = _spell(_without_id(prompt))
-    parts = _job_texts.get(known)
-    if parts is None:
-        whole = _json(memo.as_job({**prompt, "id": _MARK}, _MARK, _plan(claim)))
-        if whole.count(_MARK.encode()) != 1:
-            return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
-        parts = whole.partition(_MARK.encode())[::2]
-        if len(known) <= _SMALL:
-            if len(_job_texts) >= _CACHED:
-                _job_texts.pop(next(iter(list(_job_texts))), None)
-            _job_texts[known] = parts
-    return b"%b%b%b" % (parts[0], claim.job_id.encode(), parts[1])
-
-
-_MARK = "the-id-of-the-job-----------------------"
-_SMALL, _CACHED = 4096, 256
-_job_texts: dict[str, tuple[bytes, bytes]] = {}  # a prompt without its id → the text before the id, the text after it
-_spell = encoder()
-
-
-def _without_id(prompt: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in prompt.items() if name != "id"}
+    return _json(memo.as_job(claim.envelope.prompt, claim.job_id, _plan(claim)))
 
 
 def queued_text(store: Store, view: JobView) -> bytes:
@@ -243,10 +163,10 @@ def release(store: Store, claim: Claim, why: str) -> Lifecycle:
 # --- posted results ----------------------------------------------------------------------------------------------
 
 
-def read_posted(text: bytes, job_id: str) -> tuple[PostedResult, Mapping[str, Any]]:
-    """Parse a posted result; return it with its document, or raise BadDocument."""
+def read_posted(text: bytes, claim: Claim) -> tuple[PostedResult, Mapping[str, Any]]:
+    """Parse the posted result of a claimed job; return it with its document, or raise BadDocument."""
     document = parse_json(text, source="result", limits=_RESULT_LIMITS)
-    return memo.result(document, job_id), document.data
+    return memo.result(document, claim.job_id, _plan(claim)), document.data
 
 
 def status_result(claim: Claim, *, success: bool, stdout: str, stderr: str) -> PostedResult:
@@ -264,14 +184,14 @@ def outcome(
     try:
         return _outcome(claim, posted, document, worker)
     except FileNotFoundError as error:  # its folder moved on with the job
-        raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)") from error
+        raise ClaimLost(f"{claim.job_id} no longer belongs to {claim.agent.id}: it was recovered or killed") from error
 
 
 def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], worker: str | None) -> Succeeded | Failed:
     plan = _plan(claim)
     raw = document.get("step_results")
     extras = raw if isinstance(raw, list) else [{}] * len(posted.step_results)
-    names = _step_ids(plan)
+    names = memo.step_ids(plan)
     inline = Inline()
     steps = tuple(
         _step(claim.folder, names.get(step.step_number, str(step.step_number)), step, extra, inline)
@@ -355,25 +275,11 @@ def _plan(claim: Claim) -> Plan:
     """Return the plan of a claimed job without its id; jobs that differ only in their ids share one plan."""
     prompt = claim.envelope.prompt
     if prompt.get("id") == claim.job_id:
-        prompt = _without_id(prompt)
+        prompt = {name: value for name, value in prompt.items() if name != "id"}
     return _plans.of(prompt)
 
 
 _plans = PlanCache()  # used when a job is given out, and again when its result comes
-
-
-def _step_ids(plan: Plan) -> Mapping[int, str]:
-    """Return the step ids of a plan; they are computed once, because `_plans` has one plan for all equal jobs."""
-    known = _step_id_cache.get(id(plan))
-    if known is None or known[0] is not plan:
-        while len(_step_id_cache) >= _CACHED:
-            _step_id_cache.pop(next(iter(list(_step_id_cache))), None)
-        known = _step_id_cache[id(plan)] = plan, memo.step_ids(plan)
-    return known[1]
-
-
-# keeps the plan alive, so that no other object gets its id()
-_step_id_cache: dict[int, tuple[Plan, Mapping[int, str]]] = {}
 
 
 # --- queries -----------------------------------------------------------------------------------------------------
@@ -390,6 +296,22 @@ def result_text(store: Store, view: JobView) -> bytes | None:
 def plan_id(store: Store, view: JobView) -> str | None:
     found = read_prompt(store.folder(view)).get("plan_id")
     return found if isinstance(found, str) else None
+
+
+def failure(store: Store, view: JobView) -> dict[str, Any]:
+    """Describe a failed job for its update: why it failed, the failing step, its exit code and its last lines."""
+    if view.status is not Status.FAILED:  # it went on meanwhile
+        return {}
+    answer = job_results.answer(store, view.job_id)
+    error = job_results.failure(answer)
+    steps = answer.result.get("step_results")
+    failed = next((step for step in steps or () if isinstance(step, dict) and step.get("success") is False), {})
+    return {
+        "error": {"category": error.category, "message": error.message},
+        "step": failed.get("step_number"),
+        "exit_code": failed.get("exit_code"),
+        "last_lines": error.last_words.splitlines()[-LAST_LINES:],
+    }
 
 
 def _json(data: Any) -> bytes:

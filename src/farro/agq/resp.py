@@ -7,7 +7,6 @@ further.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -210,59 +209,6 @@ PONG = SimpleString("PONG")
 QUEUED = SimpleString("QUEUED")
 NO_ARRAY = _NoArray()
 NOTHING = _Nothing()
-
-
-class DeferredReply:
-    """A reply that comes later, delivered in the call that brings it; for the commands that every job needs. It is
-    answered once, with a value or an exception. Commands that wait in several places are coroutines instead."""
-
-    __slots__ = ("_then", "answered", "value")
-
-    def __init__(self) -> None:
-        self._then: Callable[[Any], None] | None = None
-        self.answered = False  # `value` came before a callback was set
-        self.value: Any = None
-
-    def answer(self, value: Any) -> None:
-        if self._then is not None:
-            self._then(value)
-        else:
-            self.answered, self.value = True, value
-
-    def then(self, callback: Callable[[Any], None]) -> None:
-        """Set the callback; call it at once if the reply is there."""
-        if self.answered:
-            callback(self.value)
-        else:
-            self._then = callback
-
-    def map(
-        self, function: Callable[[Any], Any], error: Callable[[Exception], Exception] = lambda error: error
-    ) -> DeferredReply:
-        """Return a reply that `function` makes of this one's value, or `error` of its exception."""
-        made = DeferredReply()
-        self.then(lambda value: made.answer((error if isinstance(value, Exception) else function)(value)))
-        return made
-
-    async def wait(self) -> Any:
-        """Wait in a coroutine; return the value or raise the exception."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def resolve(value: Any) -> None:
-            if future.done():
-                return
-            if isinstance(value, Exception):
-                future.set_exception(value)
-            else:
-                future.set_result(value)
-
-        self.then(resolve)
-        return await future
-
-
-async def finished(answer: Any) -> Any:
-    """Wait for the reply of a command that may be deferred, or be a coroutine."""
-    return await (answer.wait() if type(answer) is DeferredReply else answer)
 
 
 def encode(value: Any, proto: int) -> bytes:

@@ -10,16 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farro.agq import memo_jobs
-from farro.agq.batcher import Batcher, LoopBatcher, ThreadBatcher
+from farro.agq.batcher import Batcher
 from farro.agq.blocking_pops import RoleQueue
 from farro.agq.changes import Channels, FeedThread, OwnPushes
 from farro.agq.connection import Connection
 from farro.agq.handlers import TABLE
 from farro.agq.memo_jobs import PushRequest
-from farro.agq.resp import DeferredReply, Parser
+from farro.agq.resp import Parser
 from farro.agq.workers import RemoteWorker, RemoteWorkers
 from farro.errors import FarroError
-from farro.host.thread_turns import Turns
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
 from farro.queue.submit import ANYTHING, SubmitPolicy
@@ -34,7 +33,6 @@ COMMAND_S = 60.0  # until a command that has begun must be complete
 READ_S = 60.0  # until a client must read its replies
 SWEEP_S = 0.5
 STOP_S = 8.0  # until everything is handed back; a watchdog recovers the rest
-IDLE_POLL_S = 0.005  # interval of checks whether all calls have ended, when stopping
 ROLES_S = 5.0
 LENGTH_S = 1.0  # how long a counted queue length is used
 
@@ -48,17 +46,20 @@ class ServerOptions:
     worker_ttl_s: float = 30.0
     beat_s: float = 5.0
     remote_store: bool = True  # calls of the store wait for a network; otherwise they are mostly CPU work
+    max_job_bytes: int = 25 << 20  # of a job's input
     version: str = ""
 
 
 class StoreThreads:
-    """Call the store in threads: ordinary calls, queries that read many jobs, and heartbeats, each in its own pool. So
-    pops, results and leases go on, however many clients read however many jobs."""
+    """Call the store in threads: batched claims and pushes, other calls, queries that read many jobs, and heartbeats,
+    each in its own pool. So pops, results and leases go on, however many clients read however many jobs."""
 
     def __init__(self) -> None:
         self._calls = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
         self._queries = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="agq-look")
         self._heartbeats = ThreadPoolExecutor(1, thread_name_prefix="agq-heart")
+        self._claims = ThreadPoolExecutor(1, thread_name_prefix="agq-work")
+        self._pushes = ThreadPoolExecutor(1, thread_name_prefix="agq-push")
         self._running: set[Future[Any]] = set()
 
     async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -71,6 +72,12 @@ class StoreThreads:
 
     async def heartbeat(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._in(self._heartbeats, function, *args)
+
+    async def claim(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._in(self._claims, function, *args)
+
+    async def push(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._in(self._pushes, function, *args)
 
     async def _in(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         running = pool.submit(function, *args, **more)
@@ -85,7 +92,7 @@ class StoreThreads:
 
     def shutdown(self) -> None:
         """Start no further call; calls that run are left alone."""
-        for pool in (self._calls, self._queries, self._heartbeats):
+        for pool in (self._calls, self._queries, self._heartbeats, self._claims, self._pushes):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -116,9 +123,20 @@ class AgqServer:
         self._threads = StoreThreads()
         self.call = self._threads.call
         self.query = self._threads.query
-        self._claim_batcher, self._push_batcher = self._make_batchers()
-        self._batchers = {self._push_batcher, self._claim_batcher}
-        self.workers = self._make_workers()
+        if options.remote_store:  # pushes go on while claims wait for the store
+            claims, self._pushes = Batcher(self.spawn, self._threads.claim), Batcher(self.spawn, self._threads.push)
+        else:
+            claims = self._pushes = Batcher(self.spawn)
+        self.workers = RemoteWorkers(
+            store=store,
+            call=self.call,
+            call_heartbeat=self._threads.heartbeat,
+            batcher=claims,
+            spawn=self.spawn,
+            now_s=now_s,
+            ttl_s=options.worker_ttl_s,
+            log=log,
+        )
         self.started_s = now_s()
         self.served = 0  # connections so far
         self.port = options.port
@@ -136,29 +154,6 @@ class AgqServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.channels: Channels
 
-    def _make_batchers(self) -> tuple[Batcher, Batcher]:
-        """Return the batchers for claims and for pushes. For a remote store they are two threads: one works while
-        the other waits for the server."""
-        if not self.options.remote_store:
-            batcher = LoopBatcher(log=self.log)
-            return batcher, batcher
-        turns = Turns()
-        claims = ThreadBatcher("work", turns=turns, loop=self._call_in_loop, log=self.log)
-        pushes = ThreadBatcher("push", turns=turns, loop=self._call_in_loop, log=self.log)
-        return claims, pushes
-
-    def _make_workers(self) -> RemoteWorkers:
-        return RemoteWorkers(
-            store=self.store,
-            call=self.call,
-            call_heartbeat=self._threads.heartbeat,
-            batcher=self._claim_batcher,
-            spawn=self.spawn,
-            now_s=self.now_s,
-            ttl_s=self.options.worker_ttl_s,
-            log=self.log,
-        )
-
     # --- start and stop ---
 
     async def start(self) -> tuple[str, int]:
@@ -169,8 +164,6 @@ class AgqServer:
         self._listener = await self._loop.create_server(
             lambda: Connection(self), self.options.host, self.options.port, backlog=512
         )
-        for batcher in self._batchers:
-            batcher.start()
         self._background = {self.spawn(self._sweep()), self.spawn(self._beat())}
         host, self.port = self._listener.sockets[0].getsockname()[:2]
         return host, self.port
@@ -209,17 +202,12 @@ class AgqServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(asyncio.to_thread(feed.join) for feed in self._feeds.values()))
-        for batcher in self._batchers:
-            batcher.stop()
         self._threads.shutdown()
 
     async def _idle(self) -> None:
-        """Wait until no call and no task is running."""
-        while (under_way := self._tasks - self._background) or any(batcher.pending for batcher in self._batchers):
-            if under_way:
-                await asyncio.wait(under_way)
-            else:
-                await asyncio.sleep(IDLE_POLL_S)
+        """Wait until no task is running."""
+        while under_way := self._tasks - self._background:
+            await asyncio.wait(under_way)
 
     # --- connections ---
 
@@ -275,27 +263,15 @@ class AgqServer:
     @property
     def stuck(self) -> bool:
         """Return whether a call of the store has not returned: waiting for its thread would take as long."""
-        return any(batcher.pending for batcher in self._batchers) or self._threads.busy
+        return self._threads.busy
 
-    def _call_in_loop(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function in the event loop, from any thread. RuntimeError: the loop has ended."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(function, *args)
-
-    def push(self, request: PushRequest) -> DeferredReply:
-        """Queue jobs, batched with those of other clients: the jobs or an exception."""
-        later = DeferredReply()
-
-        def pushed(answer: list[Submitted] | Exception) -> None:
-            if not isinstance(answer, Exception):
-                self.adjust_length(request.role, len(request.texts))
-            later.answer(answer)
-            queue = self._queues.get(request.role)
-            if queue is not None:
-                queue.notify()  # the store's feed reports it later
-
-        self._push_batcher.submit(self._push_all, request, pushed, size=sum(map(len, request.texts)))
-        return later
+    async def push(self, request: PushRequest) -> None:
+        """Queue jobs, batched with those of other clients."""
+        await self._pushes.call(self._push_all, request, size=request.size)
+        self.adjust_length(request.role, len(request.texts))
+        queue = self._queues.get(request.role)
+        if queue is not None:
+            queue.look()  # the store's feed reports it later
 
     def _push_all(self, requests: list[PushRequest]) -> list[list[Submitted] | FarroError]:
         watched = any(request.role in self._feeds for request in requests)
@@ -306,12 +282,12 @@ class AgqServer:
         """Return the queue of waiting clients for a role, and start to watch the role."""
         queue = self._queues.get(role)
         if queue is None:
-            queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn, self._next_due_s)
+            queue = self._queues[role] = RoleQueue(role, self.spawn, self._next_due_s)
         if role not in self._feeds and self._loop is not None:
-            loop, notify = self._loop, queue.notify
+            loop, look = self._loop, queue.look
 
             def on_changes(changes: Changes) -> None:
-                loop.call_soon_threadsafe(notify)
+                loop.call_soon_threadsafe(look)
 
             self._feeds[role] = FeedThread(
                 store=self.store, role=role, on_changes=on_changes, log=self.log, own=self._own_pushes
@@ -333,16 +309,11 @@ class AgqServer:
 
     async def roles(self) -> list[str]:
         """Return the store's roles; they are cached for some seconds, because people create them rarely."""
-        known = self.known_roles()
-        if known is None:
+        asked_s, known = self._roles
+        if self.now_s() - asked_s > ROLES_S:
             known = list(await self.call(self.store.roles))
             self._roles = (self.now_s(), known)
         return known
-
-    def known_roles(self) -> list[str] | None:
-        """Return the cached roles; None: the cache is too old."""
-        asked_s, known = self._roles
-        return known if self.now_s() - asked_s <= ROLES_S else None
 
     def waiting(self) -> dict[str, int]:
         """Count the clients in blocking pops, by role."""
@@ -353,20 +324,11 @@ class AgqServer:
     async def length(self, role: str, *, exactly: bool = False) -> int:
         """Return how many jobs wait in a queue. They are counted at most once a second; own pushes and pops are added
         in between."""
-        known = None if exactly else self.known_length(role)
-        if known is None:
+        counted_s, known = self._lengths.get(role, (float("-inf"), 0))
+        if exactly or self.now_s() - counted_s > LENGTH_S:
             known = await self.call(self._count, role)
             self._lengths[role] = (self.now_s(), known)
         return known
-
-    def known_length(self, role: str) -> int | None:
-        """Return the length if it was counted recently."""
-        counted_s, count = self._lengths.get(role, (0.0, None))
-        return count if count is not None and self.now_s() - counted_s <= LENGTH_S else None
-
-    def estimated_length(self, role: str) -> int:
-        """Return the last count, adjusted by this server's own pushes and pops since."""
-        return self._lengths.get(role, (0.0, 0))[1]
 
     def adjust_length(self, role: str, more: int) -> None:
         known = self._lengths.get(role)

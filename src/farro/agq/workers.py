@@ -25,13 +25,12 @@ from farro.agq.batcher import (
     AgentKind,
     Batcher,
     ClaimCalls,
-    ClaimedJobs,
     ClaimingAgent,
     ClaimRequest,
     CommitRequest,
     each,
 )
-from farro.agq.resp import CommandError, DeferredReply
+from farro.agq.resp import CommandError
 from farro.errors import FarroError, Lost
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass, field
@@ -231,25 +230,16 @@ class RemoteWorkers:
 
     # --- claims ---
 
-    def claim(self, worker: RemoteWorker, role: str, limit: int = 1, *, batch: bool = False) -> DeferredReply:
-        """Claim up to `limit` jobs of a role for this worker: a list of HeldJob. `batch`: it takes several at once, and
-        most of them end soon."""
-        later = DeferredReply()
+    async def claim(self, worker: RemoteWorker, role: str, limit: int = 1, *, batch: bool = False) -> list[HeldJob]:
+        """Claim up to `limit` jobs of a role for this worker. `batch`: it takes several at once, and most of them end
+        soon."""
         for other in worker.held.values():
             if other.connection is None and other.unconfirmed_s is None:
                 other.unconfirmed_s = self._now_s()
         kind = worker.agent_name, role, worker.tags
-        waiting = self._idle.get(kind)
-        claimer = waiting.pop() if waiting else None
-        request = ClaimRequest(kind, claimer, limit, batch)
-        self._batcher.submit(self._calls.claim_all, request, partial(self._claimed, worker, later))
-        return later
-
-    def _claimed(self, worker: RemoteWorker, later: DeferredReply, answer: ClaimedJobs | Exception) -> None:
-        if isinstance(answer, Exception):
-            later.answer(answer)
-            return
-        claimer, jobs = answer
+        idle = self._idle.get(kind)
+        request = ClaimRequest(kind, idle.pop() if idle else None, limit, batch)
+        claimer, jobs = await self._batcher.call(self._calls.claim_all, request)
         claimer.held = len(jobs)
         if not jobs:
             self._reuse(claimer, leaves=worker.gone)
@@ -263,8 +253,8 @@ class RemoteWorkers:
         if worker.gone:
             for held in found:
                 self._spawn(self.hand_back(held, "its worker went away"))
-            found = []
-        later.answer(found)
+            return []
+        return found
 
     def _reuse(self, claimer: ClaimingAgent, *, leaves: bool) -> None:
         """Keep the agent for the next claim of its kind, or let it leave."""
@@ -284,38 +274,35 @@ class RemoteWorkers:
             raise CommandError(f"{job_id} is being ended just now; ask again")
         return held
 
-    def commit(self, held: HeldJob, posted: PostedResult, document: Any, digest: bytes) -> DeferredReply:
-        """Commit what the worker posted: None or an exception. ClaimLost: the job was taken away; after a passing error
-        it is still held."""
+    async def commit(self, held: HeldJob, posted: PostedResult, document: Any, digest: bytes) -> None:
+        """Commit what the worker posted. ClaimLost: the job was taken away; after a passing error it is still held."""
         held.cancel_timer()
         held.busy = True
-        later = DeferredReply()
-        ending = CommitRequest(held.claim, posted, document, held.worker.id)
-        self._batcher.submit(self._calls.commit_all, ending, partial(self._committed, held, digest, later))
-        return later
-
-    def _committed(self, held: HeldJob, digest: bytes, later: DeferredReply, answer: Exception | None) -> None:
-        held.busy = False
-        if isinstance(answer, Lost):
+        try:
+            request = CommitRequest(held.claim, posted, document, held.worker.id)
+            await self._batcher.call(self._calls.commit_all, request)
+        except Lost:
             self._drop(held, lost=True)
-        elif answer is not None:
+            raise
+        except Exception:
             held.success = None
             if held.worker.gone:  # no client will try again
                 self._spawn(self.hand_back(held, "its result could not be kept, and its worker is gone"))
-        else:
-            self.committed += 1
-            remembered = held.worker.posted
-            remembered[held.job_id] = digest
-            while len(remembered) > _REMEMBERED:
-                remembered.popitem(last=False)
-            self._drop(held)
-        later.answer(answer)
+            raise
+        finally:
+            held.busy = False
+        self.committed += 1
+        remembered = held.worker.posted
+        remembered[held.job_id] = digest
+        while len(remembered) > _REMEMBERED:
+            remembered.popitem(last=False)
+        self._drop(held)
 
     async def commit_status(self, held: HeldJob) -> None:
         """Commit a job of which only a status came, without a result."""
         assert held.success is not None
         posted = memo_jobs.status_result(held.claim, success=held.success, stdout=held.stdout, stderr=held.stderr)
-        await self.commit(held, posted, {}, b"").wait()
+        await self.commit(held, posted, {}, b"")
 
     async def return_unbegun(self, unbegun: Collection[HeldJob]) -> None:
         """Put jobs that were not begun back to their old positions."""
@@ -334,9 +321,7 @@ class RemoteWorkers:
 
     async def _in_batcher(self, function: Callable[..., Any], *args: Any) -> Any:
         """Make a call where claims are committed, so that no claim is changed by two calls at once."""
-        later = DeferredReply()
-        self._batcher.submit(each, partial(function, *args), later.answer)
-        return await later.wait()
+        return await self._batcher.call(each, partial(function, *args))
 
     async def hand_back(self, held: HeldJob, why: str) -> None:
         """Hand a job back. If its worker already posted a status, commit that instead."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farro.agents.service import providers_of_role
-from farro.agx.client import PlanQueue, PlanWorker
 from farro.config.settings import RoleSettings
 from farro.documents import Document
 from farro.errors import BadDocument, InputError
@@ -27,6 +26,9 @@ from farro.queue import plan_check, submit
 from farro.queue.plan_check import PlanContext, PlanReport
 from farro.queue.submit import DEFAULT_ROLE, Options, SubmitPolicy
 from farro.store.ledger import Prices
+
+if TYPE_CHECKING:
+    from farro.agx.client import PlanQueue, PlanWorker
 
 _POLICIES = 64 << 10  # bytes of a role's policies and of the form of its answer, at most
 _READ = 1 << 20  # bytes that an agent reads of an earlier step

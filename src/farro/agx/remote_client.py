@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from farro.errors import FarroError, InputError, Refused, TryAgain, UnknownJob
 from farro.jobs.ids import is_job_id
 from farro.jobs.request import JobRequest, as_option
 from farro.jobs.states import Status
+from farro.lazy_dataclass import replace
 from farro.plans import actions as rules
 from farro.queue import submit
 from farro.queue.library import ActionLine, PlanLine
@@ -25,12 +25,13 @@ from farro.queue.submit import DEFAULT_ROLE
 
 PORT = 6380
 _ANSWER_S = 30.0
+_PIECE = 8 << 20  # bytes of a job's input in one argument
 _POLICY = submit.SubmitPolicy(spell=as_option)  # the queue's own config decides about the rest
 _LOOK_S = 2.0  # a message may be lost, so the jobs are looked at this often anyway
 
 
 class RemotePlanClient:
-    """Port: PlanClient, over the RESP protocol."""
+    """Submit over the RESP protocol, with the methods of LocalPlanClient."""
 
     def __init__(self, client: Any, name: str, mint: Callable[[], str]) -> None:
         self._client = client
@@ -67,32 +68,29 @@ class RemotePlanClient:
         )
         return cls(client, f"agq://{host}:{port}", mint)
 
-    @property
-    def name(self) -> str:
-        return self._name
-
     def close(self) -> None:
         self._client.close()
 
     # --- submitting ---
 
     def submit(self, plan: Mapping[str, Any], request: JobRequest) -> str:
-        if request.attachments.input is not None:
-            raise InputError(
-                f"{self._name} takes no input along with a job; name a file that its workers can read, or --no-input"
-            )
         if request.force:
             raise InputError("--force is for a root of your own; the queue's own config decides about its caps")
         wanted = rules.fields(plan)
         if wanted:
             raise InputError(f"the plan needs an input ({', '.join(wanted)}): `agx action submit PLAN --inputs FILE`")
-        job_id = request.id or self._mint()
+        job_id = request.id or plan.get("id") or self._mint()
         role = request.role or plan.get("role") or DEFAULT_ROLE
         request = replace(request, after=[self.job(one).job_id for one in request.after])
         prompt = submit.with_options(plan, submit.offline_options(request, _POLICY))
         steps = [{"tool": "unix", **step} for step in drafting.as_numbered(drafting.steps_of(prompt))]
         job = {**prompt, "id": job_id, "plan_id": prompt.get("plan_id") or job_id, "role": role, "steps": steps}
-        self._ask("LPUSH", "queue:ready" if role == DEFAULT_ROLE else f"queue:{role}", as_json(job))
+        queue, data = "queue:ready" if role == DEFAULT_ROLE else f"queue:{role}", request.attachments.input
+        if data is None:
+            self._ask("LPUSH", queue, as_json(job))
+        else:
+            pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
+            self._ask("JOB.PUSH", queue, as_json(job), *(pieces or [b""]))
         return job_id
 
     def save_plan(self, plan: Mapping[str, Any], *, name: str | None, replace: bool) -> str:

@@ -6,18 +6,17 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from farro.air import named_jobs
 from farro.air import status as statuses
 from farro.air.status import JobState, JobStatus, LiveProcesses, TaskState
-from farro.cli.groups import Hinting
+from farro.cli.main import Hinting
 from farro.cli.options import application, common, open_root, operator_name, policy
 from farro.cli.plan_files import read_plan
-from farro.cli.tables import bar, show_table, span
-from farro.cli.terminal import answer, flush, note, reply, say
+from farro.cli.terminal import answer, bar, flush, note, reply, say, show_table, span
 from farro.config.reader import ConfigError
 from farro.errors import BadDocument
 from farro.host.clock import SystemClock
@@ -25,6 +24,10 @@ from farro.jobs.request import JobRequest
 from farro.queue import find_job
 from farro.queue.submit import submit
 from farro.store.port import Store
+from farro.worker import auto_plan_switch
+
+if TYPE_CHECKING:
+    from farro.air.import_jobs import ImportReport
 
 SHOWN = 200  # jobs without a name that `status --all` shows
 _LONGEST = 100  # characters of an error in a table
@@ -73,7 +76,7 @@ def list_names(root: str | None, as_json: bool) -> None:
 @click.pass_context
 def show_named(context: click.Context, job_id: str, root: str | None, as_json: bool) -> None:
     """Show the job of that name, as `farro show` does."""
-    from farro.cli.jobs import show
+    from farro.cli.everyday import show
 
     context.invoke(show, job=job_id, root=root, as_json=as_json)
 
@@ -86,8 +89,10 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
     """Show the state of the named jobs (waiting, working, completed or failed) and their progress."""
     if name is not None and everything:
         raise click.UsageError("--job names one job and --all asks for every one; choose")
-    store, _ = open_root(root)
+    store, settings = open_root(root)
     living = statuses.live_processes(store.agents())
+    plans = auto_plan_switch.read(store.root)
+    told = {**_living(living), "auto_plan": settings.manager.auto_plan if plans is None else plans.on}
     if name is not None:
         _one(store, name, living, as_json)
         return
@@ -96,9 +101,11 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
     if everything:
         found += statuses.unnamed_job_statuses(store, now=now, limit=SHOWN)
     if as_json:
-        answer({**_living(living), "jobs": [_plain(line) for line in found]})
+        answer({**told, "jobs": [_plain(line) for line in found]})
         return
     say(_head(living))
+    if plans is not None:
+        say(f"{plans} (`farro manager --auto-plan={'off' if plans.on else 'on'}` changes it)")
     if not found:
         what = "no jobs" if everything else "no job has a name; `--all` shows those without"
         say(f"{what}. Make one with: farro job create NAME --tasks FILE")
@@ -171,11 +178,10 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
     store, settings = open_root(root)
     before = named_jobs.named_job_id(store, name)
     if not yes:
-        if not _asks(tasks_file):
-            raise click.UsageError(
-                f"reset asks before it changes {name}, and there is no terminal to answer at; confirm with --yes"
-            )
-        if not click.confirm(f"Reset {name} ({before})?", err=True):
+        agreed = None if tasks_file == "-" else _agreed(f"Reset {name} ({before})?")
+        if agreed is None:
+            raise click.UsageError(f"reset asks before it changes {name}, and nobody answered; confirm with --yes")
+        if not agreed:
             note("nothing was changed")
             return 1
     document = None if tasks_file is None else read_plan(tasks_file)
@@ -190,8 +196,16 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
     return 0
 
 
-def _asks(tasks_file: str | None) -> bool:
-    return tasks_file != "-" and sys.stdin is not None and sys.stdin.isatty()
+def _agreed(question: str) -> bool | None:
+    """Ask at the terminal, or read the answer from standard input (`echo y | air-executor reset`); None: there is
+    none."""
+    try:
+        return None if sys.stdin is None else click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        note("")  # the end of the question's line
+        return None
 
 
 def _head(living: LiveProcesses) -> str:
@@ -229,7 +243,8 @@ def _short(text: str | None) -> str:
 def run_task(name: str, task: str, root: str | None, as_json: bool) -> int:
     """Run one task of a job here, with its output on this terminal and its exit code: to see why it fails.
 
-    Nothing of the job is changed. What it reads from another task is what that one said when the job last ran. With
+    Nothing of the job is changed. A task whose command is `run-task` of itself has no work of its own, and succeeds.
+    What it reads from another task is what that one said when the job last ran. With
     --json its output goes to stderr, and stdout is {"job_id", "task", "exit_code"}.
     """
     from farro.air import run_task as running
@@ -237,6 +252,11 @@ def run_task(name: str, task: str, root: str | None, as_json: bool) -> int:
     store, settings = open_root(root)
     job_id = find_job.by_name(store, name)
     flush()
+    if running.is_inside(job_id, task, os.environ):
+        note(f"{name}, task {task}: its command is `run-task` of itself; there is nothing else to do")
+        if as_json:
+            answer({"job_id": job_id, "task": task, "exit_code": 0})
+        return 0
     code = running.run_task(
         store,
         store.root,
@@ -267,12 +287,41 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
     and importing it again imports nothing twice. A job that cannot be read is told, and the others are imported: exit
     code 1 then.
     """
+    report = _import(root, folder, failed=failed, dry_run=dry_run)
+    code = 0 if report.whole else 1
+    if as_json:
+        jobs = [asdict(job) for job in report.jobs]
+        answer({"folder": report.folder, "dry_run": dry_run, "jobs": jobs, "config": report.config})
+    elif not report.jobs:
+        say(f"no jobs in {report.folder}")
+    else:
+        _show_report(report, dry_run=dry_run)
+    return code
+
+
+def offer_import(root: str | None, *, yes: bool, as_json: bool) -> None:
+    """Offer to import the jobs of an Air-Executor that was started in this folder; with `yes` import them."""
+    from farro.air.import_jobs import FOLDER
+
+    new = [job.name for job in _import(root, FOLDER, dry_run=True).jobs if job.action == "imported"]
+    if not new:
+        return
+    question = f"{FOLDER} has jobs of an Air-Executor ({', '.join(new)}). Import them?"
+    if not yes and (as_json or not _agreed(question)):
+        note(f"{', '.join(new)} of {FOLDER} were not imported; `farro import-air {FOLDER}` does it")
+        return
+    report = _import(root, FOLDER)
+    if not as_json:
+        _show_report(report)
+
+
+def _import(root: str | None, folder: str, *, failed: bool = False, dry_run: bool = False) -> ImportReport:
     from farro.air import import_jobs
     from farro.host.process_identity import started_at_s
 
     store, settings = open_root(root)
     try:
-        report = import_jobs.import_air(
+        return import_jobs.import_air(
             store,
             folder,
             runners=settings.runners,
@@ -283,14 +332,9 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
         )
     except BadDocument as error:
         raise ConfigError(error.source, error.problems) from error
-    code = 0 if report.whole else 1
-    if as_json:
-        jobs = [asdict(job) for job in report.jobs]
-        answer({"folder": report.folder, "dry_run": dry_run, "jobs": jobs, "config": report.config})
-        return code
-    if not report.jobs:
-        say(f"no jobs in {report.folder}")
-        return code
+
+
+def _show_report(report: ImportReport, *, dry_run: bool = False) -> None:
     would = "would be imported" if dry_run else "imported"
     rows = [("JOB", "RESULT", "")]
     rows += [
@@ -305,4 +349,3 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
     if report.config:
         say("its config.yaml says otherwise than this root; to keep it, put this under `runners` in the config:")
         say(f"  {json.dumps(report.config)}")
-    return code

@@ -285,7 +285,7 @@ def _said(job: AirJob, found: RemainingTasks) -> str:
         parts.append("its state was wrong: it said completed")
     if found.themselves:
         parts.append(
-            f"{', '.join(found.themselves)} will fail: the command is `air-executor run-task` of the task itself"
+            f"{', '.join(found.themselves)} will do nothing: the command is `air-executor run-task` of the task itself"
         )
     return "; ".join(parts)
 

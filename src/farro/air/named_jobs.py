@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections.abc import Sequence
-from dataclasses import replace
 
 from farro.documents import Document, did_you_mean
 from farro.errors import Damaged, NameTaken, Refused, TryAgain, UnknownJob
-from farro.host import fs
 from farro.jobs import ids, places
 from farro.jobs.request import JobRequest
 from farro.jobs.states import Status
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.plans import after
 from farro.queue import jobs
 from farro.queue.admission import admit
 from farro.queue.submit import SubmitPolicy, prepare
 from farro.store.port import JobView, Store, Submission, Submitted
-
-_PROMPT_LIMIT = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,9 +94,7 @@ def _again(
         (wanted,) = prepare(store, [JobRequest(document=document)], policy)
         return replace(wanted, job_id=None, retry_of=view.job_id)
     try:
-        prompt = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
-        if not isinstance(prompt, dict):
-            raise ValueError("it is not an object")
+        prompt = jobs.submitted_prompt(folder)
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise Damaged(
@@ -111,7 +103,7 @@ def _again(
         ) from error
     if view.status is Status.QUEUED and view.place != places.QUARANTINE and view.lifecycle.attempt == 0:
         return None
-    narrative, payload = _rest(folder)
+    narrative, payload = jobs.submitted_files(folder)
     return Submission(
         role=view.lifecycle.first_role,
         prompt=after.alone(prompt),
@@ -119,15 +111,3 @@ def _again(
         narrative=narrative,
         payload=payload,
     )  # without a job_id: the old job keeps its id
-
-
-def _rest(folder: str) -> tuple[str | None, dict[str, bytes]]:
-    """Read what came with the prompt: prompt.md and the payload."""
-    narrative, payload = None, {}
-    with contextlib.suppress(OSError):
-        narrative = fs.read_bytes(f"{folder}/prompt.md").decode("utf-8", "replace")
-    with contextlib.suppress(OSError):
-        for name in fs.listdir(f"{folder}/payload"):
-            if os.path.isfile(f"{folder}/payload/{name}"):
-                payload[name] = fs.read_bytes(f"{folder}/payload/{name}")
-    return narrative, payload

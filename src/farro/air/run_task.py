@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 
-from farro.errors import BadDocument, Damaged, InputError, Refused
+from farro.errors import BadDocument, Damaged, InputError
 from farro.execution import find_program, progress, task_file
 from farro.execution.find_program import Executable, InWorker, Missing
 from farro.execution.tools import Tools
 from farro.host import fs, programs
+from farro.lazy_dataclass import replace
 from farro.plans.loading import load_data
 from farro.plans.model import Step
 from farro.queue import find_job
@@ -39,7 +39,6 @@ def run_task(
     view = find_job.find_view(store, job_id)
     folder = store.folder(view)
     step = _step(folder, job_id, task)
-    _refuse_itself(job_id, task, env)
     own = {
         "FARRO_ROOT": root,
         "FARRO_JOB": job_id,
@@ -91,14 +90,13 @@ def _step(folder: str, job_id: str, task: str) -> Step:
     return known[task]
 
 
-def _refuse_itself(job_id: str, task: str, env: Mapping[str, str]) -> None:
-    """Refuse a task that runs itself.
+def is_inside(job_id: str, task: str, env: Mapping[str, str]) -> bool:
+    """Return whether this process belongs to the task that it would run.
 
-    Air-Executor's task lists contain tasks whose command is `run-task` of themselves.
+    Air-Executor writes task lists in which the command of a task is `run-task` of that task.
     """
     inside = env.get("FARRO_JOB") == job_id and env.get(task_file.STEP) == task
-    if inside or f":{job_id}/{task}:" in env.get(_OURS, ""):
-        raise Refused(f"{job_id}, task {task} runs itself by `run-task`; its command must be the work itself")
+    return inside or f":{job_id}/{task}:" in env.get(_OURS, "")
 
 
 def _input(folder: str, job_id: str, step: Step) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, assert_never
 
 from farro.errors import BadDocument, UnknownJob
 from farro.execution import progress
-from farro.execution.progress import read_result
+from farro.execution.progress import read_result, step_results
 from farro.jobs.states import Status
 from farro.jobs.times import seconds_between, timestamp
 from farro.lazy_dataclass import dataclass
@@ -201,10 +201,8 @@ def _tasks(folder: str, working: bool) -> Iterator[TaskStatus]:
 
 
 def _ended(folder: str, attempt: int, lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    results = read_result(folder, attempt).get("step_results") if attempt else None
-    if isinstance(results, list):
-        return [item for item in results if isinstance(item, dict)]
-    return [line for line in lines if "success" in line]
+    result = read_result(folder, attempt) if attempt else {}
+    return step_results(result) if "step_results" in result else [line for line in lines if "success" in line]
 
 
 def _task(task: str, item: Mapping[str, Any] | None, began: bool, working: bool, needs: tuple[str, ...]) -> TaskStatus:

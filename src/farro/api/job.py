@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from farro.api import tables
 from farro.errors import FarroError, UnknownJob
+from farro.jobs.times import seconds_between
 from farro.queue import logs, results
 from farro.queue.logs import LogQuery
 from farro.store.port import JobView
@@ -134,7 +135,7 @@ class Job(Generic[V]):
         return f"<farro.Job {self._id} {self._status_or_why_not()}>"
 
     def _repr_html_(self) -> str:
-        return tables.jobs([self])
+        return _jobs_table([self])
 
     def _status_or_why_not(self) -> str:
         try:
@@ -149,4 +150,45 @@ class Jobs(list[Job[Any]]):
     """A list of jobs that a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        return tables.jobs(self)
+        return _jobs_table(self)
+
+
+# --- HTML tables for notebooks. All text of a job is escaped, so that it cannot inject HTML. ---
+
+_SHOWN = 200  # jobs
+_LONGEST = 200  # characters of a cell
+
+
+def _jobs_table(found: Sequence[Job[Any]]) -> str:
+    rows = [_row(job) for job in found[:_SHOWN]]
+    more = f"<p>and {len(found) - _SHOWN} more</p>" if len(found) > _SHOWN else ""
+    return _table(("job", "status", "role", "try", "seconds", "error"), rows) + more
+
+
+def counts_table(root: str, found: Mapping[str, int]) -> str:
+    return f"<p>farro.Queue <code>{escape(root)}</code></p>" + _table(tuple(found), [tuple(found.values())])
+
+
+def _table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{_cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cells(tag: str, cells: Iterable[object]) -> str:
+    return "".join(f"<{tag}>{escape(_short(str(cell)))}</{tag}>" for cell in cells)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _row(job: Job[Any]) -> tuple[object, ...]:
+    try:
+        life = job.view.lifecycle
+    except UnknownJob:
+        return job.id, "gone", "", "", "", ""
+    except (FarroError, OSError) as error:
+        return job.id, "?", "", "", "", error
+    took_s = seconds_between(life.first_claimed_at, life.finalized_at)
+    message = (life.error or {}).get("message") or ""
+    return job.id, life.status, life.role, life.attempt, "" if took_s is None else f"{took_s:.2f}", message

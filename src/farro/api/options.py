@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 from farro.errors import InputError
 from farro.execution import task_file
 from farro.jobs.request import NO_ATTACHMENTS, Duration, JobRequest, duration_s
+from farro.lazy_dataclass import replace
 
 if TYPE_CHECKING:
     from farro.api.queue import Queue

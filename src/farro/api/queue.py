@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from farro.api import sources, tables
-from farro.api.job import Job, Jobs
+from farro.api import sources
+from farro.api.job import Job, Jobs, counts_table
 from farro.api.options import (
     NO_OPTIONS,
     CallOptions,
@@ -26,16 +26,18 @@ from farro.api.options import (
 from farro.api.sources import PlanSource
 from farro.api.task import TaskCall
 from farro.app import App
+from farro.config import reader
 from farro.config.settings import Settings
+from farro.doctor import root as roots
 from farro.documents import Document
 from farro.errors import InputError, StillRunning
+from farro.execution import function_calls
 from farro.host.clock import SystemClock
 from farro.jobs.request import Duration, JobRequest
 from farro.jobs.states import Status
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.log.structured import grave_only
-from farro.queue import admission, find_job, listing, submit
-from farro.queue import jobs as verbs
+from farro.queue import admission, find_job, jobs, submit
 from farro.queue import retry as retrying
 from farro.queue import wait as waiting
 from farro.queue.submit import SubmitPolicy
@@ -233,10 +235,10 @@ class Queue:
             statuses = [Status(name) for name in _several(status)]
         except ValueError as error:
             raise InputError(f"status: {error}; known: {', '.join(Status)}") from error
-        asked = listing.JobQuery(
+        asked = jobs.JobQuery(
             roles=_several(role), statuses=statuses, tags=_several(tags), last=sys.maxsize if limit is None else limit
         )
-        return Jobs(Job(self, view.job_id) for view in listing.ls(self.store, asked))
+        return Jobs(Job(self, view.job_id) for view in jobs.ls(self.store, asked))
 
     def counts(self) -> dict[str, int]:
         """Count the jobs of each status."""
@@ -285,7 +287,7 @@ class Queue:
         job_id = job_id_of(job)
         if isinstance(job, str):
             job_id = find_job.resolve(self.store, job_id, shortest=find_job.SHORTEST_TO_END)
-        verbs.kill(self.store, job_id, by=admission.operator_name("py"), note=note)
+        jobs.kill(self.store, job_id, by=admission.operator_name("py"), note=note)
         return Job(self, job_id)
 
     def retry(self, job: JobName, *, from_step: str | None = None, from_start: bool = False) -> Job[Any]:
@@ -307,7 +309,7 @@ class Queue:
         return f"<farro.Queue {self._root}{' closed' if self._closed else ''}>"
 
     def _repr_html_(self) -> str:
-        return tables.counts(self._root, {} if self._closed else self.counts())
+        return counts_table(self._root, {} if self._closed else self.counts())
 
 
 def _request(plan: Source, source: str, options: JobRequest) -> JobRequest:
@@ -330,3 +332,42 @@ def _close(stores: dict[int, Store]) -> None:
 
 def _several(named: str | Iterable[str]) -> tuple[str, ...]:
     return (named,) if isinstance(named, str) else tuple(named)
+
+
+def open(root: str | os.PathLike[str] | None = None, *, make: bool = False, store: str | None = None) -> Queue:  # noqa: A001 - as gzip.open
+    """Open the queue of a root: the named one, else FARRO_ROOT, else the nearest upwards from the working folder, else
+    the user's own. Raise NotARoot when there is none; with `make` it is made, as `farro init` does. `store`: where the
+    jobs are kept, redis://HOST:PORT/DB or "files"; default: FARRO_STORE, else the config's."""
+    given = _named_root() if root is None else os.fspath(root)
+    if given == "":
+        raise InputError("root: it is empty; name a folder, or leave it out")
+    found = None if given is None or not make else os.path.abspath(given)
+    path = found or reader.find_root(given, own=True, make=make)
+    settings = reader.load(path, warn=lambda text: warnings.warn(text, stacklevel=4))
+    if make and not os.path.isdir(f"{path}/jobs"):
+        roots.init(path, settings)
+    return Queue(path, reader.with_store(settings, store))
+
+
+_defaults: dict[str, Queue] = {}
+
+
+def default() -> Queue:
+    """Return the queue of tasks that name none. It is opened once and kept."""
+    named = _named_root()
+    place = named or os.getcwd()
+    queue = _defaults.get(place)
+    if queue is None or queue.closed:
+        root = reader.find_root(named, own=True)
+        queue = _defaults.get(root)
+        if queue is None or queue.closed:
+            queue = open(root)
+        _defaults[place] = _defaults[root] = queue
+    return queue
+
+
+def _named_root() -> str | None:
+    """Return FARRO_ROOT. Inside a task it is the step's own: a task may run on a thread of a worker, whose environment
+    differs."""
+    call = function_calls.current()
+    return (os.environ if call is None else call.env).get("FARRO_ROOT")

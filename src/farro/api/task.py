@@ -7,7 +7,6 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from farro.api.options import ONCE, Duration, TaskOptions, TaskRetries, over, request, retrying
@@ -15,7 +14,7 @@ from farro.errors import BadArgument, InputError
 from farro.execution import function_calls, task_file
 from farro.execution.tools import FUNCTION
 from farro.jobs.request import JobRequest, timeout_s
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from farro.api.job import Job
@@ -196,9 +195,9 @@ class TaskCall(Generic[V]):
 
     def enqueue(self) -> Job[V]:
         """Queue a job of this one call."""
-        from farro.api import opening  # here: a module of tasks is imported by workers and tests that queue nothing
+        from farro.api import queue
 
-        chosen = opening.default() if self.queue is None else self.queue
+        chosen = queue.default() if self.queue is None else self.queue
         return chosen.enqueue(self)
 
     def add(self, *, id: str | None = None, needs: Iterable[str] = ()) -> str:  # noqa: A002 - the step's own field

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import threading
 from typing import TYPE_CHECKING, Any
 
+from farro.host import machine
 from farro.host.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from farro.agents.provider_test import ProviderTestResult
     from farro.agents.providers.port import Provider
     from farro.agq.client import AgqStore
-    from farro.agx.client import PlanClient
+    from farro.agx.client import LocalPlanClient
     from farro.agx.propose import Planner
+    from farro.agx.remote_client import RemotePlanClient
     from farro.config.settings import ProviderSettings, Settings
     from farro.doctor.checks import Check
     from farro.doctor.report import Examination
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from farro.log.structured import Log
     from farro.queue.admission import Gate
     from farro.queue.plan_check import PlanContext
-    from farro.queue.scheduler import Timetable
+    from farro.queue.schedules import Timetable
     from farro.queue.submit import SubmitPolicy
     from farro.store.ledger import Ledger, Prices
     from farro.store.library import Library
@@ -86,7 +87,12 @@ class App:
         if not brief:
             audit.mend()
         if settings.store == "files":
-            return self._open_files(root, settings, clock, log or no_log, audit)
+            store = self._open_files(root, settings, clock, log or no_log, audit)
+            if not brief:
+                from farro.store.files import load_operations
+
+                load_operations()
+            return store
         from farro.app import servers
 
         policy, log = self._store_policy(root, settings), log or no_log
@@ -104,7 +110,7 @@ class App:
         journal = None
         if settings.durability == "power":
             boot_id = str(process_identity.identity()["boot_id"])
-            journal = Journal(root=root, boot_id=boot_id, random_bits=random.SystemRandom().getrandbits)
+            journal = Journal(root=root, boot_id=boot_id, random_bits=machine.random_bits)
         return FilesStore(
             FilesContext(
                 root=root,
@@ -252,40 +258,49 @@ class App:
     def hand_off(self, root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool) -> HandOff:
         """Make what hands a worker's finished job on to the next role. `bypass`: also while no manager runs."""
         from farro.worker.hand_off import HandOff
-        from farro.worker.leader import elected
 
         return HandOff(
             store=store,
-            root=root,
             clock=clock,
             log=log,
             retry=settings.retry,
-            uniform=random.SystemRandom().uniform,
+            uniform=machine.uniform,
             bypass=bypass and settings.routing.degraded_bypass,
             roles=settings.roles,
-            silent_s=elected(store, clock, lease_s=settings.redis.lease_s).silent_s,
         )
 
     def manager(
-        self, store: Store, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None
+        self,
+        store: Store,
+        settings: Settings,
+        log: Log,
+        *,
+        timetable: Timetable,
+        gate: Gate,
+        auto_plan: bool | None = None,
     ) -> Manager:
-        """Make the manager of a root. `gate` admits the jobs that auto-plan makes; None turns auto-plan off."""
+        """Make the manager of a root. `gate` admits the jobs that auto-plan makes. `auto_plan`: whether it makes any;
+        None: as the root's switch says, else the config."""
         from farro.agents.auto_plan import AutoPlan
         from farro.agents.manager import AbandonedJobs, Hooks, Manager
-        from farro.worker.leader import elected
+        from farro.queue.retention import Retention
+        from farro.worker import auto_plan_switch
         from farro.worker.watchdog import Recovery
 
         root, clock = store.root, SystemClock()
-        plans = None
-        if gate is not None:
-            plans = AutoPlan(store=store, root=root, settings=settings, gate=gate, clock=clock, log=log)
+        after_s = settings.retention.archive_after_s()
+        default = settings.manager.auto_plan
+
+        def is_on() -> bool:
+            return auto_plan_switch.is_on(root, default=default) if auto_plan is None else auto_plan
+
         return Manager(
             store=store,
             log=log,
             timetable=timetable,
-            leadership=elected(store, clock, lease_s=settings.redis.lease_s),
+            leadership=store.leadership(),
             snapshots=self.snapshots(root, settings),
-            auto_plan=plans,
+            auto_plan=AutoPlan(store=store, root=root, settings=settings, gate=gate, clock=clock, log=log, is_on=is_on),
             hooks=Hooks(
                 store=store,
                 root=root,
@@ -296,6 +311,7 @@ class App:
             ),
             abandoning=AbandonedJobs(clock=clock, after_s=settings.watchdog.abandon_after_s),
             recovery=Recovery(sweep=lambda: self.sweep_runners(root), clock=clock),
+            retention=None if after_s is None else Retention(store=store, after_s=after_s, clock=clock, log=log),
         )
 
     def runtime(self, root: str) -> Runtime:
@@ -330,7 +346,7 @@ class App:
             prices=GenaiPrices,
             redactor=redactor,
             clock=clock,
-            uniform=random.SystemRandom().uniform,
+            uniform=machine.uniform,
         )
 
     def providers(self, root: str) -> Callable[[str, ProviderSettings], Provider]:
@@ -364,7 +380,7 @@ class App:
                 settings=settings,
                 open_provider=self.providers(root),
                 clock=SystemClock(),
-                uniform=random.SystemRandom().uniform,
+                uniform=machine.uniform,
                 root=root,
                 folder=folder,
                 prices=GenaiPrices(settings.providers),
@@ -398,17 +414,27 @@ class App:
 
         return checks.checks(self, root, finished=finished, conformance=conformance, store=store)
 
-    def policy_lock(self, root: str, settings: Settings) -> dict[str, Any]:
-        """Compute what policy.lock.json would hold now."""
-        from farro.app import checks
-
-        return checks.policy_lock_now(root, settings)
-
     def check_strictly(self, root: str, service: str, *, store: str | None = None) -> None:
         """Refuse to start a daemon where one of doctor's quick checks finds something."""
         from farro.doctor import report
 
-        report.admit(self.checks(root, finished=0, store=store), service, root)
+        quick = [check for check in self.checks(root, finished=0, store=store) if check.quick]
+        report.admit(quick, service, root, strict=True)
+
+    def check_gates(self, root: str, settings: Settings, service: str) -> None:
+        """Refuse to start a daemon whose work could not go on (doctor.gates)."""
+        from farro.config import reader
+        from farro.doctor import gates, report
+        from farro.store.files.context import folders_apart, queue_folders
+
+        folders = settings.store == "files"
+        found = gates.gates(
+            root,
+            folders=queue_folders(root) if folders else ["jobs"],
+            apart=lambda: folders_apart(root) if folders else [],
+            config=reader.path_of(root),
+        )
+        report.admit(found, service, root, strict=False)
 
     # --- the planner (agx) ---
 
@@ -440,13 +466,13 @@ class App:
             prices=self.prices(settings),
             redactor=Redactor.of_variables(secret_variables(settings, os.environ), os.environ),
             clock=clock,
-            uniform=random.SystemRandom().uniform,
+            uniform=machine.uniform,
             on_try=on_try,
         )
 
-    def local_plans(self, store: Store, settings: Settings, *, policy: SubmitPolicy, by: str) -> PlanClient:
+    def local_plans(self, store: Store, settings: Settings, *, policy: SubmitPolicy, by: str) -> LocalPlanClient:
         """Make the client that submits plans to this root and lists them."""
-        from farro.agx.local_client import LocalPlanClient
+        from farro.agx.client import LocalPlanClient
 
         return LocalPlanClient(
             store=store,
@@ -454,18 +480,19 @@ class App:
             policy=policy,
             clock=SystemClock(),
             by=by,
-            mint=lambda: f"plan-{random.SystemRandom().getrandbits(64):016x}",
-            max_bytes=settings.security.max_job_bytes,
+            mint=lambda: f"plan-{machine.random_bits(64):016x}",
         )
 
-    def remote_plans(self, address: str, settings: Settings) -> PlanClient:
+    def remote_plans(self, address: str, settings: Settings) -> RemotePlanClient:
         """Make the client of a RESP queue on another machine: agq://HOST:PORT."""
         from farro.agx.remote_client import RemotePlanClient
+        from farro.config.settings import AGQ_KEYS
         from farro.jobs.ids import IdMint
 
-        variable = "AGQ_KEY" if settings.agq.key is None else settings.agq.key.name
-        mint = IdMint(SystemClock().now, random.SystemRandom().getrandbits)
-        return RemotePlanClient.at(address, key=os.environ.get("AGQ_KEY") or os.environ.get(variable), mint=mint.mint)
+        variables = (*AGQ_KEYS, *(() if settings.agq.key is None else (settings.agq.key.name,)))
+        key = next((os.environ[name] for name in variables if os.environ.get(name)), None)
+        mint = IdMint(SystemClock().now, machine.random_bits)
+        return RemotePlanClient.at(address, key=key, mint=mint.mint)
 
     # --- the HTTP API ---
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farro.agents.providers import checks as provider_checks
-from farro.agents.providers import cli, http
 from farro.app import servers
 from farro.config import reader
 from farro.config.settings import Settings, is_factory
-from farro.doctor import audit_checks, disk_checks, policy_lock, report
+from farro.doctor import audit_checks, disk_checks, report
 from farro.doctor.checks import Check, Finding, edit, failed, ok, warning
 from farro.errors import FarroError
 from farro.host.clock import SystemClock
+from farro.lazy_dataclass import replace
 from farro.queue import root_checks
 from farro.roles.names import AGENTS
 from farro.sandbox import checks as guard_checks
 from farro.store.files import checks as store_checks
-from farro.store.files import devices
-from farro.store.files.context import FilesContext
+from farro.store.files.context import FilesContext, folders_apart, queue_folders
 from farro.store.port import Store, StorePolicy
 
 if TYPE_CHECKING:
@@ -49,8 +47,8 @@ def checks(
         *_config_checks(root),
         *disk_checks.checks(
             root,
-            folders=devices.queue_folders(root) if in_folders else ["jobs"],
-            apart=lambda: devices.apart(root) if in_folders else [],
+            folders=queue_folders(root) if in_folders else ["jobs"],
+            apart=lambda: folders_apart(root) if in_folders else [],
             config=path,
             durable=settings.durability == "power" and in_folders,
             allow_cross_volume=settings.allow_cross_volume,
@@ -58,7 +56,8 @@ def checks(
             now=clock.now,
         ),
         *disk_checks.probes(f"{root}/jobs"),
-        *root_checks.checks(root, settings, config=path, now=clock.now, open_store=opened),
+        *root_checks.checks(root, settings, config=path, now=clock.now, open_store=opened, conformance=conformance),
+        report.lock_check(root, settings, conformance=conformance),
         *provider_checks.checks(settings, os.environ, root=root, config=path),
         *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
         *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),
@@ -70,7 +69,7 @@ def checks(
         found += _redis_checks(settings, path, clock)
         found = _where_it_answers(found, settings, path, clock)
     if conformance:
-        found += report.conformance_checks(root, lambda: policy_lock_now(root, settings), config=path)
+        found += report.conformance_checks(root, settings, config=path)
     return found
 
 
@@ -188,8 +187,3 @@ def read_only_context(root: str) -> FilesContext:
         kill_hung=lambda identity: False,
         identity=dict,
     )
-
-
-def policy_lock_now(root: str, settings: Settings) -> dict[str, Any]:
-    """Compute what policy.lock.json would hold now."""
-    return policy_lock.lock(root, settings, tries={"http": http.TRIES, "cli": cli.TRIES})

@@ -1,5 +1,4 @@
-"""Build the adapters that reach a server: the store in Redis, a worker's queue over AGQ, and the election of the leader
-that manages a store which many machines share."""
+"""Build the adapters that reach a server: the store in Redis, and a worker's queue over AGQ."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from farro.config.settings import AGQ, Settings
+from farro.config.settings import AGQ, AGQ_KEYS, Settings
 from farro.errors import InputError
 from farro.host import worker_processes
 from farro.host.clock import Clock
@@ -101,7 +100,8 @@ def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str
     from farro.agq.client.connection import AgqAddress
     from farro.store.redis.workspace import LocalWorkspace
 
-    section, key = settings.agq, os.environ.get("AGQ_KEY") or None
+    section = settings.agq
+    key = next((os.environ[name] for name in AGQ_KEYS if os.environ.get(name)), None)
     if key is None and section.key is not None:
         key = section.key.reveal(os.environ, "agq.key")
     return AgqStore(

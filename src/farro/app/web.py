@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from farro.config import reader
 from farro.config.settings import Settings
+from farro.doctor import policy_lock
 from farro.host.clock import SystemClock
 from farro.jobs.times import timestamp
 from farro.log.structured import Log
@@ -23,7 +24,7 @@ from farro.store.port import Store
 from farro.web import access_keys
 from farro.web.access import AccessRules
 from farro.web.application import WebApplication
-from farro.web.request_types import WebState
+from farro.web.request_handling import WebState
 
 if TYPE_CHECKING:
     from farro.app import App
@@ -60,7 +61,7 @@ def state(
         examine=examine,
         ensure_orchestrator=orchestrate,
         settings_of=reader.load,
-        policy_lock=lambda: app.policy_lock(root, settings),
+        policy_lock=lambda: policy_lock.lock(root, settings),
         test_provider=functools.partial(_ask_provider, app, root, settings),
         queue_history=QueueHistory(store),
         store_name=settings.store.partition(":")[0],

@@ -5,12 +5,13 @@ Each is a command of farro under another name, which its help and its errors use
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping, Sequence
 
 import click
 
-from farro.cli.groups import Hinting
-from farro.cli.main import COMMANDS, HELP, Lazy, run
+from farro.cli.main import COMMANDS, HELP, Hinting, Lazy, run
 
 
 def agent_cli() -> None:
@@ -29,6 +30,7 @@ def agw() -> None:
     """`agw --store agq://HOST:PORT` is `farro worker --role Runner --store agq://HOST:PORT`."""
     from farro.cli.daemons import worker
 
+    _use_agenix_options("agw", {"--worker-id": "--name", "--agq-address": "--store"})
     _end_as("agw", worker)
 
 
@@ -41,6 +43,7 @@ def watchdogd() -> None:
 def agq() -> None:
     from farro.agq.cli import agq as command
 
+    _use_agenix_options("agq", {})
     _end_as("agq", command)
 
 
@@ -91,7 +94,63 @@ def agx() -> None:
     """`agx add -- sort` is `farro agx add -- sort`."""
     from farro.agx.cli.group import agx as command
 
+    _use_agenix_options("agx", {"--agq-addr": "--store"})
     _end_as("agx", command)
+
+
+# --- the options of AGEniX's own agx, agq and agw ---
+
+SESSION_KEY = "--session-key"
+
+
+def _use_agenix_options(program: str, names: Mapping[str, str]) -> None:
+    """Rewrite the arguments of AGEniX's own program of that name. A key among them is moved to the environment by
+    executing the program anew: other users see the arguments of a process, not its environment."""
+    arguments, key = agenix_arguments(sys.argv[1:], names, os.environ if names else {})
+    if key is not None:
+        click.echo(
+            f"{program}: other users of this machine see a key in arguments; it was moved to AGQ_SESSION_KEY. Set that "
+            "variable instead",
+            err=True,
+        )
+        start = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
+        environ = {**os.environ, "AGQ_SESSION_KEY": key}
+        os.execve(sys.executable, [*start, *arguments], environ)  # noqa: S606 - this program itself
+    sys.argv[1:] = arguments
+
+
+def agenix_arguments(
+    arguments: Sequence[str], names: Mapping[str, str], environ: Mapping[str, str]
+) -> tuple[list[str], str | None]:
+    """Return the arguments with farro's names of options, and the key that was among them. Without a store among them
+    AGQ_ADDR names it. What follows `--` is a command's own."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    left = [part for word in arguments[:end] for part in _split(word, (*names, SESSION_KEY))]
+    made: list[str] = []
+    key: str | None = None
+    while left:
+        word = left.pop(0)
+        if word == SESSION_KEY and left:
+            key = left.pop(0)
+        elif names.get(word) == "--store" and left:
+            made += ["--store", _address(left.pop(0))]
+        else:
+            made.append(names.get(word, word))
+    address = environ.get("AGQ_ADDR")
+    stored = environ.get("FARRO_STORE") or any(word.partition("=")[0] == "--store" for word in made)
+    if address and not stored:
+        made = ["--store", _address(address), *made]
+    return [*made, *arguments[end:]], key
+
+
+def _split(word: str, options: Sequence[str]) -> list[str]:
+    """Return `--option=value` of one of these options as two words."""
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name in options else [word]
+
+
+def _address(text: str) -> str:
+    return text if "://" in text else f"agq://{text}"
 
 
 def _end_as(program: str, command: click.Command) -> None:
@@ -101,7 +160,7 @@ def _end_as(program: str, command: click.Command) -> None:
 
 def manager_command() -> click.Command:
     """SPEC-1 §12 and §C."""
-    from farro.cli import jobs
+    from farro.cli import jobs, steer
     from farro.cli.daemons import manager
     from farro.cli.options import common, daemon
 
@@ -130,12 +189,12 @@ def manager_command() -> click.Command:
     def list_stale(context: click.Context, root: str | None, as_json: bool) -> None:
         """List the jobs that wait for a decision, and those of dead agents that were not collected yet."""
         from farro.cli.options import open_root
-        from farro.queue import listing
+        from farro.queue.jobs import stale
 
         above_root, above_json = context.meta[_ABOVE]
         store, _ = open_root(root or above_root)
-        jobs.print_jobs(store, listing.stale(store), "like that", as_json=as_json or above_json)
+        jobs.print_jobs(store, stale(store), "like that", as_json=as_json or above_json)
 
-    for command in (jobs.requeue, jobs.kill, jobs.force_complete):
+    for command in (steer.requeue, steer.kill, steer.force_complete):
         watchdog.add_command(command)
     return managerd

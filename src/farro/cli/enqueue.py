@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
 
 import click
 
@@ -21,7 +20,7 @@ from farro.cli.submit_options import (
 from farro.cli.terminal import answer, note, say
 from farro.errors import InputError
 from farro.jobs.request import Attachments, JobRequest, as_option
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.plans.forms import is_agent_prompt
 from farro.queue.submit import one_id_for_several, prepare, submit
 from farro.store.port import JobView
@@ -64,16 +63,23 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptFiles:
-    """Files that come with an agent prompt."""
+    """Files that come with a job."""
 
     context_md: str | None
     task: str | None
     payload: tuple[str, ...]
+    workspace_snapshot: bool
 
     def beside(self, name: str) -> Attachments:
         """Return the attachments of a document; a file that it names itself is looked for beside it."""
         folder = None if name == "-" else os.path.dirname(os.path.abspath(name))
-        return Attachments(folder=folder, context_md=self.context_md, payload=self.payload, task=self.task)
+        return Attachments(
+            folder=folder,
+            context_md=self.context_md,
+            payload=self.payload,
+            task=self.task,
+            workspace=os.getcwd() if self.workspace_snapshot else None,
+        )
 
 
 @click.command(cls=WithCommand)
@@ -91,6 +97,11 @@ class PromptFiles:
     click.option("--context-md", metavar="FILE", help="The narrative of an agent prompt; becomes the job's prompt.md."),
     click.option("--task", metavar="TASK", help="The task of an agent prompt: an id in tasks/, or a file."),
     click.option("--payload", multiple=True, metavar="FILE", help="A file for an agent prompt; repeatable."),
+    click.option(
+        "--workspace-snapshot",
+        is_flag=True,
+        help="Attach this folder's state in git: a tar of its tracked files, and the diff since the last commit.",
+    ),
 )
 @click.option("--id", "job_id", metavar="ID", help="Choose the job's id. The same id and plan again: the same job.")
 @click.option("--force", is_flag=True, help="Queue it beyond a cap, if the config permits it to you.")
@@ -126,7 +137,7 @@ def enqueue(
         requests = _requests(sources, asked, attachments)
     rules = policy(store, settings)
     if job.check_tools:
-        job.check((item.prompt for item in prepare(store, requests, rules)), settings)
+        job.check((item.prompt for item in prepare(store, requests, replace(rules, warn=str))), settings)
     made = submit(store, requests, rules)
     if as_json:
         answer({"jobs": [job.id for job in made]})

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from farro.cli.options import common, open_job
-from farro.cli.tables import indented, span, table
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import answer, indented, say, span, table
 from farro.host.clock import SystemClock
 from farro.jobs import places
 from farro.jobs.times import moment_or_none, seconds_between
@@ -67,23 +66,18 @@ def _data(told: History) -> dict[str, Any]:
 def _page(told: History) -> None:
     life = told.view.lifecycle
     say(f"{life.job_id}  {life.status}  ({life.role})")
-    # Sorted by time; events of the same millisecond keep their order in the job's history.
-    moments: list[tuple[str, int, str]] = [(life.created_at, 0, "created")]
+    _moment(life.created_at, "created")
     if life.retry_of:
-        moments.append((life.created_at, 0, f"repeats {life.retry_of}"))
-    for attempt in told.attempts:
-        moments.append((attempt.started_at or life.created_at, 2 * attempt.number, _began(attempt)))
+        _moment(life.created_at, f"repeats {life.retry_of}")
+    # In the order of causes, whatever the clocks say: the hops as they are, each after the beginning of its attempt.
+    begun = 0
     for hop in life.hops:
+        begun = _show_attempts(told, begun, hop.attempt)
         note = f": {indented(hop.note, _BEHIND)}" if hop.note else ""
-        moments.append((hop.at, 2 * hop.attempt + 1, f"{hop.reason} → {hop.to} by {hop.by}{note}"))
+        _moment(hop.at, f"{hop.reason} → {hop.to} by {hop.by}{note}")
+    _show_attempts(told, begun, max((attempt.number for attempt in told.attempts), default=0))
     if life.not_before and not life.terminal:
-        moments.append((life.not_before, 1 << 30, "may start then, not before"))
-    steps = {f"attempt {attempt.number} ": _steps(attempt) for attempt in told.attempts}
-    for at, _, what in sorted(moments):
-        say(f"  {_clock(at)}  {what}")
-        page = next((lines for begin, lines in steps.items() if what.startswith(begin)), "")
-        if page:
-            say(page)
+        _moment(life.not_before, "may start then, not before")
     if life.error:
         say(f"  error: {life.error.get('category')}: {life.error.get('message')}")
     if told.view.damaged:
@@ -96,6 +90,20 @@ def _page(told: History) -> None:
             for line in told.audit.lines
         ]
         say(table(rows, indent="    "))
+
+
+def _moment(at: str, what: str) -> None:
+    say(f"  {_clock(at)}  {what}")
+
+
+def _show_attempts(told: History, after: int, last: int) -> int:
+    """Print the attempts from the one after `after` to `last`; return the last number."""
+    for attempt in told.attempts:
+        if after < attempt.number <= last:
+            _moment(attempt.started_at or told.view.lifecycle.created_at, _began(attempt))
+            if page := _steps(attempt):
+                say(page)
+    return max(after, last)
 
 
 def _began(attempt: AttemptRecord) -> str:

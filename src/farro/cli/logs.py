@@ -13,10 +13,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import click
-
-from farro.cli.options import common, open_root, option_group
-from farro.cli.terminal import answer, at_terminal, note, raw, say
+from farro.cli.options import open_root
+from farro.cli.terminal import answer, at_terminal, note, raw, say, usage_error
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass, field
@@ -43,27 +41,11 @@ class Selection:
 
     def parsed(self) -> LogQuery:
         if self.only_stdout and self.only_stderr:
-            raise click.UsageError("--stdout and --stderr exclude each other; leave both out to see both")
+            raise usage_error("--stdout and --stderr exclude each other; leave both out to see both")
         streams = ("stdout",) if self.only_stdout else ("stderr",) if self.only_stderr else outputs.STREAMS
         return LogQuery(step=self.step, streams=streams, attempt=self.attempt)
 
 
-@click.command()
-@click.argument("job", required=False)
-@click.option("--job", "name", metavar="NAME", help="The job's name; prints its last 50 lines unless --tail says more.")
-@click.option("--follow", "-f", is_flag=True, help="Go on while the job runs, also through further attempts.")
-@click.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@option_group(
-    "selection",
-    Selection,
-    click.option("--step", metavar="ID", help="Only this step."),
-    click.option("--stdout", "only_stdout", is_flag=True, help="Only the steps' stdout."),
-    click.option("--stderr", "only_stderr", is_flag=True, help="Only the steps' stderr."),
-    click.option(
-        "--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt; default: the last with output."
-    ),
-)
-@common
 def logs(
     job: str | None,
     name: str | None,
@@ -81,7 +63,7 @@ def logs(
     """
     chosen = selection.parsed()
     if (job is None) == (name is None):
-        raise click.UsageError("name one job: `farro logs JOB`, or `farro logs --job NAME` for its last lines")
+        raise usage_error("name one job: `farro logs JOB`, or `farro logs --job NAME` for its last lines")
     store, _ = open_root(root)
     if name is not None:
         job_id, tail = find_job.by_name(store, name), NAMED_TAIL if tail is None else tail
@@ -105,7 +87,16 @@ def logs(
                 f"{job_id} is {told.view.status} and has not run yet; `farro explain {job_id}` says why, --follow waits"
             )
         _print(begin)
+        error = told.view.lifecycle.error
+        if error is not None and chosen == LogQuery() and not any(map(outputs.size_bytes, told.sources)):
+            note(f"{job_id} wrote nothing; it failed: {error.get('category')}: {error.get('message')}")
         _tell_cuts(outputs.truncated_streams(store, told))
+
+
+def logs_of(job: str, follow: bool, tail: int | None, root: str | None, as_json: bool) -> None:
+    """Print all output of one job, as `farro logs JOB` does."""
+    everything = Selection(step=None, only_stdout=False, only_stderr=False, attempt=None)
+    logs(job, None, follow, tail, everything, root, as_json)
 
 
 def _print(begin: list[tuple[LogFile, int]]) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from farro.app import App
 from farro.cli import terminal
-from farro.cli.groups import Hinting
-from farro.errors import FarroError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -26,7 +23,7 @@ SECTIONS = {
         ("job", "Jobs by name: create, list, show.", "farro.air.cli:job"),
         ("run-task", "Run one task of a job here, to debug it.", "farro.air.cli:run_task"),
         ("task", "Add steps to a plan, from inside one that runs.", "farro.cli.tasks:task"),
-        ("wait", "Wait until jobs have ended.", "farro.cli.watch:wait"),
+        ("wait", "Wait until jobs have ended.", "farro.cli.everyday:wait"),
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
         ("plan", "Check plans, and draw them.", "farro.cli.plan:plan"),
         ("agx", "Write a plan step by step, from commands or words.", "farro.agx.cli.group:agx"),
@@ -39,12 +36,12 @@ SECTIONS = {
     ),
     "Look": (
         ("status", "Show the named jobs, with their progress.", "farro.air.cli:status"),
-        ("ls", "List jobs.", "farro.cli.jobs:ls"),
-        ("show", "Show one job.", "farro.cli.jobs:show"),
-        ("logs", "Print the output of a job.", "farro.cli.logs:logs"),
+        ("ls", "List jobs.", "farro.cli.everyday:ls"),
+        ("show", "Show one job.", "farro.cli.everyday:show"),
+        ("logs", "Print the output of a job.", "farro.cli.everyday:logs"),
         ("explain", "Say why a job is not running, and what helps.", "farro.cli.history:explain"),
         ("history", "Show the whole life of a job.", "farro.cli.history:history"),
-        ("watch", "Watch the queues, or a job, live.", "farro.cli.watch:watch"),
+        ("watch", "Watch the queues, or a job, live.", "farro.cli.everyday:watch"),
         ("top", "Queues, workers, jobs and logs on one screen.", "farro.tui.cli:top"),
         ("workers", "List the workers, their tools and their jobs.", "farro.cli.queues:workers"),
         ("stats", "Show queue depth and throughput of each role.", "farro.cli.queues:stats"),
@@ -56,15 +53,16 @@ SECTIONS = {
         ("refuse", "Send such a job back, with the reason.", "farro.agents.cli.inbox:refuse"),
         ("edit", "Approve it with a text of your own.", "farro.agents.cli.inbox:edit"),
         ("route", "Send a job to a role, whatever its workflow says.", "farro.agents.cli.inbox:route"),
-        ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),
+        ("retry", "Run a finished job again, from where it failed.", "farro.cli.steer:retry"),
         ("replay", "Run an agent job again with its recorded answers.", "farro.agents.cli.providers:replay"),
-        ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
+        ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.steer:requeue"),
         ("reset", "Put a named job back to waiting, from its start.", "farro.air.cli:reset"),
-        ("kill", "Kill a job.", "farro.cli.jobs:kill"),
-        ("force-complete", "Declare a job succeeded.", "farro.cli.jobs:force_complete"),
+        ("kill", "Kill a job.", "farro.cli.steer:kill"),
+        ("force-complete", "Declare a job succeeded.", "farro.cli.steer:force_complete"),
         ("pause", "Stop giving out the jobs of a queue.", "farro.cli.queues:pause"),
         ("resume", "Resume a paused queue.", "farro.cli.queues:resume"),
         ("prune", "Remove finished jobs.", "farro.cli.storage:prune"),
+        ("archive", "Move finished jobs into compressed files.", "farro.cli.archive:archive"),
     ),
     "Keep running": (
         ("up", "Start what a root needs, here or in the background.", "farro.cli.up:up"),
@@ -103,7 +101,24 @@ HIDDEN = {
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 
 
+class Hinting(click.Group):
+    """A group of commands that answers a wrong name with the nearest right one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], known, n=1)
+            program = ctx.command_path
+            hint = f"did you mean `{program} {near[0]}`?" if near else f"`{program} --help` lists the commands"
+            ctx.fail(f"no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
 class Lazy(Hinting):
+    """The commands of `farro`, each imported when it is used."""
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] in HIDDEN:
             return super(Hinting, self).resolve_command(ctx, args)
@@ -162,46 +177,19 @@ def run(arguments: list[str], *, program: str = "farro", command: click.Command 
     terminal.make_encodable()
     terminal.program = program
     try:
-        answer = command.main(
-            args=arguments,
-            prog_name=program,
-            standalone_mode=False,
-            help_option_names=["-h", "--help"],
-            obj=App(),
+        return terminal.guarded(
+            lambda: command.main(
+                args=arguments,
+                prog_name=program,
+                standalone_mode=False,
+                help_option_names=["-h", "--help"],
+                obj=App(),
+            )
         )
-        terminal.flush()
-        return answer if isinstance(answer, int) else 0
     except click.ClickException as error:
         with contextlib.suppress(OSError):
             error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:
         terminal.complain("stopped")
         return 130
-    except terminal.ReaderGone as gone:
-        terminal.forget_stdout()
-        return gone.exit_code
-    except FarroError as error:
-        terminal.complain(str(error))
-        return error.exit_code
-    except OSError as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # something was closed twice while it unwound
-            terminal.complain("stopped")
-            return 130
-        if error.filename is not None:
-            terminal.complain(f"{error.filename}: {error.strerror or error}")
-        elif _nowhere():
-            terminal.complain("the working folder was removed; change to another one (cd) and try again")
-        else:
-            terminal.forget_stdout()
-            terminal.complain(f"the answer could not be written: {error.strerror or error}")
-        return 1
-
-
-def _nowhere() -> bool:
-    """Tell whether the working folder was removed, which makes os.getcwd fail without a file name."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False

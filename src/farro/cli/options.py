@@ -8,11 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
 from farro.app import App as App
 from farro.cli import terminal
-from farro.cli.groups import not_empty
 from farro.config import reader
 from farro.config.reader import own_root as own_root
 from farro.config.settings import AGQ, Settings
@@ -25,11 +22,25 @@ from farro.queue.admission import operator_name as operator_name
 from farro.store.port import Store
 
 if TYPE_CHECKING:
+    import click
+
     from farro.queue.submit import SubmitPolicy
 
-_STRICT, _STORE = "farro.strict", "farro.store"  # in click's context
+_STRICT, _STORE, _UNCHECKED = "farro.strict", "farro.store", "farro.unchecked"  # in click's context
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]  # made by click.option or click.argument
+
+
+class PlainCall:
+    """What a command works with that runs without click (cli.plain): in the place of click's context."""
+
+    def __init__(self, store: str | None) -> None:
+        self.app = App()
+        self.store = store
+        self.opened: list[Store] = []
+
+
+plain_call: PlainCall | None = None
 
 ROOT_HELP = "The farro root; default: FARRO_ROOT, else the nearest one upwards from here, else your own."
 
@@ -40,7 +51,10 @@ def common(command: F) -> F:
 
 
 def daemon(command: F) -> F:
-    """Add the same options to a daemon, whose answer is its log, and `--strict`, which `starts_strictly` reads."""
+    """Add the same options to a daemon, whose answer is its log, and those that `starts_strictly` and `unchecked`
+    read."""
+    import click
+
     strict = click.option(
         "--strict",
         is_flag=True,
@@ -48,7 +62,28 @@ def daemon(command: F) -> F:
         callback=lambda context, _, value: context.meta.update({_STRICT: value}),
         help="Refuse to start where doctor's quick checks find something, warnings too.",
     )
-    return strict(root_option(ROOT_HELP)(store_option(json_option("JSON, also at a terminal.")(command))))
+    return strict(no_checks(root_option(ROOT_HELP)(store_option(json_option("JSON, also at a terminal.")(command)))))
+
+
+def no_checks(command: F) -> F:
+    """Add `--no-checks`, which `unchecked` reads."""
+    import click
+
+    return click.option(
+        "--no-checks",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.update({_UNCHECKED: value}),
+        help="Start even where doctor's gates fail; the audit log says so.",
+    )(command)
+
+
+def unchecked() -> bool:
+    """Tell whether `--no-checks` was given."""
+    import click
+
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_UNCHECKED))
 
 
 def option_group(name: str, group: type[Any], *options: Option) -> Callable[[F], F]:
@@ -75,17 +110,32 @@ def option_group(name: str, group: type[Any], *options: Option) -> Callable[[F],
 def starts_strictly(settings: Settings, *, once: bool = False) -> bool:
     """Tell whether a daemon must pass doctor's quick checks. With `--once`, which repairs a root, only --strict
     asks for them, not the config."""
+    import click
+
     context = click.get_current_context(silent=True)
     asked = context is not None and bool(context.meta.get(_STRICT))
     return asked or (settings.strict_start and not once)
 
 
+def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty --root."""
+    if value == "":  # an unset variable in a script must not mean the working folder
+        import click
+
+        raise click.BadParameter("it is empty; name a folder, or leave it out")
+    return value
+
+
 def root_option(text: str) -> Callable[[F], F]:
+    import click
+
     return click.option("--root", metavar="DIR", callback=not_empty, help=text)
 
 
 def store_option(command: F) -> F:
     """Add `--store`, which replaces the config's; `asked_store` returns it."""
+    import click
+
     return click.option(
         "--store",
         metavar="URL",
@@ -97,23 +147,35 @@ def store_option(command: F) -> F:
 
 def _keep_store(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value == "":
+        import click
+
         raise click.BadParameter("it is empty; name a store, or leave it out")
     context.meta[_STORE] = value
 
 
 def asked_store() -> str | None:
     """Return the value of `--store`; None without one."""
+    if plain_call is not None:
+        return plain_call.store
+    import click
+
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_STORE)
 
 
 def json_option(text: str) -> Callable[[F], F]:
+    import click
+
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def application() -> App:
     """Return the application that `cli.main` handed over. Only in the thread that runs the command: click's context is
     not known to others, so hand it on to them."""
+    if plain_call is not None:
+        return plain_call.app
+    import click
+
     found = click.get_current_context().find_object(App)
     assert found is not None
     return found
@@ -129,7 +191,12 @@ def open_root(
     store = application().open_store(
         path, settings, log=log or grave_only(sys.stderr), actor=operator_name(way), brief=log is None
     )
-    click.get_current_context().call_on_close(store.close)
+    if plain_call is not None:
+        plain_call.opened.append(store)
+    else:
+        import click
+
+        click.get_current_context().call_on_close(store.close)
     return store, settings
 
 
@@ -150,7 +217,7 @@ def policy(store: Store, settings: Settings) -> SubmitPolicy:
     """Return the rules for what this user submits."""
     from farro.queue.submit import SubmitPolicy
 
-    return SubmitPolicy.of(store.root, settings, user=admission.current_user(), spell=as_option)
+    return SubmitPolicy.of(store.root, settings, user=admission.current_user(), spell=as_option, warn=terminal.complain)
 
 
 def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:

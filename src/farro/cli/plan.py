@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-from farro.cli.groups import Hinting
+from farro.cli.main import Hinting
 from farro.cli.options import application, common, open_root, read_root_or_here
 from farro.cli.plan_files import read_plans
-from farro.cli.tables import shortened, show_table, span
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import answer, say, shortened, show_table, span
 from farro.errors import BadDocument, InputError, NotARoot, Problem
 from farro.execution import tool_catalog
 from farro.execution.tool_catalog import ProgramSearch, ToolInfo

@@ -58,7 +58,7 @@ def read_plans(path: str) -> list[Document]:
     if path.lower().endswith(_LINES):
         found = documents.parse_ndjson(contents(path, MANY_LIMIT), name)
         if not found:
-            raise InputError(f"{name}: it contains no plan; one JSON plan a line is wanted")
+            raise InputError(f"{name}: it contains no plan; write one JSON plan per line")
         return found
     text = contents(path, documents.DEFAULT.size)
     if path == "-" and text.lstrip()[:1] not in (b"{", b"[", b""):

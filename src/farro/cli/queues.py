@@ -9,15 +9,15 @@ from dataclasses import asdict
 import click
 from click.core import ParameterSource
 
+from farro.cli import terminal
 from farro.cli.options import common, open_root, operator_name
-from farro.cli.tables import seconds, show_table, span
-from farro.cli.terminal import answer, note, say
+from farro.cli.terminal import answer, note, say, seconds, show_table, span
 from farro.host.clock import SystemClock
-from farro.queue import pause as pausing
+from farro.queue import queues as pausing
+from farro.queue import queues as working
 from farro.queue import stats as statistics
-from farro.queue import workers as working
+from farro.queue.queues import WorkerLine
 from farro.queue.stats import COLUMNS, TOTAL, RoleStats
-from farro.queue.workers import WorkerLine
 
 _HEAD = ("ROLE", "QUEUED", "DELAYED", "RUNNING", "STALE", "OK", "FAILED", "KILLED", "PER MIN", "P50", "P95", "WAIT P50")
 _MORE = ("WAIT P95", "FAILED %", "OLDEST")
@@ -32,8 +32,8 @@ _MORE = ("WAIT P95", "FAILED %", "OLDEST")
 def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root: str | None, as_json: bool) -> int:
     """How each role does: depth of its queue now; jobs that ended, how fast and how well, inside the window.
 
-    Latency is from a job's first entry into a queue to its end, wait to its first claim. --json answers a JSON object a
-    line (NDJSON), one for each role; the role "*" sums them all.
+    A job counts for every role that worked it. Latency is from the entry into that role's queue to the end there, wait
+    to the first claim. The last line, role "*", has the whole jobs. --json answers a JSON object a line (NDJSON).
 
     --alerts judges the pager triggers of the runbook: stale jobs that are queued again, queues near their caps, an
     audit log that cannot be written or outgrows its quota. One JSON document with --json.
@@ -46,7 +46,8 @@ def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root
         raise click.UsageError("--since must be positive, such as 10m")
     store, _ = open_root(root)
     lines = statistics.stats(store, now=SystemClock().now(), window_s=since, roles=roles)
-    if as_json:
+    # SPEC-1 C: `agent-cli stats` gives NDJSON; at a terminal a table reads better.
+    if as_json or (not as_csv and terminal.program == "agent-cli" and not terminal.at_terminal()):
         for line in lines:
             answer(line.to_data())
     elif as_csv:

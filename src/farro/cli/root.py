@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farro.cli.groups import Hinting
+from farro.cli.main import Hinting
 from farro.cli.options import application, asked_store, common, json_option, read_root, read_root_or_here, root_option
-from farro.cli.tables import table
-from farro.cli.terminal import answer, complain, draws, say
+from farro.cli.terminal import answer, complain, draws, say, table
 from farro.config import reader
 from farro.doctor import policy_lock, report
 from farro.doctor import root as roots
@@ -214,7 +213,7 @@ def lock(check: bool, root: str | None, as_json: bool) -> int:
     Deterministic: keep it in git, and a change of policy shows up in review.
     """
     path, settings = read_root(root)
-    now = application().policy_lock(path, settings)
+    now = policy_lock.lock(path, settings)
     try:
         written = policy_lock.read(path)
     except InputError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -16,12 +15,13 @@ from farro.cli.submit_options import COMMAND, JobOptions, WithCommand, job_optio
 from farro.cli.terminal import ReaderGone, answer, complain, forget, say
 from farro.host import signals, worker_processes
 from farro.host.clock import SystemClock
+from farro.lazy_dataclass import replace
 from farro.log.structured import grave_only
 from farro.plans.forms import is_agent_prompt
-from farro.queue import follow as running
+from farro.queue import foreground as running
 from farro.queue import submit
 from farro.queue.admission import check_allowed_paths
-from farro.queue.follow import RunResult, Tail
+from farro.queue.foreground import RunResult, Tail
 
 if TYPE_CHECKING:
     from farro.config.settings import Settings

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from farro.cli.groups import Hinting
-from farro.cli.options import common, gate, open_root
-from farro.cli.tables import show_table
-from farro.cli.terminal import answer, complain, reply, say
+from farro.cli.main import Hinting
+from farro.cli.options import common, open_root, policy
+from farro.cli.terminal import answer, complain, reply, say, show_table
 from farro.host.clock import SystemClock
 from farro.queue import schedules as operations
 
@@ -62,7 +61,7 @@ def run(context: click.Context, name: str, root: str | None, as_json: bool) -> N
     root, as_json = _inherited(context, root, as_json)
     store, settings = open_root(root)
     found = operations.named(store.root, store.roles(), name)
-    job_id = operations.fire_now(store, found, gate(settings, force=False))
+    job_id = operations.fire_now(store, found, policy(store, settings))
     reply(as_json, {"jobs": [job_id]}, job_id)
 
 

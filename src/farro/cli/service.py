@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from farro.cli.groups import Hinting
+from farro.cli.main import Hinting
 from farro.cli.options import asked_store, common, open_root
 from farro.cli.terminal import answer, say
 from farro.host import systemd

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import click
 
 from farro.cli.options import application, common, open_root, operator_name, read_root
-from farro.cli.tables import Bar, seconds, show_table, size, span
-from farro.cli.terminal import answer, note, reply, say
+from farro.cli.terminal import Bar, answer, note, reply, say, seconds, show_table, size, span
 from farro.config import reader
 from farro.config.settings import Settings, is_factory
 from farro.host.clock import SystemClock
 from farro.jobs.states import FINISHED, Status
 from farro.jobs.times import moment_or_none
+from farro.lazy_dataclass import replace
 from farro.queue import migrate as migrating
 from farro.queue import prune as pruning
 from farro.queue.migrate import WORDS, Migration

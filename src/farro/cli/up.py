@@ -12,10 +12,19 @@ from typing import Any
 
 import click
 
-from farro.cli.daemon_process import Signals, log_to_stdout
-from farro.cli.options import application, asked_store, common, daemon, option_group, program, read_root
-from farro.cli.tables import show_table, span
-from farro.cli.terminal import answer, complain, note, say
+from farro.cli.daemons import Signals, log_to_stdout
+from farro.cli.options import (
+    application,
+    asked_store,
+    common,
+    daemon,
+    no_checks,
+    option_group,
+    program,
+    read_root,
+    unchecked,
+)
+from farro.cli.terminal import answer, complain, note, say, show_table, span
 from farro.config import reader
 from farro.config.settings import Settings
 from farro.doctor import root as roots
@@ -59,8 +68,11 @@ class RootServices:
             env=dict(os.environ),
         )
 
-    def wanted(self, options: ServiceOptions) -> tuple[Service, ...]:
+    def wanted(self, options: ServiceOptions, command: str) -> tuple[Service, ...]:
+        """Return the services, or raise Refused where one of doctor's gates fails."""
         _check_roles(options.roles, self.settings)
+        if not unchecked():
+            application().check_gates(self.root, self.settings, command)
         return supervisors.default_services(
             self.root,
             program=program(),
@@ -70,6 +82,7 @@ class RootServices:
             runner=options.runner,
             store=asked_store() or os.environ.get("FARRO_STORE"),
             web=_has_web() if options.web is None else options.web,
+            checked=not unchecked(),
         )
 
     # --- up ---
@@ -373,6 +386,7 @@ _service_options = option_group(
     "--plan", "plan_file", metavar="FILE", help="Start this swarm plan instead, as a swarm; its id must be farro."
 )
 @_service_options
+@no_checks
 @common
 def up(detach: bool, plan_file: str | None, options: ServiceOptions, root: str | None, as_json: bool) -> int:
     """Start what a root needs: a manager, which runs schedules too, a watchdog, workers of each role, and the web where
@@ -388,20 +402,27 @@ def up(detach: bool, plan_file: str | None, options: ServiceOptions, root: str |
 
         return start_plan(plan_file, "farro", root, as_json=as_json)
     services = RootServices(root)
-    return services.up(services.wanted(options), detach=detach, as_json=as_json)
+    return services.up(services.wanted(options, "farro up"), detach=detach, as_json=as_json)
 
 
 @click.command()
 @_service_options
+@click.option("--yes", "-y", is_flag=True, help="Import the jobs of .air-executor without asking.")
+@no_checks
 @common
-def start(options: ServiceOptions, root: str | None, as_json: bool) -> int:
+def start(options: ServiceOptions, yes: bool, root: str | None, as_json: bool) -> int:
     """`farro up --detach`: start what a root needs, in the background.
 
     Safe to repeat: only what is missing or has changed is started. They live until `farro stop` or the machine's end;
-    for services that start with it see `farro service install`.
+    for services that start with it see `farro service install`. In a folder with an .air-executor it offers to import
+    the jobs of that Air-Executor first.
     """
+    if os.path.isdir(".air-executor/jobs"):
+        from farro.air.cli import offer_import
+
+        offer_import(root, yes=yes, as_json=as_json)
     services = RootServices(root)
-    return services.up(services.wanted(options), detach=True, as_json=as_json)
+    return services.up(services.wanted(options, "farro start"), detach=True, as_json=as_json)
 
 
 @click.command()

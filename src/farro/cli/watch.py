@@ -10,11 +10,8 @@ import os
 import sys
 from typing import Any
 
-import click
-
-from farro.cli.options import common, open_root
-from farro.cli.tables import Bar, seconds, shortened, span, table
-from farro.cli.terminal import answer, complain, draws, flush, note, raw, say
+from farro.cli.options import open_root
+from farro.cli.terminal import Bar, answer, complain, draws, flush, note, raw, say, shortened, span, table
 from farro.host import signals
 from farro.host.clock import Clock, SystemClock
 from farro.jobs.envelope import Lifecycle
@@ -22,18 +19,13 @@ from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import seconds_between, timestamp
 from farro.log.structured import printable
-from farro.queue import find_job, pause
+from farro.queue import find_job, queues
 from farro.queue import wait as waiting
 from farro.queue.wait import EndedJob
 from farro.queue.watch import ChangeWatcher, JobsOverview, JobUpdate, Viewer, updates
 from farro.store.port import Store
 
 
-@click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--timeout", callback=seconds, metavar="DURATION", help="Give up after this time, such as 90s, 10m, 2h.")
-@click.option("--any", "first", is_flag=True, help="Return when the first of them has ended.")
-@common
 def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | None, as_json: bool) -> int:
     """Wait until the jobs have ended; print each as it ends. Prints once on stderr why a job does not start.
 
@@ -99,17 +91,6 @@ _ENTER = b"\x1b[?1049h\x1b[?25l"
 _LEAVE = b"\x1b[?25h\x1b[?1049l"
 
 
-@click.command()
-@click.argument("job", required=False)
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1, max=3600),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Draw at least this often.",
-)
-@common
 def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> int:
     """Watch the queues live, until Ctrl-C; or one JOB until it ends, with exit code 0 when it succeeded.
 
@@ -216,7 +197,7 @@ def page(told: JobsOverview, root: str, columns: int = 80) -> list[str]:
         rows.append((role, str(told.alive.get(role, 0)), *map(str, numbers)))
     lines += table(rows, right=range(1, 8)).split("\n") if roles else ["no jobs, no workers"]
     if told.paused:
-        lines += ["", *pause.lines(told.paused)]
+        lines += ["", *queues.lines(told.paused)]
     if told.running:
         lines += ["", f"RUNNING ({told.running_total})"]
         rows = [

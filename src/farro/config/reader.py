@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from farro.documents.model import SURROGATE
 from farro.documents.shapes import Fault
 from farro.errors import BadDocument, BadName, InputError, NotARoot, Problem
 from farro.jobs import ids
+from farro.lazy_dataclass import replace
 from farro.roles import provider_rules
 
 NAMES = ("agents-config.json", "agents-config.yaml")
@@ -146,7 +147,7 @@ def contract_faults(data: Any) -> Iterator[Fault]:
     required: list[tuple[Path, str]] = [
         (("version",), f'"{defaults.version}"'),
         (("security", "max_job_bytes"), str(defaults.security.max_job_bytes)),
-        (("security", "payload_allowlist"), '[".md", ".txt", ".json", ".patch", ".diff"]'),
+        (("security", "payload_allowlist"), json.dumps(defaults.security.payload_allowlist)),
     ]
     for path, example in required:
         if path[-1] not in (data if len(path) == 1 else _members(data, str(path[0]))):

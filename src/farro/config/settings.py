@@ -78,6 +78,7 @@ class Secret:
 
 
 AGQ = "agq://"  # HOST:PORT of a `farro agq`: for workers and agx, never in a config
+AGQ_KEYS = ("AGQ_KEY", "AGQ_SESSION_KEY")  # variables with the key of an agq; the second is AGEniX's name of it
 
 
 _FACTORY = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
@@ -153,6 +154,17 @@ class AmqpSettings:
     user: FilledText | None = None
     password: Secret | None = None  # ${NAME}, never the password itself
     quorum: bool = False  # use quorum queues, for a broker with several nodes
+
+
+ForeignSignals = Literal["refuse", "accept"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmSettings:
+    """The swarms of a root. docs/swarms.md."""
+
+    # Lifecycle signals that the orchestrator did not send. `accept`: they are obeyed, and it takes over the result.
+    foreign_signals: ForeignSignals = "refuse"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,6 +403,16 @@ class PruneSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RetentionSettings:
+    """When finished jobs leave their folders."""
+
+    archive_after: Lasting | None = None  # the manager archives jobs that ended this long ago; None: never by itself
+
+    def archive_after_s(self) -> float | None:
+        return None if self.archive_after is None else parse_duration(self.archive_after)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The whole config of a root."""
 
@@ -410,6 +432,7 @@ class Settings:
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     prune: PruneSettings = field(default_factory=PruneSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     providers: dict[str, ProviderSettings] = field(default_factory=dict)
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
@@ -420,6 +443,7 @@ class Settings:
     agq: AgqSettings = field(default_factory=AgqSettings)
     agx: AgxSettings = field(default_factory=AgxSettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    swarm: SwarmSettings = field(default_factory=SwarmSettings)
     mcp: McpSettings = field(default_factory=McpSettings)
     web: WebSettings = field(default_factory=WebSettings)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-from dataclasses import replace
 
 from farro.doctor.checks import Check, Finding, edit, failed, ok, own, quoted, warning
 from farro.doctor.disk_checks import scratch
 from farro.host import fs
 from farro.host.clock import Clock
+from farro.lazy_dataclass import replace
 from farro.log.audit import NAME, AuditLog, AuditPolicy, files
 
 _LINES = 12

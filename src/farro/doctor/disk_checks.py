@@ -65,17 +65,25 @@ def checks(
             look=lambda: _kind(root, folders, config, durable),
             quick=True,
         ),
-        Check(
-            id="same-device",
-            title="queues on one device",
-            look=lambda: _same_device(root, config, apart(), allow_cross_volume),
-            quick=True,
-        ),
-        Check(id="permissions", title="permissions", look=lambda: _permissions(root, folders), quick=True),
+        same_device(root, config, apart, allow_cross_volume=allow_cross_volume),
+        permissions(root, folders),
         Check(id="disk-space", title="room on the disk", look=lambda: _space(root, min_free_bytes), quick=True),
         Check(id="inodes", title="room for files", look=lambda: _inodes(root), quick=True),
         Check(id="clock", title="clock", look=lambda: _clock(root, folders, now()), quick=True),
     ]
+
+
+def same_device(root: str, config: str, apart: Callable[[], Sequence[str]], *, allow_cross_volume: bool) -> Check:
+    return Check(
+        id="same-device",
+        title="queues on one device",
+        look=lambda: _same_device(root, config, apart(), allow_cross_volume),
+        quick=True,
+    )
+
+
+def permissions(root: str, folders: Sequence[str]) -> Check:
+    return Check(id="permissions", title="permissions", look=lambda: _permissions(root, folders), quick=True)
 
 
 def _python() -> Finding:
@@ -216,7 +224,7 @@ def _permissions(root: str, folders: Sequence[str]) -> Finding:
     if shut:
         return failed(
             f"{shut[0]} may not be written by this user",
-            "daemons move jobs in these folders; give them to whoever runs them",
+            "daemons move jobs in these folders; give them to the user who runs the daemons",
             own(root),
         )
     places = [root, *(f"{root}/{name}" for name in (*folders, "logs", "tasks", "schemas", "schedules"))]
@@ -231,14 +239,14 @@ def _permissions(root: str, folders: Sequence[str]) -> Finding:
     if loose:
         return warning(
             f"{counted(len(loose), 'place')} that every user may write, such as {loose[0]}",
-            "whoever can write there can queue work that runs with your rights",
+            "a user who can write there can queue work that runs with your rights",
             f"chmod o-w {' '.join(map(quoted, loose))}",
             details=tuple(loose[:EXAMPLES]),
         )
     if locks := [path for path in _locks(root) if os.stat(path).st_mode & stat.S_IROTH]:
         return warning(
             f"{counted(len(locks), 'lock')} that every user may open, such as {locks[0]}: made by an older farro",
-            "whoever can read a lock can hold it, and everybody waits",
+            "a user who can read a lock can hold it, and every process of farro waits",
             f"chmod o= {' '.join(map(quoted, locks))}",
             details=tuple(locks[:EXAMPLES]),
         )

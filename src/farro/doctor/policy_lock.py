@@ -20,24 +20,25 @@ from farro.jobs.envelope import SCHEMA_VERSION
 from farro.jobs.retry import RetryPolicy
 from farro.lazy_dataclass import dataclass
 from farro.roles import policy
+from farro.roles.provider_rules import CLI_TRIES, HTTP_TRIES
 
 FILE = "policy.lock.json"
 LOCK_VERSION = "1.0.0"
 _LIMIT = 4 << 20
 
 
-def lock(root: str, settings: Settings, *, tries: Mapping[str, int]) -> dict[str, Any]:
-    """Return what is in force in a root now. `tries`: attempts of calls, by kind of provider (http, cli)."""
+def lock(root: str, settings: Settings) -> dict[str, Any]:
+    """Return what is in force in a root now."""
     return {
         "lock_version": LOCK_VERSION,
         "config_version": settings.version,
-        "parameters": parameters(settings, tries),
+        "parameters": parameters(settings),
         "policies": policies(root, settings),
         "schemas": schema_files(root),
     }
 
 
-def parameters(settings: Settings, tries: Mapping[str, int]) -> dict[str, Any]:
+def parameters(settings: Settings) -> dict[str, Any]:
     calls, jobs = RetryPolicy(), settings.retry  # the retries of provider calls are constants of the program
     return {
         "schemas": {name: _version_of(name) for name in schemas()},
@@ -45,8 +46,8 @@ def parameters(settings: Settings, tries: Mapping[str, int]) -> dict[str, Any]:
             "base_ms": _whole(calls.base_s * 1000),
             "multiplier": calls.multiplier,
             "max_delay_ms": _whole(calls.max_delay_s * 1000),
-            "attempts_http": tries["http"],
-            "attempts_cli": tries["cli"],
+            "attempts_http": HTTP_TRIES,
+            "attempts_cli": CLI_TRIES,
         },
         "retry": {
             "base_ms": _whole(jobs.base_s * 1000),

@@ -6,17 +6,17 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
+from farro.config.settings import Settings
 from farro.doctor import policy_lock
-from farro.doctor.checks import EXAMPLES, Check, Finding, Verdict, edit, failed, ok, own, quoted
+from farro.doctor.checks import EXAMPLES, Check, Finding, Verdict, edit, failed, ok, own, quoted, warning
 from farro.doctor.disk_checks import scratch
-from farro.doctor.policy_lock import CHECKLIST, PINNED, PROFILE
+from farro.doctor.policy_lock import CHECKLIST, PINNED, PROFILE, parameters
 from farro.errors import FarroError, Refused
 from farro.host import fs
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 
 _PATIENCE_S = 300.0  # SPEC-1 D: an example job is over in five minutes
 _ORDER: dict[Verdict, int] = {"failed": 0, "warning": 1, "ok": 2}
@@ -100,26 +100,28 @@ def _rooted(finding: Finding, root: str | None) -> Finding:
     return replace(finding, repair=tuple(commands))
 
 
-def admit(checks: Sequence[Check], what: str, root: str) -> None:
-    """Raise Refused if a quick check has a warning or failure, so that `what` does not start."""
-    told = examine([check for check in checks if check.quick], root=root, strict=True)
+def admit(checks: Sequence[Check], what: str, root: str, *, strict: bool) -> None:
+    """Raise Refused if a check fails, so that `what` does not start; with `strict` also if one warns."""
+    told = examine(checks, root=root, strict=strict)
     if told.passed:
         return
-    lines = [f"{what} does not start: strict, and doctor finds"]
+    lines = [f"{what} does not start: {'strict, and ' if strict else ''}doctor finds"]
     for result in told.bad():
         lines.append(f"  {result.id}: {result.finding.found}; repair: {' && '.join(result.finding.repair)}")
+    if not strict:
+        lines.append("  In an emergency, --no-checks starts it all the same.")
     raise Refused("\n".join(lines))
 
 
 # --- conformance ---
 
 
-def conformance_checks(root: str, locked: Callable[[], Mapping[str, Any]], *, config: str) -> list[Check]:
-    """Return the checks of what the profile pins, section by section, of the lock, and of a job from end to end."""
+def conformance_checks(root: str, settings: Settings, *, config: str) -> list[Check]:
+    """Return the checks of what the profile pins, section by section, and of a job from end to end."""
 
     def section(name: str) -> Check:
         def look() -> Finding:
-            found = list(policy_lock.differences(PINNED[name], locked()["parameters"][name], name, more=False))
+            found = list(policy_lock.differences(PINNED[name], parameters(settings)[name], name, more=False))
             if not found:
                 return ok(f"as {PROFILE} pins it")
             cause = "the config says otherwise; remove it there, or do without the profile"
@@ -130,16 +132,23 @@ def conformance_checks(root: str, locked: Callable[[], Mapping[str, Any]], *, co
 
     return [
         *(section(name) for name in PINNED),
-        Check(id="policy-lock", title="policy.lock.json", look=lambda: _lock(root, locked)),
         Check(id="example-job", title="an example job", look=lambda: _example(root)),
     ]
 
 
-def _lock(root: str, locked: Callable[[], Mapping[str, Any]]) -> Finding:
+def lock_check(root: str, settings: Settings, *, conformance: bool) -> Check:
+    """Return the check of policy.lock.json: that it is there, and for conformance that it agrees with what is."""
+    return Check(id="policy-lock", title="policy.lock.json", look=lambda: _lock(root, settings, conformance))
+
+
+def _lock(root: str, settings: Settings, conformance: bool) -> Finding:
     written = policy_lock.read(root)
     if written is None:
-        return failed("not there", "what jobs run under is not pinned", "farro policy lock")
-    found = policy_lock.compare(written, locked())
+        judge = failed if conformance else warning
+        return judge("not there", "what jobs run under is not pinned", "farro policy lock")
+    if not conformance:
+        return ok("there")
+    found = policy_lock.compare(written, policy_lock.lock(root, settings))
     if not found:
         return ok("agrees with what is")
     cause = "a policy, a schema or the config changed since it was written; look whether that is meant, then lock anew"

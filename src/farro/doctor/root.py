@@ -41,6 +41,7 @@ _TASKS = """# Tasks
 A file here describes a piece of work that goes through several roles. `farro enqueue --task ID` names one for a prompt;
 the manager follows its workflow. `<id>.json` has the form of `schemas/task.schema.json`; `<id>.md` has the same as YAML
 between two lines `---` at its head, or is words only. A step whose role is `human` waits for a person: `farro inbox`.
+Only `title` and `workflow` are required, and of a step only its `role`.
 
 ```json
 {
@@ -113,6 +114,8 @@ def make_root(root: str, roles: Iterable[str]) -> list[str]:
 
 def init(root: str, settings: Settings) -> list[str]:
     """Make `root` a farro root; return what was missing, relative to it. Safe to repeat."""
+    from farro.doctor import policy_lock  # here: `farro up` imports this module, too
+
     _make_folder(root)
     roles = settings.all_roles()
     made = make_root(root, roles)
@@ -138,6 +141,9 @@ def init(root: str, settings: Settings) -> list[str]:
         if not os.path.lexists(f"{root}/{name}"):
             fs.write_atomic(f"{root}/{name}", content.encode(), sync=True)
             made.append(name)
+    if not os.path.lexists(f"{root}/{policy_lock.FILE}"):
+        policy_lock.write(root, policy_lock.lock(root, settings))
+        made.append(policy_lock.FILE)
     return made + _ignore_state(root)
 
 

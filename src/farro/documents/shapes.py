@@ -13,11 +13,11 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from farro.documents.constraints import AnyCase, Constraint, Size
 from farro.documents.model import MAX_PROBLEMS, Document, Path, did_you_mean, refusal, show
+from farro.lazy_dataclass import fields, is_dataclass, required_fields
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def _reader_of_class(shape: type) -> _Read:
 def _object(shape: Any) -> _Read:
     hints = typing.get_type_hints(shape, include_extras=True)
     readers = {name: _reader(hints[name]) for name in member_names(shape)}
-    required = [each.name for each in fields(shape) if each.default is MISSING and each.default_factory is MISSING]
+    required = required_fields(shape)
     takes_more = bool(getattr(shape, "takes_more", False))
 
     def read(value: Any, path: Path, faults: list[Fault]) -> Any:

@@ -20,8 +20,7 @@ from farro.documents import parse_json, show
 from farro.errors import BadDocument
 from farro.execution.runner import already
 from farro.execution.task_file import FOLDER, LIMIT, NEW, SEALED, TAKEN
-from farro.host import fs
-from farro.host.thread_turns import RESTING
+from farro.host import fs, trees
 from farro.lazy_dataclass import dataclass
 
 
@@ -38,11 +37,9 @@ class AddedTask:
 class TaskFolder:
     """The folder of added tasks; one for each run of a plan. `open` is also called from the threads of Python tools."""
 
-    def __init__(
-        self, attempt_dir: str, pause: Callable[[float], None], make: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, attempt_dir: str, pause: Callable[[float], None], make: Callable[[], None] = already) -> None:
         self._attempt_dir = attempt_dir
-        self.make = make or already  # makes the attempt's own folder, if that is done late
+        self.make = make  # makes the attempt's own folder, if that is done late
         self._pause = pause
         self._name = "tasks"
         self._generation = 1
@@ -84,29 +81,19 @@ class TaskFolder:
                     with contextlib.suppress(FileNotFoundError):
                         fs.unlink(f"{self.path}/{name}")
 
-    def seal_empty(self) -> bool:
-        """Refuse every add from now on, if nothing was added that is not taken; return whether nothing was."""
+    def seal(self) -> list[AddedTask]:
+        """Refuse every add from now on; return tasks that arrived before and were not taken."""
         with self._lock:
             self._sealed = True
         if not self._made:
-            return True
-        try:
-            with RESTING:  # where the filesystem discards freed blocks at once, this takes milliseconds
-                fs.rmdir(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return True  # a step removed it, or replaced it by a file
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            return False
-        return True
-
-    def seal(self) -> list[AddedTask]:
-        """Refuse every add from now on; return tasks that arrived before and were not taken."""
-        if self.seal_empty():
             return []
-        fs.move(self.path, f"{self.path}{SEALED}")
-        late = self._take(f"{self.path}{SEALED}")
+        sealed = f"{self.path}{SEALED}"
+        try:
+            if trees.remove_or_seal(self.path, sealed):
+                return []
+        except (FileNotFoundError, NotADirectoryError):
+            return []  # a step removed it, or replaced it by a file
+        late = self._take(sealed)
         names = (f"{self._name}{SEALED}/{name}{TAKEN}" for name in self._taken)
         self.files += [name for name in names if _is_file(f"{self._attempt_dir}/{name}")]  # a step may have removed it
         return late

@@ -7,26 +7,34 @@ step has succeeded; the plan is over when its processes are, its task folder is 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from farro.errors import StorageTrouble
 from farro.execution import resume
-from farro.execution.added_steps import AddedTask, TaskFolder
-from farro.execution.process_watch import REST_GRACE_S, ProcessWatch
+from farro.execution.added_steps import AddedTask
+from farro.execution.process_watch import REST_GRACE_S, ProcessWatch, RunningTry
 from farro.execution.records import AcceptedTask, Records
 from farro.execution.results import Inline, PlanResult, StepResult
-from farro.execution.step import BegunCall, FinishedReader, PipedInput, RunningTry, Tries, TryResult, input_of
+from farro.execution.runner import TICK_S, Work
+from farro.execution.step import BegunCall, FinishedReader, PipedInput, Tries, TryResult, input_of
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
 from farro.host import process_tree
 from farro.host.clock import Clock
 from farro.jobs.outcomes import ErrorInfo
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.plans.frontier import Frontier
 from farro.plans.loading import grown
-from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S, Plan, Step
+from farro.plans.model import Plan, Step
+
+if TYPE_CHECKING:
+    from farro.execution.confined import Confined
+
+
+_LOOK_S = 0.25  # how often to check whether a step has written very much
 
 
 class DelayedTry(NamedTuple):
@@ -38,64 +46,18 @@ class DelayedTry(NamedTuple):
     until_s: float
 
 
-class DelayedTries:
-    """Steps that wait for their next try (`retry_delay`). They still count towards the number of parallel steps."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._rests: list[DelayedTry] = []
-
-    def __len__(self) -> int:
-        return len(self._rests)
-
-    def add(self, step: Step, attempt: int, tried: TryResult) -> None:
-        self._rests.append(DelayedTry(step, attempt, tried, self._clock.monotonic_s() + step.pause_s(attempt)))
-
-    def take(self, *, all_of_them: bool) -> DelayedTry | None:
-        """Return one whose delay is over."""
-        found = min(self._rests, key=lambda rest: rest.until_s, default=None)
-        if found is None or (found.until_s > self._clock.monotonic_s() and not all_of_them):
-            return None
-        self._rests.remove(found)
-        return found
-
-    @property
-    def left_s(self) -> float:
-        """Return how long until the first delay is over."""
-        until_s = min((rest.until_s for rest in self._rests), default=math.inf)
-        return max(0.0, until_s - self._clock.monotonic_s())
-
-
-if TYPE_CHECKING:
-    from farro.execution.confined import Confined
-
-_LOOK_S = 0.25  # how often to check whether a step has written very much
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRun:
-    """Everything that one run of a plan needs beside the plan."""
+    """The work that a plan belongs to, and what this process runs it with."""
 
-    attempt_dir: str
-    job_id: str
-    base_env: Mapping[str, str]
-    cwd: str
+    work: Work
     tools: Tools
-    claim_marker: str  # of this attempt alone: every process that carries it is ended
-    tick: Callable[[], None]  # called at least every `tick_every_s`, on the caller's thread
-    tick_every_s: float
-    stop: Stop
     clock: Clock
-    root: str | None = None  # what steps see as FARRO_ROOT
-    step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
+    tick: Callable[[], None]  # called at least every `tick_every_s`, on the caller's thread
+    tick_every_s: float = TICK_S
+    stop: Stop
     term_grace_s: float = process_tree.GRACE_S
-    earlier: Sequence[str] = ()  # folders of earlier attempts, oldest first: what succeeded there is not run again
-    durable: bool = True  # successes survive a power cut
-    # A step that has written more than this and goes on is piped into the step that reads it while both run. When the
-    # reader ends, the writer is ended, and has succeeded.
-    ahead_bytes: int = AHEAD_BYTES
     confined: Confined | None = None  # what its steps may touch
-    make: Callable[[], None] | None = None  # makes the attempt's folder, where that is done late
     begun: BegunCall | None = None  # its only step, which is under way (function_batch)
 
 
@@ -116,25 +78,6 @@ def run_plan(plan: Plan, run: PlanRun) -> PlanResult:
         steps.close()
 
 
-def _tries(plan: Plan, run: PlanRun) -> Tries:
-    own_env = {"FARRO_JOB": run.job_id, process_tree.MARKER: run.claim_marker}
-    if run.root is not None:
-        own_env["FARRO_ROOT"] = run.root
-    return Tries(
-        attempt_dir=run.attempt_dir,
-        job_id=run.job_id,
-        base_env=run.base_env,
-        own_env=own_env,
-        cwd=run.cwd,
-        tools=run.tools,
-        task_folder=TaskFolder(run.attempt_dir, run.clock.sleep, run.make),
-        step_timeout_s=run.step_timeout_s,
-        clock=run.clock,
-        confined=run.confined,
-        input_of=input_of(plan, run.attempt_dir),
-    )
-
-
 class _Run:
     """The state of one run of one plan."""
 
@@ -144,24 +87,30 @@ class _Run:
         self.stop = run.stop
         self.clock = run.clock
         self.watch = ProcessWatch(
-            marker=run.claim_marker,
+            marker=run.work.marker,
             tick=run.tick,
             tick_every_s=run.tick_every_s,
             stop=run.stop,
             clock=run.clock,
             term_grace_s=run.term_grace_s,
         )
-        self.tries = _tries(plan, run) if run.begun is None else run.begun.tries
-        self.records = Records(run.attempt_dir, durable=run.durable)
+        work = run.work
+        if run.begun is None:
+            source = input_of(plan, work.folder)
+            self.tries = Tries(work, run.tools, run.clock, confined=run.confined, input_of=source)
+        else:
+            self.tries = run.begun.tries
+        self.records = Records(work.folder, durable=work.durable)
         self.listed = list(plan.steps)  # and added steps
         self.frontier = Frontier(plan.steps)
         self.readers: dict[str, list[Step]] = {}
         self._note_readers(plan.steps)
         self.enough: dict[str, FinishedReader] = {}  # id of a step that is being ended → its finished reader
         self.running: list[RunningTry] = []
-        self.delayed = DelayedTries(self.clock)
+        self.delayed: list[DelayedTry] = []  # they still count towards the number of parallel steps
         self.done: list[StepResult] = []
-        self.error: ErrorInfo | None = None  # why no more steps are started
+        self.error: ErrorInfo | None = None  # why the plan failed
+        self.halted = False  # no more steps are started: it failed, and does not keep going
         self.stopped = False  # a step was stopped, or is not tried again because of a stop
         self.added_by: dict[str, str] = {}
         self.succeeded: set[str] = set()
@@ -175,8 +124,8 @@ class _Run:
     def to_end(self) -> PlanResult:
         """Run the plan; return when its processes are over and its task folder is sealed."""
         run, tries = self.run, self.tries
-        if run.earlier:
-            self._resume(run.earlier)
+        if run.work.earlier:
+            self._resume(run.work.earlier)
         error: ErrorInfo | None = None
         if run.begun is None:
             error = tries.missing_input(self.plan, self.succeeded)
@@ -192,7 +141,7 @@ class _Run:
 
     def kill(self) -> None:
         """End everything that runs, and what ended steps left behind."""
-        self.watch.kill([one.watched for one in self.running])
+        self.watch.kill(self.running)
         for one in self.running:
             one.close()
         self.watch.end_rest(grace_s=0, look=self.tries.called_functions)
@@ -207,7 +156,7 @@ class _Run:
         past = resume.past(self.plan, earlier)
         if not past.lines:
             return
-        self.done = resume.carry(past, self.tries.attempt_dir, self.inline)
+        self.done = resume.carry(past, self.run.work.folder, self.inline)
         self.records.begin(past.lines)
         self._join(past.steps[len(self.listed) :])
         self.added_by.update(past.added_by)
@@ -223,7 +172,8 @@ class _Run:
     def _steps(self) -> ErrorInfo | None:
         """Run the steps, and those that are added meanwhile; return why the plan failed, or None.
 
-        After a failure no more steps are started; running ones continue to their end, and count.
+        After a failure no more steps are started, or with `keep_going` only those that do not depend on the failed one.
+        Running steps continue to their end, and count.
         """
         while True:
             while self._may_start():
@@ -237,28 +187,24 @@ class _Run:
             if not self.running and not self.delayed:
                 return self.error
             looking = self.tries.confined is not None or any(self._reader_of(one) for one in self.running)
-            at_most_s = min(_LOOK_S if looking else math.inf, self.delayed.left_s)
-            over = self.watch.until_one_is_over([one.watched for one in self.running], at_most_s)
-            for watched in over:
-                self._over(next(one for one in self.running if one.watched is watched))
+            at_most_s = min(_LOOK_S if looking else math.inf, self._delay_left_s())
+            over = self.watch.until_one_is_over(self.running, at_most_s)
+            for one in over:
+                self._over(one)
             if not over:
                 self._pipe_ahead()
             for one in self.tries.exceeding_limits(self.running):
-                self.watch.cut_off(one.watched, grace_s=0)
+                self.watch.cut_off(one, grace_s=0)
 
     def _seal(self) -> ErrorInfo | None:
         """Seal the task folder when every process is over, and check once more. Tasks that arrived become waiting
         steps."""
         folder = self.tries.task_folder
-        if not self.frontier.waiting and folder.seal_empty():
-            return None
-        error = self._grow_late(folder.take(self.succeeded))
-        if error is None and not self.frontier.waiting:
-            late = folder.seal()
-            error = self._grow_late(late)
-            if late and error is None:
-                folder.begin_again()
-        return self._seal_failed(error) if error is not None else None
+        late = folder.seal()
+        error = self._grow_late(late)
+        if late and error is None:
+            folder.begin_again()
+        return error
 
     def _seal_failed(self, error: ErrorInfo) -> ErrorInfo:
         """Seal the task folder of a failed plan: later adds are refused."""
@@ -280,7 +226,7 @@ class _Run:
 
     def _may_start(self) -> bool:
         full = sum(one.piped is None for one in self.running) + len(self.delayed) >= self.plan.parallel
-        if self.error is not None or self.stopped or full or self.frontier.first is None:
+        if self.halted or self.stopped or full or self.frontier.first is None:
             return False
         now_s = self.watch.tick_if_due()
         if self.stop.requested:
@@ -290,7 +236,7 @@ class _Run:
         if now_s >= self.deadline_s:
             time_s = self.deadline_s - self.started_s
             message = f"the plan's time ({time_s:g} s) was over before step {self.frontier.first}"
-            self.error = ErrorInfo(category="timeout", message=message)
+            self._halt(ErrorInfo(category="timeout", message=message))
             return False
         return True
 
@@ -309,7 +255,7 @@ class _Run:
     def _reader_of(self, one: RunningTry) -> Step | None:
         """Return the one step that reads its output, if nothing else keeps it from starting."""
         readers = self.readers.get(one.step.id, ())
-        if len(readers) != 1 or self.error is not None or self.stop.requested:
+        if len(readers) != 1 or self.halted or self.stop.requested:
             return None
         return readers[0] if self.frontier.waits_only_for(readers[0], one.step.id) else None
 
@@ -318,21 +264,21 @@ class _Run:
         does."""
         for one in list(self.running):
             reader = self._reader_of(one)
-            if reader is not None and self.tries.written_bytes(one.step.id) > self.run.ahead_bytes:
+            if reader is not None and self.tries.written_bytes(one.step.id) > self.run.work.ahead_bytes:
                 self.frontier.take_early(reader)
                 self._try(reader, 1)
 
     def _over(self, one: RunningTry) -> None:
         self.running.remove(one)
         one.close()
-        if one.watched.ending == "stopped":
+        if one.ending == "stopped":
             self.stopped = True
             return
         time_s = self.deadline_s - self.started_s
         tried = self.tries.judge(one, plan_deadline_s=self.deadline_s, plan_time_s=time_s)
         reader = next((other for other in self.running if other.step.input_from_step == one.step.id), None)
         had_enough = self.enough.pop(one.step.id, None)
-        if had_enough is not None and one.watched.ending == "cut off":
+        if had_enough is not None and one.ending == "cut off":
             tried = self.tries.read_enough(one.step, tried, had_enough)
         elif had_enough is not None and tried.error is not None:  # it failed by itself at the same moment
             error = f"its input, step {one.step.id}, failed"
@@ -344,7 +290,7 @@ class _Run:
             reader.piped.finish()
         elif reader is not None:
             tried = replace(tried, again=False)  # the reader has read this try's output
-            self.watch.cut_off(reader.watched)
+            self.watch.cut_off(reader)
         self._ended(one.step, one.attempt, tried, one.piped, had_enough)
 
     def _ended(
@@ -353,7 +299,7 @@ class _Run:
         """Handle a try that is over, or could not be started. If its input still runs, that is ended first."""
         source = next((other for other in self.running if other.step.id == step.input_from_step), None)
         if source is not None and not self._again(step, attempt, tried):
-            self.watch.cut_off(source.watched)
+            self.watch.cut_off(source)
             passed_on = 0 if piped is None else piped.passed_on
             self.enough[source.step.id] = FinishedReader(step, attempt, tried, passed_on, tried.error is not None, had)
         else:
@@ -373,7 +319,7 @@ class _Run:
     def _again(self, step: Step, attempt: int, tried: TryResult) -> bool:
         """Return whether it failed and is tried again."""
         more = tried.error is not None and tried.again and attempt <= step.retries
-        return more and self.error is None and self.clock.monotonic_s() + step.pause_s(attempt) < self.deadline_s
+        return more and not self.halted and self.clock.monotonic_s() + step.pause_s(attempt) < self.deadline_s
 
     def _tried(self, step: Step, attempt: int, tried: TryResult) -> None:
         """Record the step's end, or schedule its next try."""
@@ -381,7 +327,7 @@ class _Run:
             if self.stop.requested:
                 self.stopped = True
                 return
-            self.delayed.add(step, attempt, tried)
+            self.delayed.append(DelayedTry(step, attempt, tried, self.clock.monotonic_s() + step.pause_s(attempt)))
             self._try_again()
             return
         ended = self.tries.result(step, attempt, tried, self.inline, self.added_by.get(step.id))
@@ -391,24 +337,35 @@ class _Run:
             self.succeeded.add(step.id)
             added = self._grow(self.tries.task_folder.take(self.succeeded))
             self.frontier.succeeded(step.id)
-        elif self.error is None:
-            self.retryable, self.retry_after_s = tried.passing, tried.retry_after_s
-            category = tried.category or ("timeout" if ended.timed_out else "step_failed")
-            self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
+        else:
+            if self.error is None:
+                self.retryable, self.retry_after_s = tried.passing, tried.retry_after_s
+                category = tried.category or ("timeout" if ended.timed_out else "step_failed")
+                self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
+            self.halted = self.halted or not self.plan.keep_going
         # The result of a single step follows at once. A success with invalid tasks must not be resumed from.
         if len(self.listed) > 1 and added is not None:
-            self.records.step(ended, added)
+            # The line of a failure is for progress displays only: a full disk may lose it.
+            with contextlib.suppress(*(() if ended.success else (StorageTrouble, OSError))):
+                self.records.step(ended, added)
 
     def _try_again(self) -> None:
         """Start tries whose delay is over. If no more steps are started, their last try was their end."""
-        while one := self.delayed.take(all_of_them=self.error is not None):
-            if self.error is not None:
+        while self.delayed and (self.halted or self._delay_left_s() <= 0):
+            one = min(self.delayed, key=lambda delayed: delayed.until_s)
+            self.delayed.remove(one)
+            if self.halted:
                 self._ended(one.step, one.attempt, one.tried, None)
             elif self.stop.requested:
                 self.stopped = True
             else:
                 self.tries.put_aside(one.step, one.attempt)
                 self._try(one.step, one.attempt + 1)
+
+    def _delay_left_s(self) -> float:
+        """Return how long until the first delay is over."""
+        until_s = min((one.until_s for one in self.delayed), default=math.inf)
+        return until_s - self.clock.monotonic_s()
 
     def _grow_late(self, came: list[AddedTask]) -> ErrorInfo | None:
         if added := self._grow(came):
@@ -425,11 +382,16 @@ class _Run:
         steps, problems = grown(self.listed, [task.data for task in came if task.fault is None])
         if faults or problems:
             message = "; ".join([*faults, *problems])
-            self.error = self.error or ErrorInfo(category="bad_task", message=message)
+            self._halt(ErrorInfo(category="bad_task", message=message))
             return None
         self.added_by.update((step.id, task.added_by) for step, task in zip(steps, came, strict=True))
         self._join(steps)
         return [AcceptedTask(by=task.added_by, task=task.data, file=task.file) for task in came]
+
+    def _halt(self, error: ErrorInfo) -> None:
+        """Start no more steps; the plan fails for this reason, unless it has failed before."""
+        self.error = self.error or error
+        self.halted = True
 
     def _note_readers(self, steps: Sequence[Step]) -> None:
         for step in steps:

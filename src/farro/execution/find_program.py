@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from farro.documents import did_you_mean
 from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble, child_command_line
-from farro.host.which import which
+from farro.host.programs import which
 from farro.lazy_dataclass import dataclass
 from farro.plans.model import Step
 
@@ -108,18 +108,6 @@ def find(
     if isinstance(found, Missing):
         return Missing(message=_no_tool(step.tool, tools.names()))
     return found
-
-
-def function_of(step: Step, tools: Tools) -> Function | None:
-    """Return the function inside the worker that an unconfined step calls; None if it is anything else."""
-    if step.tool in (UNIX, AGENT):
-        return None
-    try:
-        tool = tools.find(step.tool)
-    except ToolTrouble:
-        return None
-    apart = isinstance(tool, Python) and tool.reference is not None and step.timeout is not None
-    return tool.function if isinstance(tool, Python) and not apart else None
 
 
 def _no_tool(name: str, known: Sequence[str]) -> str:

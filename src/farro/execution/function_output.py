@@ -64,7 +64,7 @@ def _end() -> None:
 
 
 class _Routed(io.TextIOBase):
-    """Stands in for one of the worker's streams, for all threads. Other code may keep a reference for good."""
+    """Stands in for one of the worker's streams, for all threads. Other code may keep a reference to it for ever."""
 
     def __init__(self, original: Any) -> None:
         self.original = original  # None if the worker has no such stream

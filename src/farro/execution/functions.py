@@ -66,23 +66,6 @@ class LazyOutput(io.RawIOBase):
         super().close()
 
 
-class EmptyInput(io.BytesIO):
-    """An empty stdin. It costs a descriptor only if a tool passes it to a process."""
-
-    _fd: int | None = None
-
-    def fileno(self) -> int:
-        if self._fd is None:
-            self._fd = os.open(os.devnull, os.O_RDONLY)  # noqa: TID251 - not a file of farro's
-        return self._fd
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
-        super().close()
-
-
 class CallFiles:
     """The three streams of one call, each created on first use: most functions use none.
 
@@ -100,7 +83,7 @@ class CallFiles:
 
     @property
     def stdin(self) -> BinaryIO:
-        return self._files.get("stdin") or self._kept("stdin", EmptyInput())
+        return self._files.get("stdin") or self._kept("stdin", open(os.devnull, "rb"))
 
     @property
     def stdout(self) -> BinaryIO:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from farro.execution.functions import FunctionRun
 from farro.execution.stop import Stop
@@ -19,6 +19,11 @@ from farro.host.clock import Clock
 from farro.host.processes import Process
 from farro.host.thread_turns import RESTING
 from farro.host.waiting import Flag
+from farro.jobs.outcomes import ErrorInfo
+from farro.plans.model import Step
+
+if TYPE_CHECKING:
+    from farro.execution.step import PipedInput
 
 REST_GRACE_S = 2.0  # after the grace of a stop, and for leftover processes: a worker is gone within 10 s
 _KILL_GRACE_S = 0.1  # for functions: an exception raised in a thread takes a moment to arrive
@@ -30,14 +35,30 @@ _watches: set[ProcessWatch] = set()  # plans that run in this process; set opera
 Ending = Literal["by itself", "timed out", "stopped", "cut off"]
 
 
-class WatchedTry:
-    """One try of a step, from its start to its end. `marker` is its own: every process of this try carries it."""
+class RunningTry:
+    """One try of a step, from its start to its end. `marker` is its own: every process of this try carries it.
 
-    def __init__(self, started: Process | FunctionRun, *, marker: str, deadline_s: float) -> None:
+    `piped`: its input, of a step that still runs.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        attempt: int,
+        started: Process | FunctionRun,
+        *,
+        marker: str,
+        deadline_s: float,
+        piped: PipedInput | None = None,
+    ) -> None:
+        self.step = step
+        self.attempt = attempt
         self.started = started
         self.marker = marker
         self.deadline_s = deadline_s
+        self.piped = piped
         self.ending: Ending = "by itself"
+        self.trouble: ErrorInfo | None = None  # why it was ended, if it exceeded a limit
         self.ender: threading.Thread | None = None  # set: only that thread uses `started`
         self.ended = False  # the ender is done
         self.failure: BaseException | None = None  # of the ender
@@ -50,6 +71,8 @@ class WatchedTry:
         """Release it after it is over and was judged."""
         if isinstance(self.started, FunctionRun):
             self.started.close()
+        if self.piped is not None:
+            self.piped.leave()
 
 
 class ProcessWatch:
@@ -77,7 +100,7 @@ class ProcessWatch:
         self._hurry = False
         _watches.add(self)
 
-    def until_one_is_over(self, running: Sequence[WatchedTry], at_most_s: float = math.inf) -> list[WatchedTry]:
+    def until_one_is_over(self, running: Sequence[RunningTry], at_most_s: float = math.inf) -> list[RunningTry]:
         """Wait until at least one try has ended or was ended at its deadline, and return those that are over.
 
         Returns none after `at_most_s`; without any running, waits until then or until a stop is requested. When the
@@ -104,7 +127,7 @@ class ProcessWatch:
             # Once a stop is requested its descriptor stays readable: polling it again would spin.
             self._wait(running, until_s - now_s, self._stop.fd if stop_at_s is None else None)
 
-    def kill(self, running: Sequence[WatchedTry]) -> None:
+    def kill(self, running: Sequence[RunningTry]) -> None:
         """End all of them without grace: the job was taken away, or cannot continue."""
         self._hurry = True
         until_s = self._ask_functions(running, _KILL_GRACE_S)
@@ -146,7 +169,7 @@ class ProcessWatch:
         self._ticked_s = self._clock.monotonic_s()
         self._tick()
 
-    def _wait(self, running: Sequence[WatchedTry], timeout_s: float, stop_fd: int | None) -> None:
+    def _wait(self, running: Sequence[RunningTry], timeout_s: float, stop_fd: int | None) -> None:
         """Wait until a try is over, the time has passed, or a stop is requested. May return early."""
         free = [one for one in running if one.ender is None]
         if len(running) == 1 == len(free):
@@ -173,12 +196,12 @@ class ProcessWatch:
         for one in free:
             one.started.wait(0)
 
-    def cut_off(self, one: WatchedTry, grace_s: float | None = None) -> None:
+    def cut_off(self, one: RunningTry, grace_s: float | None = None) -> None:
         """Begin to end a try, because of another step or because it exceeds a limit."""
         if one.ender is None and one.started.wait(0) is None:
             self._begin_end(one, "cut off", grace_s)
 
-    def _begin_end(self, one: WatchedTry, ending: Ending, grace_s: float | None = None) -> None:
+    def _begin_end(self, one: RunningTry, ending: Ending, grace_s: float | None = None) -> None:
         grace_s = self._term_grace_s if grace_s is None else grace_s
         one.ending = ending
         self._ended = ended = self._ended or Flag()
@@ -200,13 +223,13 @@ class ProcessWatch:
         if self._hurry:
             raise _Hurried
 
-    def _take_from_ender(self, one: WatchedTry) -> None:
+    def _take_from_ender(self, one: RunningTry) -> None:
         if one.ender is not None:
             one.ender.join()
             if one.failure is not None and not isinstance(one.failure, _Hurried):
                 raise one.failure
 
-    def _end_all(self, running: Sequence[WatchedTry]) -> list[WatchedTry]:
+    def _end_all(self, running: Sequence[RunningTry]) -> list[RunningTry]:
         """End all when the grace of a stop is over, in parallel: in sequence, the graces would add up."""
         self._hurry = True
         for one in running:
@@ -222,17 +245,17 @@ class ProcessWatch:
             self._take_from_ender(one)
         return list(running)
 
-    def _ask_functions(self, running: Sequence[WatchedTry], grace_s: float) -> float:
+    def _ask_functions(self, running: Sequence[RunningTry], grace_s: float) -> float:
         """Ask all functions at once, so that those which cannot be ended share one grace; return when that is over."""
         for one in self._not_taken(running):
             if isinstance(one.started, FunctionRun):
                 one.started.ask()
         return self._clock.monotonic_s() + grace_s
 
-    def _grace_s(self, one: WatchedTry, until_s: float, otherwise_s: float) -> float:
+    def _grace_s(self, one: RunningTry, until_s: float, otherwise_s: float) -> float:
         return max(until_s - self._clock.monotonic_s(), 0.0) if isinstance(one.started, FunctionRun) else otherwise_s
 
-    def _not_taken(self, running: Sequence[WatchedTry]) -> Iterable[WatchedTry]:
+    def _not_taken(self, running: Sequence[RunningTry]) -> Iterable[RunningTry]:
         return [one for one in running if one.ender is None and one.started.exit is None]
 
 
@@ -240,5 +263,5 @@ class _Hurried(Exception):
     """Report that the grace of a step that is being ended was cut short."""
 
 
-def _next_s(one: WatchedTry) -> float:
+def _next_s(one: RunningTry) -> float:
     return one.deadline_s if one.ender is None else float("inf")

@@ -96,11 +96,7 @@ def current(folder: str, attempt: int) -> str | None:
 
 def read_prompt(folder: str) -> Mapping[str, Any]:
     """Return prompt.json; empty if it cannot be read."""
-    try:
-        data = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return _read_object(f"{folder}/prompt.json", _PROMPT_LIMIT)
 
 
 def _listed(prompt: Mapping[str, Any]) -> list[str]:
@@ -112,8 +108,18 @@ def _listed(prompt: Mapping[str, Any]) -> list[str]:
 
 def read_result(folder: str, attempt: int) -> Mapping[str, Any]:
     """Return result.json of an attempt; empty if there is none, or it cannot be read."""
+    return _read_object(f"{folder}/attempts/{attempt:04d}/result.json", _RESULT_LIMIT)
+
+
+def _read_object(path: str, limit: int) -> Mapping[str, Any]:
     try:
-        data = json.loads(fs.read_bytes(f"{folder}/attempts/{attempt:04d}/result.json", _RESULT_LIMIT))
+        data = json.loads(fs.read_bytes(path, limit))
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def step_results(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the records of the steps in a result; none where it has no list of them."""
+    listed = result.get("step_results")
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []

@@ -21,6 +21,7 @@ from dataclasses import asdict
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from farro.config.settings import SecuritySettings
+from farro.execution.stop import Stop
 from farro.jobs.outcomes import Outcome
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.model import AHEAD_BYTES
@@ -100,21 +101,6 @@ class Work:
         return cls(**{**data, "earlier": tuple(data["earlier"]), "previous": previous, "guarding": guarding})
 
 
-class StopRequest(Protocol):
-    """A stop of the worker, as runners see it (execution.stop.Stop)."""
-
-    @property
-    def requested(self) -> bool: ...
-
-    @property
-    def deadline_s(self) -> float | None:
-        """Return when the grace of running steps is over, on the monotonic clock; None until a stop is requested."""
-
-    @property
-    def fd(self) -> int:
-        """Return a descriptor that is readable from the first request on."""
-
-
 class Runner(Protocol, Generic[R]):
     """Execute work. `R` is the adapter's handle of one run, which belongs to the thread that spawned it, except for
     `is_alive` and `terminate`."""
@@ -124,7 +110,7 @@ class Runner(Protocol, Generic[R]):
         or its run, for which the caller waits; the others were not begun. An empty list: the first takes longer, and
         the caller spawns it. [test_a_function_in_a_batch_is_reported_like_any_other]"""
 
-    def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> R:
+    def spawn(self, work: Work, *, tick: Callable[[], None], stop: Stop) -> R:
         """Begin. Where the number of runners is bounded, wait for a free slot, ticking meanwhile; if a stop came
         first, the run is already over. Raises what `tick` does, and NoFolder if the attempt's folder cannot be made;
         `wait` reports whatever else kept it from starting."""
@@ -136,5 +122,5 @@ class Runner(Protocol, Generic[R]):
         """End it with all that it started, by force, within two seconds. The outcome is then a failed one. No effect
         on a run that is over."""
 
-    def wait(self, run: R, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+    def wait(self, run: R, *, tick: Callable[[], None], stop: Stop) -> Outcome:
         """Return the outcome; call it once for each run. SyncFailed: a sync failed, and the worker stops (R7)."""

@@ -33,41 +33,24 @@ class ArtifactCap:
         return look
 
     def exceeded(self) -> bool:
-        return _Count(self._limit).of(self._folder)
-
-    @property
-    def message(self) -> str:
-        return (
-            f"its files are more than {self._limit} bytes, payload and results together, or more than {ENTRIES}; "
-            "security.max_job_bytes is the cap"
-        )
-
-
-class _Count:
-    """Count bytes of files and entries of folders, no further than needed."""
-
-    def __init__(self, limit: int) -> None:
-        self._bytes = limit
-        self._entries = ENTRIES
-
-    def of(self, top: str) -> bool:
-        """Return whether there is more than the limit. A folder that the job made unreadable may hold any amount, so
-        it counts as more."""
-        folders = [top]
+        """Count bytes of files and entries of folders, no further than needed. A folder that the job made unreadable
+        may hold any amount, so it counts as more than the limit."""
+        left_bytes, left_entries = self._limit, ENTRIES
+        folders = [self._folder]
         while folders:
             folder = folders.pop()
-            if folder.endswith(f"/{SNAPSHOT}") and _is_ours(folder[len(top) + 1 :].split("/")):
+            if folder.endswith(f"/{SNAPSHOT}") and _is_ours(folder[len(self._folder) + 1 :].split("/")):
                 continue
             try:
                 with os.scandir(folder) as entries:
                     for entry in entries:
-                        self._entries -= 1
+                        left_entries -= 1
                         with contextlib.suppress(FileNotFoundError):  # a temporary file, already removed
                             if entry.is_dir(follow_symlinks=False):
                                 folders.append(entry.path)
                             else:
-                                self._bytes -= entry.stat(follow_symlinks=False).st_size
-                        if self._bytes < 0 or self._entries < 0:
+                                left_bytes -= entry.stat(follow_symlinks=False).st_size
+                        if left_bytes < 0 or left_entries < 0:
                             return True
             except FileNotFoundError:
                 continue
@@ -76,6 +59,13 @@ class _Count:
                     raise
                 return True
         return False
+
+    @property
+    def message(self) -> str:
+        return (
+            f"its files are more than {self._limit} bytes, payload and results together, or more than {ENTRIES}; "
+            "security.max_job_bytes is the cap"
+        )
 
 
 def _is_ours(parts: list[str]) -> bool:

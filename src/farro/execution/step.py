@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from farro.errors import NoFolder, StorageTrouble
 from farro.execution import find_program, results, task_file
 from farro.execution.added_steps import Environment, TaskFolder
 from farro.execution.find_program import Command, Executable, InWorker, Missing
 from farro.execution.functions import CallFiles, FunctionRun
-from farro.execution.process_watch import WatchedTry
+from farro.execution.process_watch import RunningTry
 from farro.execution.results import StepResult
+from farro.execution.runner import Work
 from farro.execution.tools import Call, LazyCall, Tools
 from farro.host import fs, process_tree, processes
 from farro.host.clock import Clock
 from farro.host.processes import Exit, Launch, NotStarted, Process
 from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.plans.model import Plan, Step
+
+if TYPE_CHECKING:
+    from farro.execution.confined import Confined
 
 _PIECE = 1 << 20
 _PAUSE_S = 0.01  # at the end of the output so far
@@ -78,9 +82,6 @@ class PipedInput:
             view = view[written:]
 
 
-if TYPE_CHECKING:
-    from farro.execution.confined import Confined
-
 TRY = "FARRO_TRY"  # in the environment of one try's processes: they are ended with it, and with no other step
 
 
@@ -97,22 +98,6 @@ class TryResult:
     retry_after_s: float | None = None  # no attempt of the job can succeed before that
 
 
-@dataclass(kw_only=True, slots=True)
-class RunningTry:
-    """A try that was started."""
-
-    step: Step
-    attempt: int
-    watched: WatchedTry
-    piped: PipedInput | None = None  # its input, of a step that still runs
-    trouble: ErrorInfo | None = None  # why it was ended, if it exceeded a limit
-
-    def close(self) -> None:
-        self.watched.close()
-        if self.piped is not None:
-            self.piped.leave()
-
-
 @dataclass(frozen=True, slots=True)
 class FinishedReader:
     """A step that is over and read piped input: its input is being ended, and is recorded first."""
@@ -127,7 +112,7 @@ class FinishedReader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BegunCall:
-    """The first try of a plan of one function, which was begun before it was watched."""
+    """The first try of a plan of one function, which was begun before it was running."""
 
     tries: Tries
     run: FunctionRun
@@ -135,23 +120,27 @@ class BegunCall:
     over: bool  # it has ended, and is not tried again: only its result is missing
 
 
-@dataclass(kw_only=True)
 class Tries:
-    """The state that all tries of one run share."""
+    """The state that all tries of one run share.
 
-    attempt_dir: str
-    job_id: str
-    base_env: Mapping[str, str]
-    own_env: Mapping[str, str]
-    cwd: str
-    tools: Tools
-    task_folder: TaskFolder
-    step_timeout_s: float
-    clock: Clock
-    confined: Confined | None = None
-    input_of: tuple[str, str] | None = None  # the step that reads the plan's input, and the input's path
+    `input_of`: the step that reads the plan's input, and the input's path.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        work: Work,
+        tools: Tools,
+        clock: Clock,
+        *,
+        confined: Confined | None = None,
+        input_of: tuple[str, str] | None = None,
+    ) -> None:
+        self.work = work
+        self.tools = tools
+        self.clock = clock
+        self.confined = confined
+        self.input_of = input_of
+        self.task_folder = TaskFolder(work.folder, clock.sleep, work.make)
         self.called_functions = False
         self._found: dict[str, Command] = {}
         self._known: find_program.Known = {}
@@ -162,9 +151,9 @@ class Tries:
         found = find_program.find(
             step,
             tools=self.tools,
-            env=step.env if "PATH" in step.env else self.base_env,  # farro's own variables do not set it
+            env=step.env if "PATH" in step.env else self.work.env,  # farro's own variables do not set it
             cwd=self._cwd(step),
-            attempt_dir=self.attempt_dir,
+            attempt_dir=self.work.folder,
             may_appear=False,
             confined=self.confined is not None,
             known=self._known,
@@ -192,13 +181,35 @@ class Tries:
         if isinstance(command, Missing):
             if piped is not None:
                 os.close(piped.fd)  # else the thread that fills the pipe would wait forever for a reader
+            self._write_reason(step, command.message)
             return TryResult(exit=_no_exit(127), error=command.message, again=False, category="missing_tool")
-        started = self._start(step, command, attempt, piped)
+        try:
+            started = self._start(step, command, attempt, piped)
+        except StorageTrouble as error:
+            if isinstance(error, NoFolder):
+                raise
+            return TryResult(exit=_no_exit(126), error=str(error), again=False, passing=True, category="storage")
         if isinstance(started, NotStarted):
             passing, category = started.passing, PATH_VIOLATION if started.reason == "refused" else None
             exit_ = _no_exit(started.code)
+            self._write_reason(step, started.message)
             return TryResult(exit=exit_, error=started.message, again=passing, passing=passing, category=category)
         return self._running(step, attempt, started, plan_deadline_s, piped)
+
+    def _write_reason(self, step: Step, message: str) -> None:
+        """Write to its stderr why a step could not be started, as a shell does, so that its logs are not empty."""
+        with contextlib.suppress(OSError, StorageTrouble):  # a full disk: the step's result has the reason, too
+            self._make_folder(step)
+            fd = fs.open_append(f"{self.work.folder}/steps/{step.id}/stderr")
+            try:
+                fs.write(fd, f"farro: {message}\n".encode("utf-8", "backslashreplace"))
+            finally:
+                os.close(fd)
+
+    def _make_folder(self, step: Step) -> None:
+        self.task_folder.make()
+        self._mkdir(f"{self.work.folder}/steps")
+        self._mkdir(f"{self.work.folder}/steps/{step.id}")
 
     def _running(
         self,
@@ -208,18 +219,18 @@ class Tries:
         plan_deadline_s: float,
         piped: PipedInput | None = None,
     ) -> RunningTry:
-        deadline_s = self.clock.monotonic_s() + step.timeout_s(self.step_timeout_s)
+        deadline_s = self.clock.monotonic_s() + step.timeout_s(self.work.step_timeout_s)
         marker = f"{TRY}={self._marker(step, attempt)}"
-        watched = WatchedTry(started, marker=marker, deadline_s=min(deadline_s, plan_deadline_s))
-        return RunningTry(step=step, attempt=attempt, watched=watched, piped=piped)
+        deadline_s = min(deadline_s, plan_deadline_s)
+        return RunningTry(step, attempt, started, marker=marker, deadline_s=deadline_s, piped=piped)
 
     def judge(self, running: RunningTry, *, plan_deadline_s: float, plan_time_s: float) -> TryResult:
         """Return the result of a try that is over and was not stopped."""
         tried = self._judged(running, plan_deadline_s, plan_time_s)
         if self.confined is None:
             return tried
-        failed = tried.error is not None and running.watched.ending == "by itself"
-        stderr = f"{self.attempt_dir}/steps/{running.step.id}/stderr"
+        failed = tried.error is not None and running.ending == "by itself"
+        stderr = f"{self.work.folder}/steps/{running.step.id}/stderr"
         violation = self.confined.violation(stderr if failed else None)
         if violation is None:
             hit = self.confined.hit() if failed else None
@@ -229,20 +240,20 @@ class Tries:
         )
 
     def _judged(self, running: RunningTry, plan_deadline_s: float, plan_time_s: float) -> TryResult:
-        step, watched = running.step, running.watched
-        ended = watched.started.exit or _no_exit(137)  # killed, and still there: it is in `watch.left`
+        step = running.step
+        ended = running.started.exit or _no_exit(137)  # killed, and still there: it is in `watch.left`
         if running.trouble is not None:
             why = running.trouble
             return TryResult(exit=ended, error=why.message, again=False, category=why.category)
-        if watched.ending == "cut off":
+        if running.ending == "cut off":
             return TryResult(exit=ended, error=f"its input, step {step.input_from_step}, failed", again=False)
-        if watched.ending == "timed out":
-            own = watched.deadline_s < plan_deadline_s
-            timeout_s = step.timeout_s(self.step_timeout_s)
+        if running.ending == "timed out":
+            own = running.deadline_s < plan_deadline_s
+            timeout_s = step.timeout_s(self.work.step_timeout_s)
             key = " (runners.task_timeout)" if step.timeout is None else ""  # a prompt for agents cannot set one
             whose = f"the step's timeout of {timeout_s:g} s{key}" if own else f"the plan's timeout of {plan_time_s:g} s"
             return TryResult(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
-        failure = watched.started.failure if isinstance(watched.started, FunctionRun) else None
+        failure = running.started.failure if isinstance(running.started, FunctionRun) else None
         if failure is not None:
             more, category, wait_s = failure.retryable, failure.category, failure.retry_after_s
             error = str(failure)
@@ -259,7 +270,7 @@ class Tries:
         if self.confined is None:
             return found
         for one in running:
-            started = one.watched.started
+            started = one.started
             if one.trouble is None and isinstance(started, Process):
                 one.trouble = self.confined.trouble(started)
                 if one.trouble is not None:
@@ -283,7 +294,7 @@ class Tries:
     def put_aside(self, step: Step, attempt: int) -> None:
         """Rename a failed try's files for the next: the names without a number belong to the try that counts."""
         self.task_folder.drop(step.id)
-        folder = f"{self.attempt_dir}/steps/{step.id}"
+        folder = f"{self.work.folder}/steps/{step.id}"
         for name in ("stdout", "stderr"):
             with contextlib.suppress(FileNotFoundError):
                 fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
@@ -299,7 +310,7 @@ class Tries:
         self, step: Step, attempt: int, tried: TryResult, inline: results.Inline, added_by: str | None
     ) -> StepResult:
         """Return the step's entry in the plan's result."""
-        folder, relative = self.attempt_dir, f"steps/{step.id}"
+        folder, relative = self.work.folder, f"steps/{step.id}"
         stdout, stderr = (inline.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
         paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
         return StepResult(
@@ -325,7 +336,7 @@ class Tries:
         )
 
     def stdout(self, step_id: str) -> str:
-        return f"{self.attempt_dir}/steps/{step_id}/stdout"
+        return f"{self.work.folder}/steps/{step_id}/stdout"
 
     def written_bytes(self, step_id: str) -> int:
         """Return how much it has written so far."""
@@ -352,15 +363,18 @@ class Tries:
             stdin = piped.fd
         elif isinstance(stdin, str) and source is not None and not fs.exists(stdin):
             stdin = None  # a function that wrote nothing
-        folder = f"{self.attempt_dir}/steps/{step.id}"
+        folder = f"{self.work.folder}/steps/{step.id}"
         stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
         cwd = self._cwd(step)
         if isinstance(command, Executable):
             env = self._env(step, attempt)
-            self.task_folder.make()
-            self._mkdir(f"{self.attempt_dir}/steps")
-            self._mkdir(folder)
-            self.task_folder.open()
+            try:
+                self._make_folder(step)
+                self.task_folder.open()
+            except StorageTrouble:
+                if piped is not None:
+                    os.close(piped.fd)
+                raise
             launch = Launch(
                 argv=command.argv,
                 executable=command.file,
@@ -390,11 +404,11 @@ class Tries:
                 args=tuple(step.args),
                 env=Environment(lambda: {**self._env(step, attempt), task_file.FOLDER: tasks_path}, self.task_folder),
                 cwd=self._cwd(step),
-                job_id=self.job_id,
-                attempt_dir=self.attempt_dir,
+                job_id=self.work.job_id,
+                attempt_dir=self.work.folder,
             )
 
-        folder = f"{self.attempt_dir}/steps/{step.id}"
+        folder = f"{self.work.folder}/steps/{step.id}"
         stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
         make = self.task_folder.make
         return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr, make=make, begin=begin)
@@ -402,19 +416,21 @@ class Tries:
     def _env(self, step: Step, attempt: int) -> dict[str, str]:
         # farro's own come last: a step that replaced FARRO_CLAIM would not be found when its processes are ended.
         return {
-            **self.base_env,
+            **self.work.env,
             **step.env,
-            **self.own_env,
+            "FARRO_JOB": self.work.job_id,
+            process_tree.MARKER: self.work.marker,
+            "FARRO_ROOT": self.work.root,
             TRY: self._marker(step, attempt),
             task_file.FOLDER: self.task_folder.path,
             task_file.STEP: step.id,
         }
 
     def _marker(self, step: Step, attempt: int) -> str:
-        return f"{self.own_env[process_tree.MARKER]}/{step.id}/{attempt}"
+        return f"{self.work.marker}/{step.id}/{attempt}"
 
     def _cwd(self, step: Step) -> str:
-        return self.cwd if step.cwd is None else os.path.join(self.cwd, step.cwd)
+        return self.work.cwd if step.cwd is None else os.path.join(self.work.cwd, step.cwd)
 
     def _mkdir(self, path: str) -> None:
         if path not in self._made:

@@ -10,10 +10,11 @@ A step finds its attempt's task folder in FARRO_TASKS (R6: a path, never a looku
     ….json   taken: the runner renames it to this, and then reads it
 
 At the end of the plan the runner seals the folder: it removes it if it is empty, else renames it to `<folder>.sealed`,
-and looks once more. A kernel that has resolved a path finishes its call even if a folder on it was renamed meanwhile,
-so a file may still arrive in the sealed folder. So the adder checks afterwards: the file is where it was put, or was
-taken, and both are before the last look; else it is withdrawn by an unlink, and only one of this and the runner's
-rename can win. [test_every_accepted_task_is_in_the_result]
+and looks once more. A worker renames it first, and moves it away if it is empty (host.trees). A kernel that resolved a
+path finishes its call even if a folder on it was renamed meanwhile, so a file may still arrive in the sealed folder.
+So the adder checks afterwards: the file is where it was put, or was taken, and both are before the last look; else it
+is withdrawn by an unlink, and only one of this and the runner's rename can win.
+[test_every_accepted_task_is_in_the_result]
 """
 
 from __future__ import annotations
@@ -24,9 +25,27 @@ import time
 TYPE_CHECKING = False  # like typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, Unpack
+    from typing import Any, TypedDict, Unpack
 
-    from farro.execution.added_step_options import AddedStepOptions
+    class CallStepOptions(TypedDict, total=False):
+        """Options of a step that a running step adds."""
+
+        id: str | None
+        needs: Iterable[str]
+        input_from: str | None
+        timeout: float | None
+        cwd: str | None
+        env: Mapping[str, str] | None
+        retries: int
+        retry_delay: float
+        retry_backoff: float
+        tool: str
+
+    class AddedStepOptions(CallStepOptions, total=False):
+        """The same, and where to add it."""
+
+        environ: Mapping[str, str] | None
+
 
 FOLDER = "FARRO_TASKS"
 STEP = "FARRO_STEP"
@@ -156,11 +175,14 @@ def _hand_over(folder: str, name: str, data: bytes) -> None:
 def _make_sure(folder: str, name: str) -> None:
     """Return when the runner has the file, or will have it. Checks in the order in which the file can move, so that
     nothing is missed."""
+    attempt = os.path.dirname(folder)
     if os.path.lexists(f"{folder}/{name}{NEW}") or os.path.lexists(f"{folder}/{name}{TAKEN}"):
         return
     if _unlinked(f"{folder}{SEALED}/{name}{NEW}"):
         raise _over()
     if not os.path.lexists(f"{folder}{SEALED}/{name}{TAKEN}"):
+        if not os.path.lexists(folder) and not os.path.lexists(f"{folder}{SEALED}") and os.path.lexists(attempt):
+            raise _over()  # sealed, with nothing taken, and the job is still there
         from farro.errors import FarroError
 
         raise FarroError("the job went on while the task was added, and it is unknown whether the task was taken")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from farro.errors import BadDocument
 from farro.host import fs
 from farro.jobs.envelope import Lifecycle
+from farro.lazy_dataclass import replace
 from farro.roles import task as tasks
 from farro.roles.task import TaskText, WorkflowTask
 
@@ -19,8 +24,26 @@ def kept(job_folder: str) -> WorkflowTask | TaskText | None:
             text = fs.read_bytes(f"{job_folder}/.snapshot/{name}", _LIMIT)
         except FileNotFoundError:
             continue
-        return tasks.read(text, name)
+        found = tasks.read(text, name)
+        if isinstance(found, WorkflowTask) and not found.id:  # its file gave it the name; the copy has another
+            found = replace(found, id=_task_id(job_folder) or found.title)
+        return found
     return None
+
+
+def _task_id(job_folder: str) -> str | None:
+    """Return the task that the job's prompt names."""
+    try:
+        return task_id(json.loads(fs.read_bytes(f"{job_folder}/prompt.json", _LIMIT)))
+    except (OSError, ValueError):
+        return None
+
+
+def task_id(prompt: Any) -> str | None:
+    """Return the task that a prompt names."""
+    inputs = prompt.get("inputs") if isinstance(prompt, Mapping) else None
+    named = inputs.get("task_id") if isinstance(inputs, Mapping) else None
+    return named if isinstance(named, str) else None
 
 
 def question(folder: str, life: Lifecycle) -> str:

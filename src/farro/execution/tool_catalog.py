@@ -1,30 +1,58 @@
-"""List the tools that steps may use here: built in, from the config, from installed packages, and programs on the
-PATH."""
+"""List the tools that steps may use here, each with its description of itself.
+
+They are built in, from the config, from installed packages, or programs on the PATH. The description is the JSON of
+`<tool> --describe`, or a Python function's docstring. It is optional, and a wrong one breaks nothing: what cannot be
+understood is left out and reported.
+
+    {"name": "agx-ocr", "version": "1.2", "description": "Reads text from images.",
+     "commands": [{"name": "read", "args": ["FILE"], "description": "Prints the text of an image."}]}
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from farro.documents import did_you_mean
 from farro.errors import InputError
-from farro.execution import tool_descriptions
 from farro.execution.find_program import UNIX
-from farro.execution.tool_descriptions import Description
-from farro.execution.tools import FUNCTION, Tools
+from farro.execution.tools import FUNCTION, Tools, ToolTrouble, load
 from farro.host.fs import listdir
-from farro.host.programs import ask
-from farro.host.which import which
-from farro.lazy_dataclass import dataclass, field
+from farro.host.programs import ask, which
+from farro.lazy_dataclass import dataclass, field, replace
 
 PREFIXES = ("agx-", "farro-")
 PATIENCE_S = 2.0
 PYTHON_PATIENCE_S = 10.0  # a heavy library takes seconds to import, and the worker waits for that, too
 LIMIT = 256 * 1024  # bytes of a description
 _AT_ONCE = 8
+_LONGEST = 400  # characters of one text
+_MOST = 100  # commands
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandDescription:
+    """One command of a tool."""
+
+    name: str
+    args: tuple[str, ...] = ()
+    description: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """A tool's description. Everything is optional; unknown members are ignored."""
+
+    name: str = ""
+    version: str = ""
+    description: str = ""
+    commands: tuple[CommandDescription, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +85,10 @@ def listed(tools: Tools, search: ProgramSearch, *, configured: Sequence[str], on
     if on_path:
         known = set(tools.names())
         asks += [_program(name, (file,), "PATH", search) for name, file in _on_path(search) if name not in known]
+    from concurrent.futures import (
+        ThreadPoolExecutor,  # here: slow to import, and the child that describes a function has no use for it
+    )
+
     with ThreadPoolExecutor(_AT_ONCE, "describe") as threads:
         return list(threads.map(lambda describe: describe(), asks))
 
@@ -97,7 +129,7 @@ def _registered(tools: Tools, name: str, comes_from: str, search: ProgramSearch)
         return _python(name, value, comes_from, search)
     if callable(value):
         found = ToolInfo(name=name, kind="python", comes_from=comes_from, where=repr(value))
-        return lambda: _described(found, tool_descriptions.of_function(value))
+        return lambda: _described(found, _of_function(value))
     return _program(name, value or (name,), comes_from, search)
 
 
@@ -105,11 +137,11 @@ def _python(name: str, reference: str, comes_from: str, search: ProgramSearch) -
     found = ToolInfo(name=name, kind="python", comes_from=comes_from, where=reference)
 
     def describe() -> ToolInfo:
-        asked = tool_descriptions.command_line(reference)
+        asked = _child_command_line(reference)
         answer = ask(asked, timeout_s=PYTHON_PATIENCE_S, limit=LIMIT, cwd=search.cwd, env=search.env)
         if answer.trouble is not None:
             return replace(found, usable=False, trouble=f"importing it {answer.trouble}")
-        said, usable = tool_descriptions.from_child(answer.stdout)
+        said, usable = _from_child(answer.stdout)
         return replace(_described(found, said), usable=usable)
 
     return describe
@@ -127,7 +159,7 @@ def _program(name: str, argv: Sequence[str], comes_from: str, search: ProgramSea
         answer = ask(asked, timeout_s=PATIENCE_S, limit=LIMIT, cwd=search.cwd, env=search.env)
         if answer.trouble is not None:
             return replace(found, trouble=f"--describe {answer.trouble}")
-        said = tool_descriptions.parse(answer.stdout)
+        said = _parsed(answer.stdout)
         return _described(found, f"--describe {said}" if isinstance(said, str) else said)
 
     return describe
@@ -151,3 +183,105 @@ def _on_path(search: ProgramSearch) -> Iterator[tuple[str, str]]:
             if name.startswith(PREFIXES) and name not in seen and os.path.isfile(file) and os.access(file, os.X_OK):
                 seen.add(name)
                 yield name, file
+
+
+# --- what a tool says of itself ---
+
+
+def _parsed(text: bytes) -> Description | str:
+    """Return the description, or why this is none."""
+    if not text.strip():
+        return "said nothing"
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return "did not answer in JSON"
+    return _of_data(data)
+
+
+def _of_data(data: Any) -> Description | str:
+    """Return the description in decoded JSON, or why this is none."""
+    if not isinstance(data, dict):
+        return "did not answer with a JSON object"
+    commands = data.get("commands")
+    return Description(
+        name=_text(data.get("name")),
+        version=_text(data.get("version")),
+        description=_text(data.get("description")),
+        commands=tuple(_command(each) for each in (commands if isinstance(commands, list) else ())[:_MOST]),
+    )
+
+
+def _of_function(function: Callable[..., Any]) -> Description | str:
+    """Return the function's `describe` attribute (text, an object, or a function that returns one), else its
+    docstring."""
+    answer = getattr(function, "describe", None)
+    if callable(answer):
+        try:
+            answer = answer()
+        except Exception as error:  # noqa: BLE001 - a tool's own code
+            return f"describe() raised {type(error).__name__}"
+    if isinstance(answer, str):
+        return Description(description=_text(answer))
+    if answer is not None:
+        return _of_data(answer)
+    lines = (inspect.getdoc(function) or "").strip().splitlines()
+    return Description(description=_text(lines[0]) if lines else "")
+
+
+# The child imports from where the worker does, whatever its cwd and PYTHONPATH are.
+_BOOT = "import json,sys;sys.path[:]=json.loads(sys.argv[1]);from farro.execution.tool_catalog import main;main()"
+
+
+def _child_command_line(reference: str) -> list[str]:
+    """Return the command that describes the function of that name, in a child: a module may do anything while it is
+    imported."""
+    return [sys.executable, "-P", "-c", _BOOT, json.dumps(sys.path), reference]
+
+
+def main() -> None:
+    """Run in that child. What the module prints is discarded; the answer is one JSON object."""
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        said = _of_function(load(sys.argv[2]))
+    except ToolTrouble as trouble:
+        answer: dict[str, Any] = {"unusable": str(trouble)}
+    else:
+        answer = {"trouble": said} if isinstance(said, str) else {"said": asdict(said)}
+    with os.fdopen(stdout, "w", encoding="utf-8") as stream:
+        json.dump(answer, stream)
+
+
+def _from_child(text: bytes) -> tuple[Description | str, bool]:
+    """Decode what `main` wrote: the description or what is wrong, and whether the function can be used."""
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        return "importing it ended the interpreter", False
+    if "unusable" in answer:
+        return str(answer["unusable"]), False
+    return (str(answer["trouble"]), True) if "trouble" in answer else (_of_data(answer.get("said")), True)
+
+
+def _command(data: Any) -> CommandDescription:
+    if not isinstance(data, dict):
+        return CommandDescription(name=_text(data))
+    args = data.get("args")
+    return CommandDescription(
+        name=_text(data.get("name")),
+        args=tuple(_argument(each) for each in (args if isinstance(args, list) else ())[:_MOST]),
+        description=_text(data.get("description")),
+    )
+
+
+def _argument(data: Any) -> str:
+    return _text(data.get("name") if isinstance(data, dict) else data)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool | dict | list) or value is None:
+        return ""
+    return " ".join(str(value).split())[:_LONGEST]

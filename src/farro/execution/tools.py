@@ -22,8 +22,8 @@ from farro.execution import task_file
 from farro.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from farro.execution.added_step_options import AddedStepOptions, CallStepOptions
     from farro.execution.functions import CallFiles
+    from farro.execution.task_file import AddedStepOptions, CallStepOptions
 
 GROUP = "farro.tools"
 FUNCTION = "function"  # calls functions marked with @farro.task

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from farro.documents.json_text import encoder
@@ -21,13 +20,12 @@ from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Function, Tools
 from farro.host.clock import Clock
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import replace
 from farro.plans.forms import is_agent_prompt
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 
 if TYPE_CHECKING:
-    from farro.execution.confined import Confined
     from farro.execution.step import BegunCall
 
 
@@ -49,19 +47,17 @@ def perform_work(
     alone (RELIABILITY 26).
     """
     cap = None if work.max_bytes is None else ArtifactCap(work.folder.rsplit("/", 2)[0], work.max_bytes)
-    attempt = _Attempt(
+    run = PlanRun(
         work=work,
         tools=tools,
         clock=clock,
         tick=tick if cap is None else cap.then(tick),
-        stop=stop,
         tick_every_s=tick_every_s,
-        agents=agents,
+        stop=stop,
+        begun=begun,
     )
     try:
-        if begun is not None:
-            return attempt.run_plan(plans.of(work.prompt), begun=begun)
-        outcome = attempt.run(plans.of(work.prompt))
+        outcome = _run(plans.of(work.prompt), run, agents)
         if cap is not None and isinstance(outcome, Succeeded) and cap.exceeded():  # since the last tick
             return failed(work.job_id, "artifact_cap", cap.message)
         return outcome
@@ -83,78 +79,42 @@ def perform_work(
         return bug(work.job_id, error)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Attempt:
-    """One attempt, and what the worker runs it with."""
-
-    work: Work
-    tools: Tools
-    clock: Clock
-    tick: Callable[[], None]
-    stop: Stop
-    tick_every_s: float
-    agents: AgentSteps | None
-
-    def run(self, plan: Plan) -> Outcome:
-        work = self.work
-        if is_agent_prompt(work.prompt):  # each call of an agent is confined by itself
-            return self.run_plan(plan)
-        if plan.allowed_paths is not None:
-            return self._run_confined(plan, plan.allowed_paths)
-        if work.guarding.paths_required:
-            return failed(
-                work.job_id,
-                "allowed_paths_missing",
-                "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
-            )
-        return self.run_plan(plan)
-
-    def _run_confined(self, plan: Plan, allowed_paths: tuple[str, ...]) -> Outcome:
-        from farro.execution.confined import CannotConfine, Confined  # here: most plans do not need it
-
-        work = self.work
-        try:
-            confined = Confined(
-                root=work.root,
-                folder=work.folder,
-                marker=work.marker,
-                guarding=work.guarding,
-                wanted=allowed_paths,
-            )
-        except CannotConfine as cannot:
-            return failed(work.job_id, cannot.category, str(cannot))
-        try:
-            return self.run_plan(plan, confined=confined)
-        finally:
-            confined.close()
-
-    def run_plan(self, plan: Plan, *, confined: Confined | None = None, begun: BegunCall | None = None) -> Outcome:
-        work, tools = self.work, self.tools
-        if self.agents is not None and begun is None and any(step.tool == AGENT for step in plan.steps):
-            tools = tools.with_one(AGENT, self.agents.tool(work, plan))
-        if work.earlier or confined is not None or len(plan.steps) > 1:  # a single function may need no folder
-            work.make()
-        run = PlanRun(
-            attempt_dir=work.folder,
-            make=work.make,
-            job_id=work.job_id,
-            base_env=work.env,
-            cwd=work.cwd,
-            tools=tools,
-            claim_marker=work.marker,
-            tick=self.tick,
-            tick_every_s=self.tick_every_s,
-            stop=self.stop,
-            clock=self.clock,
-            root=work.root,
-            step_timeout_s=work.step_timeout_s,
-            earlier=work.earlier,
-            durable=work.durable,
-            ahead_bytes=work.ahead_bytes,
-            confined=confined,
-            begun=begun,
+def _run(plan: Plan, run: PlanRun, agents: AgentSteps | None) -> Outcome:
+    work = run.work
+    if is_agent_prompt(work.prompt) or (plan.allowed_paths is None and not work.guarding.paths_required):
+        return _run_steps(plan, run, agents)  # each call of an agent is confined by itself
+    if plan.allowed_paths is None:
+        return failed(
+            work.job_id,
+            "allowed_paths_missing",
+            "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
         )
-        return outcome_of(work, plan, run_plan(plan, run), self.agents)
+    from farro.execution.confined import CannotConfine, Confined  # here: most plans do not need it
+
+    try:
+        confined = Confined(
+            root=work.root,
+            folder=work.folder,
+            marker=work.marker,
+            guarding=work.guarding,
+            wanted=plan.allowed_paths,
+        )
+    except CannotConfine as cannot:
+        return failed(work.job_id, cannot.category, str(cannot))
+    try:
+        return _run_steps(plan, replace(run, confined=confined), agents)
+    finally:
+        confined.close()
+
+
+def _run_steps(plan: Plan, run: PlanRun, agents: AgentSteps | None) -> Outcome:
+    work = run.work
+    if agents is not None and any(step.tool == AGENT for step in plan.steps):
+        run = replace(run, tools=run.tools.with_one(AGENT, agents.tool(work, plan)))
+    # A single function may need no folder.
+    if work.earlier or run.confined is not None or len(plan.steps) > 1 or plan.input is not None:
+        work.make()
+    return outcome_of(work, plan, run_plan(plan, run), agents)
 
 
 def outcome_of(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) -> Outcome:

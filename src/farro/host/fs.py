@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
-from farro.errors import StorageTrouble
+from farro.errors import DiskFull, StorageTrouble
 from farro.host import syscalls
 from farro.host.async_write import AsyncWriter
 from farro.host.group_commit import GroupCommit
@@ -100,6 +100,10 @@ def remedy(code: int | None) -> str:
     return "Check the device (dmesg)"
 
 
+def trouble_for(error: OSError) -> type[StorageTrouble]:
+    return DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageTrouble
+
+
 def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | None = None) -> T:
     """Return what `call` returns; repeat it after a short pause while its error is transient, then raise
     StorageTrouble."""
@@ -110,7 +114,7 @@ def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | N
             if error.errno not in TRANSIENT:
                 raise
             if attempt == WRITE_TRIES:
-                raise StorageTrouble(
+                raise trouble_for(error)(
                     f"{path}: {error.strerror} after {WRITE_TRIES} tries; nothing was changed. "
                     f"{remedy(error.errno)}, then try again"
                 ) from error

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import select
 import struct
 import sys
 import threading
 from typing import Any, NamedTuple
+
+from farro.host import waiting
 
 # <sys/inotify.h>
 ATTRIB = 0x0000_0004
@@ -91,10 +92,7 @@ class Inotify:
             self._check_open()
             if timeout_s is not None and timeout_s <= 0:
                 return self._read_now()  # a worker reads at every claim: one system call instead of three
-            poll = select.poll()
-            poll.register(self._fd, select.POLLIN)
-            poll.register(self._wake_fd, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000)}
+            ready = waiting.readable([self._fd, self._wake_fd], timeout_s)
             if self._wake_fd in ready:
                 os.eventfd_read(self._wake_fd)
             # An IGNORED event can be coalesced away between poll and read: then nothing is there after all.

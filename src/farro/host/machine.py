@@ -1,4 +1,4 @@
-"""Facts about this machine, this user and this process, and hooks that not every platform has.
+"""Facts about this machine, this user and this process, its randomness, and hooks that not every platform has.
 
 Modules that only some platforms have, or that are slow to import, are imported inside the functions.
 """
@@ -21,7 +21,9 @@ def platform_name() -> str:
 
 def node_name() -> str:
     """Return the name of this machine in its network; may be empty."""
-    import platform
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import platform  # slow to import
 
     return platform.node()
 
@@ -35,6 +37,19 @@ def description() -> str:
         return f"{system}, {platform.freedesktop_os_release().get('PRETTY_NAME', '')}".rstrip(", ")
     except OSError:
         return system
+
+
+def random_bits(count: int) -> int:
+    """Return so many random bits of the operating system, as `random.SystemRandom` does, which is slow to import."""
+    size = (count + 7) // 8
+    return int.from_bytes(os.urandom(size), "big") >> (size * 8 - count)
+
+
+def uniform(low: float, high: float) -> float:
+    """Return a random number between two, from the operating system's randomness."""
+    import random
+
+    return random.SystemRandom().uniform(low, high)
 
 
 def current_user() -> str:

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
-import sys
 from collections.abc import Collection
-from functools import cache
 
 from farro.lazy_dataclass import dataclass
 
 _MOUNTS = "/proc/self/mountinfo"
-# <linux/magic.h>: for where /proc is not mounted
-_MAGIC = {
-    0xEF53: "ext4",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x01021994: "tmpfs",
-    0x858458F6: "ramfs",
-    0x6969: "nfs",
-    0xFF534D42: "cifs",
-    0xFE534D42: "smb3",
-    0x01021997: "9p",
-    0x65735546: "fuse",
-    0x794C7630: "overlay",
-    0x00C36400: "ceph",
-    0x2FC12FC1: "zfs",
-    0xF2F52010: "f2fs",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +48,7 @@ def disk_space(path: str) -> DiskSpace:
 
 def mount_of(path: str) -> Mount:
     """Return the mount of a path: the longest mount point above it; of several mounts at one point the last, which
-    covers the others. Without /proc, only the kind, from statfs."""
+    covers the others. Without /proc nothing is known of it."""
     real = os.path.realpath(path)
     found: Mount | None = None
     try:
@@ -83,7 +63,7 @@ def mount_of(path: str) -> Mount:
                     found = mount
     except OSError:
         found = None
-    return found or Mount(point=real, kind=_MAGIC.get(_magic(real), ""))
+    return found or Mount(point=real, kind="")
 
 
 def points_below(path: str) -> list[str]:
@@ -151,18 +131,3 @@ def has_journal(mount: Mount) -> bool | None:
     with contextlib.suppress(OSError):
         return any(entry.rsplit("-", 1)[0] == name for entry in os.listdir("/proc/fs/jbd2"))
     return None
-
-
-def _magic(path: str) -> int:
-    """Return the first word of struct statfs; 0 where there is no such call."""
-    if sys.platform != "linux":
-        return 0
-    buffer = ctypes.create_string_buffer(512)
-    if _libc().statfs(os.fsencode(path), buffer) != 0:
-        return 0
-    return int(ctypes.c_ulong.from_buffer(buffer).value) & 0xFFFFFFFF
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

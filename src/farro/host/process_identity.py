@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import signal
 from collections.abc import Mapping
 from typing import TypedDict
 
-from farro.host import process_table
+from farro.host import machine, process_table
 
 
 class Identity(TypedDict):
@@ -35,7 +34,7 @@ def identity_of(pid: int) -> Identity:
     """Return the identity of a process that is certainly alive: the caller's child, or the caller."""
     entry = process_table.entry(pid)
     return Identity(
-        host=platform.node(),
+        host=machine.node_name(),
         boot_id=process_table.boot_id(),
         pid_ns=process_table.pid_namespace(),
         pid=pid,
@@ -59,7 +58,7 @@ def matches(claimed: Mapping[str, object]) -> bool:
     if not isinstance(pid, int) or not isinstance(start, int) or isinstance(pid, bool) or pid <= 0 or start <= 0:
         return False
     if (
-        claimed.get("host") != platform.node()
+        claimed.get("host") != machine.node_name()
         or claimed.get("boot_id") != process_table.boot_id()
         or claimed.get("pid_ns") != process_table.pid_namespace()
     ):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
 
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 
 try:
     import resource

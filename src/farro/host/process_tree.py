@@ -23,7 +23,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from farro.host import process_table
+from farro.host import process_table, waiting
 from farro.host.process_table import ProcessEntry
 from farro.host.thread_turns import RESTING
 
@@ -35,7 +35,7 @@ _LOOK_AGAIN_S = 0.5  # during the grace: find new forks, and ends that no pidfd 
 _KILL_BOUND_S = (
     10.0  # a killed process may hang in the kernel (state D: a dead network mount); then its PID is returned
 )
-_CHILD_ENDS_MS = 50  # then its state is read again
+_CHILD_ENDS_S = 0.05  # then its state is read again
 _PINNED_AT_ONCE = 200  # descriptors: a fork bomb must not use up the worker's
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -191,10 +191,8 @@ def _kill_child(pid: int) -> None:
         fd = os.pidfd_open(pid)
         try:
             signal.pidfd_send_signal(fd, _KILL)
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
             with RESTING:
-                poll.poll(_CHILD_ENDS_MS)
+                waiting.readable([fd], _CHILD_ENDS_S)
         finally:
             os.close(fd)
 
@@ -353,22 +351,22 @@ def _send(pid: int, fd: int | None, number: int) -> None:
 
 
 def _wait_for_all(pinned: Iterable[int], patience: _Patience) -> None:
-    waiting = set(pinned)
-    if not waiting:  # nothing to poll: a short pause, so that the caller does not spin
+    left = set(pinned)
+    if not left:  # nothing to poll: a short pause, so that the caller does not spin
         with RESTING:
             time.sleep(min(0.02, patience.slice_s()))
         patience.turn()
         return
     poll = select.poll()
-    for fd in waiting:
+    for fd in left:
         poll.register(fd, select.POLLIN)
     look_again_at = time.monotonic() + _LOOK_AGAIN_S
     was_killing = patience.killing()
-    while waiting and time.monotonic() < look_again_at and patience.killing() == was_killing:
+    while left and time.monotonic() < look_again_at and patience.killing() == was_killing:
         timeout_ms = patience.slice_s() * 1000 + 1  # poll cuts to whole milliseconds: without the 1 it would spin
         with RESTING:
             ended = poll.poll(timeout_ms)
         for fd, _ in ended:
             poll.unregister(fd)
-            waiting.discard(fd)
+            left.discard(fd)
         patience.turn()

@@ -10,7 +10,9 @@ Decisions, each measured or learned:
   itself: any size, any bytes, and a reader that stops early (`head`) causes no error.
 - stderr is opened for appending: a script's `> /dev/stderr` opens the file again and truncates it, and later output
   would follow a hole of NULs. Not so stdout: a program that writes an archive there seeks back to its headers.
-- A program whose file is known is started by posix_spawn, which leaves the interpreter lock to other threads (`spawn`).
+- A program whose file is known is started by posix_spawn(3) of the GNU C library. The kernel suspends the thread that
+  starts a program until the program is mapped; `subprocess.Popen` and `os.posix_spawn` keep Python's interpreter lock
+  for that time, a call through ctypes releases it (docs/decisions/a-program-starts-beside-other-slots.md).
 - Waiting is a poll on a pidfd: no SIGCHLD handler, no busy loop, and it can be woken by another descriptor.
 
 Tests: tests/host/test_processes.py.
@@ -19,22 +21,30 @@ Tests: tests/host/test_processes.py.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
-import select
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from farro.host import fs, process_limits, process_tree
+from farro.host import fs, process_limits, process_tree, waiting
 from farro.host.process_limits import ProcessLimits
 from farro.host.process_tree import GRACE_S, end_tree
-from farro.host.spawn import AVAILABLE, Streams, posix_spawn
+from farro.host.programs import which
 from farro.host.thread_turns import RESTING
-from farro.host.which import which
 from farro.lazy_dataclass import dataclass
+
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+_SETSIGDEF, _SETSID = 0x04, 0x80  # of spawn.h
+_SPAWN_BYTES = 512  # bytes; the library's two structures have 80 and 336
+
+_libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+_HAS_SPAWN = hasattr(_libc, "posix_spawn_file_actions_addclosefrom_np")  # since 2.34; other C libraries lack it
 
 Spawn = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
 Reason = Literal[
@@ -94,6 +104,14 @@ class Launch:
     env: Mapping[str, str]
 
 
+class Streams(NamedTuple):
+    """The open files of a program; `stdin` None: /dev/null."""
+
+    stdin: int | None
+    stdout: int
+    stderr: int
+
+
 def start(
     launch: Launch, *, limits: ProcessLimits | None = None, pass_fds: Sequence[int] = (), spawn: Spawn | None = None
 ) -> Process | NotStarted:
@@ -115,8 +133,8 @@ def start(
         try:
             with process_tree.starting():
                 file = launch.executable or which(argv[0], launch.env.get("PATH"), launch.cwd)
-                if file is not None and spawn is None and not pass_fds and AVAILABLE and min(opened) > 2:
-                    process = Process(posix_spawn(file, argv, streams, cwd=launch.cwd, env=launch.env), started_s)
+                if file is not None and spawn is None and not pass_fds and _HAS_SPAWN and min(opened) > 2:
+                    process = Process(_posix_spawn(file, argv, streams, cwd=launch.cwd, env=launch.env), started_s)
                 else:
                     fork = partial(_popen, launch, streams, pass_fds)
                     popen = fork() if spawn is None else spawn(fork)
@@ -127,6 +145,69 @@ def start(
         for fd in opened:
             os.close(fd)
     return process if limits is None else _limit(process, limits)
+
+
+def _posix_spawn(file: str, argv: Sequence[str], streams: Streams, *, cwd: str, env: Mapping[str, str]) -> int:
+    """Execute `file` in a new session, with these streams (descriptors greater than 2) and no other descriptor; return
+    its PID. Raises OSError, or ValueError for text that cannot be passed on."""
+    if "=" in "".join(env):
+        raise ValueError("illegal environment variable name")
+    arguments = _texts(argv)
+    variables = _texts([f"{name}={value}" for name, value in env.items()])
+    pid = ctypes.c_int()
+    actions = ctypes.create_string_buffer(_SPAWN_BYTES)
+    _check(_libc.posix_spawn_file_actions_init(actions))
+    try:
+        for target, fd in enumerate(streams):
+            if fd is None:
+                _check(_libc.posix_spawn_file_actions_addopen(actions, target, b"/dev/null", os.O_RDWR, 0))
+            else:
+                _check(_libc.posix_spawn_file_actions_adddup2(actions, fd, target))
+        _check(_libc.posix_spawn_file_actions_addchdir_np(actions, _encoded(cwd)))
+        _check(_libc.posix_spawn_file_actions_addclosefrom_np(actions, 3))
+        name = _encoded(file)
+        with RESTING:
+            code = _libc.posix_spawn(ctypes.byref(pid), name, actions, _ATTRIBUTES, arguments, variables)
+        _check(code)
+    finally:
+        _libc.posix_spawn_file_actions_destroy(actions)
+    return pid.value
+
+
+def _texts(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+    """Return an array of C strings that ends with a null pointer. Encoded at once: one by one takes three times as
+    long."""
+    encoded = "\0".join(texts).encode(_ENCODING, _ERRORS).split(b"\0") if texts else []
+    if len(encoded) != len(texts):
+        raise ValueError("embedded null byte")
+    return (ctypes.c_char_p * (len(encoded) + 1))(*encoded)
+
+
+def _encoded(path: str) -> bytes:
+    encoded = path.encode(_ENCODING, _ERRORS)
+    if b"\0" in encoded:
+        raise ValueError("embedded null byte")
+    return encoded
+
+
+def _check(code: int) -> None:
+    if code != 0:
+        raise OSError(code, os.strerror(code))
+
+
+def _attributes() -> ctypes.Array[ctypes.c_char]:
+    """Return the attributes of every program: a session of its own, and the signals that Python ignores as usual."""
+    attributes, usual = ctypes.create_string_buffer(_SPAWN_BYTES), ctypes.create_string_buffer(128)
+    _check(_libc.posix_spawnattr_init(attributes))
+    _libc.sigemptyset(usual)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        _libc.sigaddset(usual, number)
+    _check(_libc.posix_spawnattr_setsigdefault(attributes, usual))
+    _check(_libc.posix_spawnattr_setflags(attributes, ctypes.c_short(_SETSIGDEF | _SETSID)))
+    return attributes
+
+
+_ATTRIBUTES = _attributes() if _HAS_SPAWN else None
 
 
 def _popen(launch: Launch, streams: Streams, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
@@ -196,7 +277,8 @@ class Process:
         while_waiting: Callable[[], None] | None = None,
         every_s: float = 1.0,
     ) -> tuple[int, ...]:
-        """End this process, its tree and what carries `marker`; return the PIDs that did not end. Sets `exit`."""
+        """End this process, its tree and every process with `marker` in its environment; return the PIDs that did not
+        end. Sets `exit`."""
         leader = self.pid if self.exit is None else None
         try:
             return end_tree(leader, marker, grace_s=grace_s, while_waiting=while_waiting, every_s=every_s)
@@ -254,14 +336,8 @@ class Process:
 
 
 def _readable(fd: int, timeout_s: float | None, wake_fd: int | None) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    if wake_fd is not None:
-        poll.register(wake_fd, select.POLLIN)
-    # Rounded up: poll counts whole milliseconds, and a poll that returns early makes its caller spin.
     with RESTING:
-        ready = poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
-    return any(found == fd for found, _ in ready)
+        return fd in waiting.readable([fd] if wake_fd is None else [fd, wake_fd], timeout_s)
 
 
 def _not_started(error: OSError | ValueError, command: str, cwd: str) -> NotStarted:

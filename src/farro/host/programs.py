@@ -1,4 +1,4 @@
-"""Run one program: read a bounded answer within a time limit, or let it share this terminal."""
+"""Find a program, and run one: read a bounded answer within a time limit, or let it share this terminal."""
 
 from __future__ import annotations
 
@@ -128,3 +128,17 @@ def run_here(
         raise
     end_marked(marker, grace_s=1.0)
     return 128 - code if code < 0 else code
+
+
+def which(name: str, path: str | None, cwd: str) -> str | None:
+    """Return the file that `name` executes, as execvp finds it: a path as it is, a bare name along `path`, both from
+    `cwd`."""
+    if os.sep in name:
+        places = [name]
+    else:
+        places = [f"{folder or '.'}/{name}" for folder in (os.defpath if path is None else path).split(os.pathsep)]
+    for place in places:
+        file = place if place.startswith(os.sep) else os.path.join(cwd, place)
+        if os.access(file, os.X_OK) and os.path.isfile(file):  # in this order: most folders do not have it
+            return file
+    return None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil  # noqa: TID251 - `which` looks, it changes nothing
-import subprocess
 from collections.abc import Mapping
 
+from farro.host import programs
+
 _PATIENCE_S = 60.0
+_LIMIT = 1 << 20  # bytes of an answer
 
 
 def unit_folder(env: Mapping[str, str]) -> str:
@@ -17,7 +18,7 @@ def unit_folder(env: Mapping[str, str]) -> str:
 
 def unavailable() -> str | None:
     """Return why the user manager cannot be used; None when it can."""
-    if shutil.which("systemctl") is None:
+    if programs.which("systemctl", os.environ.get("PATH"), "/") is None:
         return "systemctl is not installed"
     code, said = ask("show-environment")
     return None if code == 0 else f"the user manager does not answer ({said.splitlines()[0] if said else 'no reason'})"
@@ -25,16 +26,7 @@ def unavailable() -> str | None:
 
 def ask(*arguments: str) -> tuple[int, str]:
     """Run `systemctl --user …`; return its exit code and output."""
-    try:
-        done = subprocess.run(
-            ["systemctl", "--user", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_PATIENCE_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 1, str(error)
-    return done.returncode, (done.stdout + done.stderr).strip()
+    argv = ["systemctl", "--user", *arguments]
+    answer = programs.ask(argv, timeout_s=_PATIENCE_S, limit=_LIMIT, cwd="/", env=os.environ, errors=True)
+    said = answer.stdout.decode("utf-8", "replace").strip()
+    return (0, said) if answer.trouble is None else (answer.code or 1, said or answer.trouble)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from farro.host import fs
+from farro.host.thread_turns import RESTING
 
 T = TypeVar("T")
 
@@ -42,6 +43,65 @@ def remove_tree(path: str) -> None:
         _remove_below(brought_up.pop(), path, brought_up, _DEEP)
     with contextlib.suppress(FileNotFoundError):
         fs.rmdir(path)
+
+
+class BackgroundRemoval:
+    """Remove empty folders on threads of its own.
+
+    Where a filesystem discards freed blocks at once, rmdir(2) waits for 2 to 4 ms, longer than a small command runs;
+    several such calls wait at the same time. So the folder is first moved to `home`, on the same filesystem, whose
+    cleaner removes it if this process is killed. The interpreter exits when all are removed.
+    """
+
+    def __init__(self, home: str) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # here: slow to import, and only workers need it
+
+        self._home = home
+        self._threads = ThreadPoolExecutor(_REMOVERS, "remove")
+
+    def remove(self, path: str) -> None:
+        """Begin to remove an empty folder. If it cannot be moved, it is removed when this returns."""
+        aside = f"{self._home}/removed.{os.urandom(8).hex()}"
+        try:
+            fs.move(path, aside)
+        except OSError:
+            with RESTING:
+                fs.rmdir(path)
+        else:
+            self._threads.submit(fs.rmdir, aside)
+
+
+_REMOVERS = 4
+_background: BackgroundRemoval | None = None
+
+
+def remove_in_background(home: str) -> None:
+    """Let `remove_or_seal` leave the waiting to other threads of this process."""
+    global _background
+    _background = BackgroundRemoval(home)
+
+
+def remove_or_seal(path: str, seal: str) -> bool:
+    """Remove a folder if it is empty, else rename it to `seal`; return whether it was empty. Nothing new can arrive
+    under its old name. Raises NotADirectoryError for anything else."""
+    try:
+        if _background is None:
+            with RESTING:
+                fs.rmdir(path)
+            return True
+        fs.move(path, seal)
+        if os.path.islink(seal):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        if fs.listdir(seal):
+            return False
+        _background.remove(seal)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        if fs.exists(path):
+            fs.move(path, seal)
+        return False
+    return True
 
 
 _DEEP, _LONG = 50, 2000  # nested folders, and bytes of a path, that one recursion descends
@@ -100,6 +160,17 @@ def walk_files(path: str) -> Iterator[str]:
                 yield from walk_files(entry.path)
             else:
                 yield entry.path
+
+
+def size(path: str) -> int:
+    """Return the bytes of all files below `path`; a file with several names counts once."""
+    seen: dict[int, int] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for name in walk_files(path):
+            with contextlib.suppress(FileNotFoundError):
+                status = fs.lstat(name)
+                seen[status.st_ino] = status.st_size
+    return sum(seen.values())
 
 
 def everything(path: str) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
+from zlib import crc32
 
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.places import parse
@@ -22,6 +24,8 @@ _FROM = {
     Reason.FINALIZED: Status.FAILED,
     Reason.ANSWERED: Status.QUEUED,
 }
+_DAEMONS = frozenset({"manager", "watchdog", "scheduler", "drain"})  # names that stay in the audit log
+_WAYS = frozenset({"cli", "py", "web", "mcp", "top"})  # how a user came in: the first part of an operator's name
 
 
 def codes(lifecycle: Lifecycle) -> dict[str, str | int | bool | None]:
@@ -48,6 +52,37 @@ def codes(lifecycle: Lifecycle) -> dict[str, str | int | bool | None]:
         "degraded_bypass": True if route.get("code") == "degraded_bypass" else None,
         "error": None if lifecycle.error is None else lifecycle.error.get("category"),
     }
+
+
+def without_names(codes: Mapping[str, Any], *, actor: str) -> dict[str, Any]:
+    """Return the codes with pseudonyms for users and hosts (SPEC-1 §8: no personal data). `actor`: of codes without
+    one."""
+    found = {**codes, "actor": pseudonym(codes.get("actor") or actor)}
+    if found.get("agent"):
+        found["agent"] = pseudonym(found["agent"])
+    if found.get("user"):
+        found["user"] = f"user-{_digits(found['user'])}"
+    return found
+
+
+@lru_cache(256)
+def pseudonym(name: str) -> str:
+    """Return a stable pseudonym of a user, or of the agent of a host or user. Its slot and its random part stay, so
+    that a line can be compared with the agents in hops[]; the names of daemons stay, too.
+
+    [test_the_audit_log_names_no_user_and_no_host]
+    """
+    head, dot, rest = name.partition(".")
+    way, dash, user = head.partition("-")
+    if head in _DAEMONS or "/" in head:
+        return name
+    if dash and way in _WAYS:
+        return f"{way}-{_digits(user)}{dot}{rest}"
+    return f"agent-{_digits(head)}{dot}{rest}" if dot else name
+
+
+def _digits(name: str) -> str:
+    return f"{crc32(name.encode()):08x}"
 
 
 def handed_back(claimed: Lifecycle) -> dict[str, str | int | bool | None]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from datetime import datetime
-from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from farro.documents.json_text import encoder
 from farro.errors import Damaged, UnknownSchema
 from farro.jobs.ids import ROLE
 from farro.jobs.states import Reason, Status, check_transition, is_terminal
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, fields, required_fields
 
 SCHEMA_VERSION = "1.0.0"
 P = TypeVar("P")
@@ -33,6 +31,7 @@ class Hop:
     # A routing decision: `code` (roles.workflow), `step` of the workflow, `round` of a review. Absent in job.json when
     # None: most jobs are never routed.
     route: Mapping[str, Any] | None = None
+    claimed_at: str | None = None  # when the attempt was claimed; absent where the decision ended none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,11 +179,8 @@ class Lifecycle:
             raise Damaged("job.json is not an object")
         version = data.get("schema_version")
         if version != SCHEMA_VERSION:
-            if isinstance(version, str):
-                raise UnknownSchema(
-                    f"schema_version {ascii(version)[:40]} is not {SCHEMA_VERSION}, the one that this farro knows"
-                )
-            raise Damaged("job.json has no schema_version")
+            said = "job.json has no schema_version" if version is None else f"schema_version {ascii(version)[:40]}"
+            raise UnknownSchema(f"{said}; this farro knows {SCHEMA_VERSION} alone")
         try:
             return _from_data(data)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -201,7 +197,7 @@ class Envelope(Generic[P]):
 
 
 _NAMES = frozenset(item.name for item in fields(Lifecycle))
-_DEFAULTS = {item.name: item.default for item in fields(Lifecycle) if item.default is not MISSING}
+_DEFAULTS = {item.name: item.default for item in fields(Lifecycle) if item.name not in required_fields(Lifecycle)}
 _encode = encoder()
 _quote = json.encoder.encode_basestring
 
@@ -218,11 +214,12 @@ _BEGINS_A_HOP = frozenset({Reason.ROUTED, Reason.ANSWERED, Reason.REROUTED})
 
 
 def _hop_text(hop: Hop) -> str:
-    route = "" if hop.route is None else f', "route": {_encode(hop.route)}'
+    more = "" if hop.route is None else f', "route": {_encode(hop.route)}'
+    more += "" if hop.claimed_at is None else f', "claimed_at": {_quote(hop.claimed_at)}'
     return (
         f'{{"at": {_quote(hop.at)}, "role": {_quote(hop.role)}, "attempt": {hop.attempt}, '
         f'"reason": {_quote(hop.reason)}, "to": {_quote(hop.to)}, "by": {_quote(hop.by)}, '
-        f'"note": {_text(hop.note)}{route}}}'
+        f'"note": {_text(hop.note)}{more}}}'
     )
 
 
@@ -257,10 +254,6 @@ _OPTIONAL_TEXT = (
 _MAY_BE_NONE = (*_OPTIONAL_TEXT, "requeued_from")
 
 
-_texts, _optional_texts = itemgetter(*_TEXT), itemgetter(*_OPTIONAL_TEXT)
-_STR, _STR_OR_NONE = frozenset({str}), frozenset({str, type(None)})
-
-
 def _no_constant(token: str) -> float:
     raise ValueError(f"{token} is not JSON")  # to_json cannot write it back
 
@@ -272,9 +265,12 @@ def _from_data(data: dict[str, Any]) -> Lifecycle:
     if not data.keys() <= _NAMES:
         data = {name: value for name, value in data.items() if name in _NAMES}
     known = {**_DEFAULTS, **data}
-    # Check all at once; only a failure looks for the field.
-    if not (_STR.issuperset(map(type, _texts(known))) and _STR_OR_NONE.issuperset(map(type, _optional_texts(known)))):
-        _check_texts(known)
+    for name in _TEXT:
+        if not isinstance(known[name], str):
+            raise TypeError(f"{name} is not a string")
+    for name in _OPTIONAL_TEXT:
+        if (value := known[name]) is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is not a string")
     for name in ("attempt", "retry_count"):
         value = known[name]
         if type(value) is not int or value < 0:  # type(): True is not a count
@@ -297,15 +293,6 @@ def _from_data(data: dict[str, Any]) -> Lifecycle:
     return _made(known, {})
 
 
-def _check_texts(known: Mapping[str, Any]) -> None:
-    for name in _TEXT:
-        if not isinstance(known[name], str):
-            raise TypeError(f"{name} is not a string")
-    for name in _OPTIONAL_TEXT:
-        if (value := known[name]) is not None and not isinstance(value, str):
-            raise TypeError(f"{name} is not a string")
-
-
 def _hop(data: dict[str, Any]) -> Hop:
     return Hop(
         at=str(data["at"]),
@@ -316,6 +303,7 @@ def _hop(data: dict[str, Any]) -> Hop:
         by=str(data["by"]),
         note=_text_or_none(data.get("note")),
         route=_object_or_none(data.get("route")),
+        claimed_at=_text_or_none(data.get("claimed_at")),
     )
 
 

@@ -6,12 +6,11 @@ The rules are ordered by certainty: what the job's folder says comes before what
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 
 from farro.jobs.states import Status
 from farro.jobs.times import in_words
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 
 MANAGER_AWAY_S = 30.0  # a manager that was silent for longer is away (SPEC-1 §12)
 STANDS = frozenset({"no_worker", "tags", "paused", "human", "agent_dead"})  # these last until a person acts
@@ -43,7 +42,9 @@ class Facts:
     terminal: bool = False
     place: str = ""
     quarantined: str | None = None  # why it was quarantined
-    foreign: str | None = None  # why its schema version is not this farro's
+    file: str = "job.json"  # its path
+    foreign: str | None = None  # its schema version, which is not this farro's; empty: it has none
+    contradicting: str | None = None  # the status in its job.json, which is not that of its place
     damaged: str | None = None  # what cannot be read
     error: str | None = None
     attempt: int = 0
@@ -83,11 +84,27 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
         yield Diagnosis(
             reason="quarantined", message=f"it was put aside in {facts.place}: {facts.quarantined}", fix=show
         )
+    if facts.foreign == "":
+        yield Diagnosis(
+            reason="unknown_schema",
+            message="its job.json has no schema_version, and farro leaves such a job alone; add the line",
+            fix=f'"${{EDITOR:-vi}}" {facts.file}',
+        )
     if facts.foreign is not None:
         yield Diagnosis(
             reason="unknown_schema",
-            message=f"another version of farro wrote it, and this one leaves it alone: {facts.foreign}",
-            fix="use the farro that wrote it",
+            message="another version of farro wrote it, and this one leaves it alone: its schema_version is "
+            f"{facts.foreign}; use the farro that wrote it, or a newer one",
+            fix="python3 -m pip install --upgrade farro",
+        )
+    if facts.contradicting is not None:
+        queued = facts.status is Status.QUEUED
+        yield Diagnosis(
+            reason="contradictory",
+            message=f"its job.json says {facts.contradicting}, and its place {facts.place} says {facts.status}: it was "
+            "edited or moved by hand, and no worker takes it"
+            + (f"; `farro retry {job}` runs it again once it is killed" if queued else ""),
+            fix=f"farro kill {job}" if queued else "farro doctor",
         )
     if facts.terminal:
         why = f": {facts.error}" if facts.error else ""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -16,7 +15,7 @@ from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Succeeded,
 from farro.jobs.retry import GiveUp, RetryAfter, RetryPolicy, Uniform, decide, delay_after
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 
 LONGEST_WAIT_S = 86_400.0  # the longest delay that a provider may ask for: quotas renew daily
 
@@ -143,6 +142,7 @@ def decided(
         by=by,
         note=move.note,
         route=move.route,
+        claimed_at=before.updated_at if before.status is Status.IN_PROGRESS else None,  # as `claimed` wrote it
     )
     return before.changed(
         role=move.role,
@@ -175,6 +175,15 @@ def _manager_finalizes(lifecycle: Lifecycle) -> bool:
 def is_decided(lifecycle: Lifecycle, highest_attempt: int) -> bool:
     """Return whether recovery only has to carry out the decision in job.json (DESIGN §3.3)."""
     return lifecycle.decision is not None and lifecycle.decision.attempt == highest_attempt
+
+
+def completion_text(lifecycle: Lifecycle) -> str | None:
+    """Return the result.md of a job that was declared succeeded: who did it, and why. None: that was not the end."""
+    if lifecycle.decision is None or lifecycle.decision.reason is not Reason.FORCE_COMPLETED:
+        return None
+    last = lifecycle.hops[-1]
+    why = last.note or "No reason was given."
+    return f"# Declared succeeded\n\nBy {last.by} at {last.at}, after attempt {last.attempt}.\n\n{why}\n"
 
 
 def next_role(lifecycle: Lifecycle) -> str | None:

@@ -25,13 +25,14 @@ MAX_TIMEOUT_S = 365 * 86_400.0  # as plans.model has it
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachments:
-    """What comes with a job beside its plan. All but `input` come with an agent prompt."""
+    """What comes with a job beside its plan. All but `input` and `workspace` come with an agent prompt."""
 
     folder: str | None = None  # of the prompt's file: where the file is that the prompt names as `context_md`
     context_md: str | None = None  # path of the narrative
     narrative: str | None = None  # the narrative itself
     payload: Sequence[str] = ()  # paths
     task: str | None = None  # id, or path of its file
+    workspace: str | None = None  # folder of a git repository, whose state is attached
     input: bytes | None = None  # for the first step that reads from no other step
 
 

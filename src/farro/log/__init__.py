@@ -1,1 +1,1 @@
-"""The structured log, the audit log and the alert rules. Nothing here changes a job."""
+"""The structured log and the audit log. Nothing here changes a job."""

@@ -29,7 +29,6 @@ from farro.jobs import audit_fields
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass
-from farro.log.alert_rules import MISSED
 from farro.log.structured import Log
 
 Value = str | int | bool | None
@@ -40,6 +39,8 @@ _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/
 _LONGEST = 200
 NOT_A_CODE = "(not-a-code)"
 NAME = "audit.log"
+MISSED = "audit_missed"  # a writer reports, once it can write again, what it could not write
+DELETED = "audit_deleted"  # a file was deleted for the quota
 _PIECE = 1000  # lines: a write of moderate size is one call, seldom split
 
 
@@ -168,8 +169,7 @@ class AuditLog:
     def _line(self, head: str, codes: Mapping[str, Value]) -> bytes:
         """Format a line without the json module: there are three for every job, and codes need no escapes. All values
         are checked at once; only if that fails, one by one."""
-        if codes["actor"] is None:
-            codes = {**codes, "actor": self.actor}
+        codes = audit_fields.without_names(codes, actor=self.actor)
         texts, members = _spelled(codes)
         if len(texts) > _LONGEST or not _is_code(texts):
             members = _spelled({name: _code(v) if isinstance(v, str) else v for name, v in codes.items()})[1]
@@ -354,7 +354,7 @@ class AuditFiles:
             else:
                 fs.unlink(f"{self._folder}/{name}")
         for name, size in enforce_quota(self._folder, self._policy):
-            fs.write(self._current(), self._line("audit_deleted", file=name, bytes=size))
+            fs.write(self._current(), self._line(DELETED, file=name, bytes=size))
 
 
 def repair(fd: int) -> int:

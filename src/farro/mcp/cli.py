@@ -60,7 +60,7 @@ def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | N
         if as_json:
             answer({"tools": [{"name": tool.name, "needs": tool.needs, "input": tool.schema()} for tool in offered]})
         else:
-            from farro.cli.tables import show_table
+            from farro.cli.terminal import show_table
 
             show_table([("TOOL", "NEEDS", ""), *((tool.name, tool.needs or "-", tool.title) for tool in offered)])
         return 0

@@ -86,7 +86,7 @@ class ToolSet:
 def view_data(view: JobView) -> dict[str, Any]:
     """Return a job for a list: only the fields that a decision needs."""
     life = view.lifecycle
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "job_id": life.job_id,
         "role": life.role,
         "status": str(life.status),
@@ -101,20 +101,19 @@ def view_data(view: JobView) -> dict[str, Any]:
         "waits_for": list(view.waits_for),
         "damaged": view.damaged,
     }
-    return {name: value for name, value in told.items() if value not in (None, [])}
+    return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
 def cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def quoted(data: bytes, limit: int, *, whole: int | None = None, more: str = "") -> dict[str, Any]:
+def quoted(data: bytes, limit: int, *, more: str = "") -> dict[str, Any]:
     """Return the first `limit` bytes as text or base64; when cut, add the total size and how to read the rest."""
-    size = len(data) if whole is None else whole
-    told: dict[str, Any] = _text(data[:limit])
-    if size > limit:
-        told.update(truncated=True, bytes=size, more=more)
-    return told
+    shown: dict[str, Any] = _text(data[:limit])
+    if len(data) > limit:
+        shown.update(truncated=True, bytes=len(data), more=more)
+    return shown
 
 
 def _text(data: bytes) -> dict[str, str]:

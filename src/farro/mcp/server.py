@@ -17,9 +17,10 @@ from farro.config.settings import Allowed
 from farro.errors import FarroError, InputError, NotPermitted
 from farro.log.structured import redacted
 from farro.mcp import arguments as asking
-from farro.mcp import changes, queries, wording
+from farro.mcp import tools as implemented
+from farro.mcp import wording
 from farro.mcp.context import McpTool, ToolContext
-from farro.queue.listing import JobQuery, ls
+from farro.queue.jobs import JobQuery, ls
 from mcp import types
 
 NAME = "farro"
@@ -35,8 +36,8 @@ or end jobs."""
 
 Context = ServerRequestContext[dict[str, Any], Any]
 
-TOOLS = (*queries.tool.tools, *changes.tool.tools)
-WAIT = queries.wait_for_jobs.__name__
+TOOLS = tuple(implemented.tool.tools)
+WAIT = implemented.wait_for_jobs.__name__
 BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
@@ -99,14 +100,14 @@ class _Front:
             tool = chosen(params.name, self._permitted)
             arguments = tool.arguments(params.arguments)
             if tool.name == WAIT:
-                told = await self._wait(context, arguments)
+                answer = await self._wait(context, arguments)
             else:
-                told = await anyio.to_thread.run_sync(tool.call, self._tools, arguments, abandon_on_cancel=True)
-                if isinstance(told.get("fix"), str):
-                    told["fix"] = wording.fix_for_agents(told["fix"], self._offered)
+                answer = await anyio.to_thread.run_sync(tool.call, self._tools, arguments, abandon_on_cancel=True)
+                if isinstance(answer.get("fix"), str):
+                    answer["fix"] = wording.fix_for_agents(answer["fix"], self._offered)
         except (FarroError, OSError) as error:
-            return _told({"error": self._reason(error)}, failed=True)
-        return _told(told)
+            return _tool_result({"error": self._reason(error)}, failed=True)
+        return _tool_result(answer)
 
     async def _wait(self, context: Context, args: asking.WaitAsked) -> dict[str, Any]:
         """Wait in slices and report progress: a cancelled call leaves no waiting thread behind."""
@@ -118,18 +119,22 @@ class _Front:
         while left and not (args.first and ended):
             rest_s = max(0.0, until_s - clock.monotonic_s())
             found = await anyio.to_thread.run_sync(
-                queries.wait_slice, tools, tuple(left), rest_s, abandon_on_cancel=True
+                implemented.wait_slice, tools, tuple(left), rest_s, abandon_on_cancel=True
             )
-            ended += [queries.ended_data(end) for end in found]
+            ended += [implemented.ended_data(end) for end in found]
             gone = {end.job_id for end in found}
             left = [job_id for job_id in left if job_id not in gone]
             await context.session.report_progress(len(ended), total, f"{len(ended)} of {total} ended")
             if rest_s == 0.0:
                 break
-        told: dict[str, Any] = {"ended": ended, "waiting": left, "timed_out": bool(left) and not (args.first and ended)}
-        if told["timed_out"]:
-            told["note"] = "call again to wait on; explain_job says why one does not run"
-        return told
+        answer: dict[str, Any] = {
+            "ended": ended,
+            "waiting": left,
+            "timed_out": bool(left) and not (args.first and ended),
+        }
+        if answer["timed_out"]:
+            answer["note"] = "call again to wait on; explain_job says why one does not run"
+        return answer
 
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -154,7 +159,7 @@ class _Front:
     async def list_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        told = (
+        templates = (
             ("job://{job}", "job", "A job, as show_job tells it"),
             ("job://{job}/result", "result", "What came of a job, as read_result tells it"),
             ("job://{job}/log", "log", "The end of what its steps said, as read_log tells it"),
@@ -162,7 +167,7 @@ class _Front:
         return types.ListResourceTemplatesResult(
             resource_templates=[
                 types.ResourceTemplate(uri_template=uri, name=name, description=text, mime_type="application/json")
-                for uri, name, text in told
+                for uri, name, text in templates
             ]
         )
 
@@ -180,10 +185,10 @@ class _Front:
         tool = BY_NAME[name]
         try:
             arguments = tool.arguments({"job": job})
-            told = await anyio.to_thread.run_sync(tool.call, self._tools, arguments, abandon_on_cancel=True)
+            answer = await anyio.to_thread.run_sync(tool.call, self._tools, arguments, abandon_on_cancel=True)
         except (FarroError, OSError) as error:
             raise MCPError(types.INVALID_PARAMS, self._reason(error)) from error
-        text = _encoded(_clean(told))
+        text = _encoded(_clean(answer))
         if len(text) > MOST_CHARACTERS:
             raise MCPError(types.INVALID_PARAMS, _too_long(text))
         return types.ReadResourceResult(
@@ -206,7 +211,7 @@ def _described(tool: McpTool) -> types.Tool:
     )
 
 
-def _told(data: dict[str, Any], *, failed: bool = False) -> types.CallToolResult:
+def _tool_result(data: dict[str, Any], *, failed: bool = False) -> types.CallToolResult:
     data = _clean(data)
     text = str(data["error"]) if failed else _encoded(data)
     if len(text) > MOST_CHARACTERS:
@@ -219,7 +224,7 @@ def _told(data: dict[str, Any], *, failed: bool = False) -> types.CallToolResult
 
 
 def _too_long(text: str) -> str:
-    """Return whether an answer is too long: a job of a thousand steps can be, although each step is cut."""
+    """Say that an answer is too long: a job of a thousand steps can be, although each step is cut."""
     return (
         f"the answer has {len(text)} characters, more than {MOST_CHARACTERS}; ask for less: a smaller max_bytes or "
         "limit, one step, fewer lines, or single files by read_file"

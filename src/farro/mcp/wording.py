@@ -56,8 +56,8 @@ def _as_tool(command: str, offered: Collection[str]) -> str | None:
             arguments = _arguments(words[count:], argument)
             if arguments is None:
                 return None
-            told = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
-            return f"`{tool}({told})`" if told else f"`{tool}`"
+            shown = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+            return f"`{tool}({shown})`" if shown else f"`{tool}`"
     return None
 
 

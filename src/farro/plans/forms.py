@@ -3,8 +3,10 @@
 Values are not judged here: a wrong value passes unchanged, so that loading can report its place.
 
     the memo's        {"id", "plan_id", "steps": [{"step_number": 1, …, "input_from_step": 1}]}
+    its later form    {"job_id", "plan_id", "tasks": [{"task_number": 1, …, "input_from_task": 1, "timeout_secs": 9}]}
     farro's own       {"steps": [{"id": "build", …, "needs": ["fetch"]}]}
-    Air-Executor's    [{"id", "job_name", "command", "args", "dependencies", "status", …}], or {"tasks": [ … ]}
+    Air-Executor's    [{"id", "job_name", "command", "args", "dependencies", "status", …}], or {"tasks": [ … ]}: a plan
+                      that keeps going, because there each task depends on nothing but its dependencies
     an agent prompt   {"role", "rubric", "allowed_paths", "success", "routing", …}: one step, `tool: agent`. Submission
                       also checks it against roles.prompt
 """
@@ -19,6 +21,9 @@ from farro.lazy_dataclass import dataclass, field
 
 TASK_STATE = ("status", "created_at", "started_at", "completed_at", "error")  # of an earlier run; not part of a plan
 NO_NUMBER = "0"  # placeholder for an invalid number, which is reported as a fault; steps count from 1
+
+LATER_PLAN = {"job_id": "id", "plan_description": "name", "tasks": "steps"}  # name in the later form → the memo's
+LATER_STEP = {"task_number": "step_number", "input_from_task": "input_from_step", "timeout_secs": "timeout"}
 
 SINGLE_STEP = (
     "this is the old single-step job; a job holds its whole plan: "
@@ -50,7 +55,8 @@ class Shaped:
         if path == ("name",) and self.named_at is not None:
             return self.named_at
         if path[:1] != ("steps",):
-            return path
+            name = self.aliases.get(path[:1])
+            return path if name is None else (name, *path[1:])
         if self.agent:
             return ("role",)  # the only part of the text that its step has
         name = self.aliases.get(path[:3])
@@ -74,6 +80,8 @@ def shape(data: Any) -> Shaped:
     if not isinstance(data, dict):
         return Shaped(data=data, prefix=("steps",))
     data = without_schema(data)
+    if is_later_form(data):
+        return _shape_later_form(data)
     rest = {name: value for name, value in data.items() if name not in ("steps", "tasks")}
     if "steps" in data:
         shaped = _with_steps(rest, data["steps"], ("steps",), tasks=False)
@@ -87,6 +95,39 @@ def shape(data: Any) -> Shaped:
     if "command" in data or "step_number" in data:
         return Shaped(data=None, prefix=(), faults=[((), SINGLE_STEP)])
     return Shaped(data=rest, prefix=("steps",))
+
+
+def is_later_form(data: Any) -> bool:
+    """Recognise AGEniX's later form of the memo's plan by its numbered tasks."""
+    tasks = data.get("tasks") if isinstance(data, dict) and "steps" not in data else None
+    return isinstance(tasks, list) and any(isinstance(task, dict) and "task_number" in task for task in tasks)
+
+
+def memo_form(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan of AGEniX's later form in the memo's; any other as it is."""
+    if not is_later_form(data):
+        return data
+    plan = _renamed(data, LATER_PLAN)
+    if not plan.get("name"):
+        plan.pop("name", None)
+    plan["steps"] = [_renamed(task, LATER_STEP) if isinstance(task, dict) else task for task in plan["steps"]]
+    return plan
+
+
+def _renamed(data: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Rename fields, except to a name that is there: loading reports that."""
+    return {name if names.get(name) in data else names.get(name, name): value for name, value in data.items()}
+
+
+def _shape_later_form(data: dict[str, Any]) -> Shaped:
+    shaped = shape(memo_form(data))
+    shaped.prefix = ("tasks",)
+    shaped.aliases.update({(new,): old for old, new in LATER_PLAN.items() if old in data and new != "steps"})
+    for index, task in enumerate(data["tasks"]):
+        for old, new in LATER_STEP.items():
+            if isinstance(task, dict) and old in task:
+                shaped.aliases["steps", index, new] = old
+    return shaped
 
 
 def is_agent_prompt(data: Any) -> bool:
@@ -115,6 +156,8 @@ def _with_steps(plan: dict[str, Any], steps: Any, prefix: Path, *, tasks: bool) 
         _step(shaped, index, step, tasks=tasks) if isinstance(step, dict) else step for index, step in enumerate(steps)
     ]
     if tasks:
+        if not shaped.numbered:
+            plan.setdefault("keep_going", True)
         shaped.faults.extend(_take_job_name(shaped, plan, steps))
     return shaped
 

@@ -10,7 +10,7 @@ from farro.documents.constraints import Bounds, Size
 from farro.documents.shapes import Fault
 from farro.errors import Problem
 from farro.lazy_dataclass import dataclass
-from farro.plans.forms import is_agent_prompt, shape
+from farro.plans.forms import is_agent_prompt, is_later_form, shape
 from farro.plans.graph import order
 from farro.plans.loading import load_data
 from farro.plans.model import Plan, Step
@@ -18,10 +18,12 @@ from farro.plans.model import Plan, Step
 JOB_BYTES = 1 << 20
 RESULT_STEPS = 1000
 STEP_NUMBER = 1_000_000  # the highest of a posted step
-EXIT_CODE = 1 << 31
 
-_OF_A_JOB = ("id", "plan_id", "steps")
-_OF_A_STEP = ("step_number", "tool", "command")
+# Name of the list of steps → the fields of a job, and those of a step
+_REQUIRED = {
+    "steps": (("id", "plan_id", "steps"), ("step_number", "tool", "command")),
+    "tasks": (("job_id", "plan_id", "tasks"), ("task_number", "command")),
+}
 
 
 def missing(document: Document) -> list[Problem]:
@@ -31,12 +33,14 @@ def missing(document: Document) -> list[Problem]:
         return [document.problem((), 'must be an object: {"id": …, "plan_id": …, "steps": […]}')]
     if "steps" not in data and ("command" in data or "step_number" in data):
         return []  # the old single-step job has an error message of its own
-    found = [document.problem((name,), "is required") for name in _OF_A_JOB if data.get(name) is None]
-    steps = data.get("steps")
+    listed = "tasks" if is_later_form(data) else "steps"
+    of_job, of_step = _REQUIRED[listed]
+    found = [document.problem((name,), "is required") for name in of_job if data.get(name) is None]
+    steps = data.get(listed)
     for index, step in enumerate(steps if isinstance(steps, list) else ()):
         if isinstance(step, dict):
-            lacking = (name for name in _OF_A_STEP if step.get(name) is None)
-            found += [document.problem(("steps", index, name), "is required") for name in lacking]
+            lacking = (name for name in of_step if step.get(name) is None)
+            found += [document.problem((listed, index, name), "is required") for name in lacking]
     return found
 
 
@@ -52,6 +56,8 @@ def as_job(prompt: Mapping[str, Any], job_id: str, plan: Plan | None = None) -> 
         step = {"step_number": 1, "tool": "agent", "command": prompt.get("role"), "args": [prompt.get("rubric", "")]}
         return {**named, "steps": [step], "prompt": dict(prompt)}
     rest = {name: value for name, value in prompt.items() if name not in ("id", "plan_id", "steps", "tasks", "$schema")}
+    if plan.keep_going:  # the form of a task list implies it
+        rest["keep_going"] = True
     if shape(dict(prompt)).numbered:
         steps = [{**step, "tool": step.get("tool", "unix")} for step in prompt["steps"]]
         return {**named, "steps": steps, **rest}
@@ -104,6 +110,7 @@ class PostedStep:
     success: bool
     stdout: str = ""
     stderr: str = ""
+    added_by: str | None = None  # the step that added it while the plan ran
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,43 +125,69 @@ class PostedResult:
     step_results: Annotated[tuple[PostedStep, ...], Size(at_most=RESULT_STEPS)] = ()
 
 
-def result(document: Document, job_id: str) -> PostedResult:
-    """Load a posted result, or raise all of its problems at once."""
-    if (plain := _plain(document.data, job_id)) is not None:
-        return plain
+def result(document: Document, job_id: str, plan: Plan) -> PostedResult:
+    """Load a posted result of a job with this plan, or raise all of its problems at once."""
     checked = shapes.check(PostedResult, document.data)
-    return checked.accepted(document, () if checked.value is None else _contradictions(checked.value, job_id))
+    if checked.value is None:
+        return checked.accepted(document, ())
+    says_why = isinstance(document.data.get("error"), str | dict)
+    contradictions = _contradictions(checked.value, job_id, plan, says_why=says_why)
+    return checked.accepted(document, (*contradictions, *_omissions(checked.value, plan, says_why=says_why)))
 
 
-def _plain(data: Any, job_id: str) -> PostedResult | None:
-    """Load the usual result, a success with complete steps, quickly. None: check it by the rules."""
-    if type(data) is not dict or data.get("success") is not True or data.get("job_id") != job_id:
-        return None
-    plan_id, said = data.get("plan_id"), data.get("step_results")
-    if type(said) is not list or len(said) > RESULT_STEPS or not (plan_id is None or type(plan_id) is str):
-        return None
-    steps: dict[int, PostedStep] = {}
-    for step in said:
-        if type(step) is not dict or step.get("success") is not True:
-            return None
-        number, code = step.get("step_number"), step.get("exit_code")
-        stdout, stderr = step.get("stdout", ""), step.get("stderr", "")
-        if type(number) is not int or type(code) is not int or type(stdout) is not str or type(stderr) is not str:
-            return None
-        if not (1 <= number <= STEP_NUMBER and -EXIT_CODE <= code <= EXIT_CODE) or number in steps:
-            return None
-        steps[number] = PostedStep(step_number=number, exit_code=code, success=True, stdout=stdout, stderr=stderr)
-    return PostedResult(job_id=job_id, plan_id=plan_id, success=True, step_results=tuple(steps.values()))
-
-
-def _contradictions(told: PostedResult, job_id: str) -> Iterator[Fault]:
+def _contradictions(told: PostedResult, job_id: str, plan: Plan, *, says_why: bool) -> Iterator[Fault]:
+    """Yield what contradicts the job. A result may leave out the plan_id if its plan has none, or if it has an error:
+    older workers do so."""
     if told.job_id not in (None, job_id):
         yield Fault(("job_id",), f"is not {job_id}, the job that this key names")
-    seen: set[int] = set()
+    plan_id = plan.plan_id or job_id
+    optional = plan.plan_id is None or says_why
+    if told.plan_id != plan_id and not (told.plan_id is None and optional):
+        yield Fault(("plan_id",), f"must be {plan_id}, the plan_id of {job_id}")
+    known, seen = step_ids(plan), set[int]()
     for index, step in enumerate(told.step_results):
         at = ("step_results", index)
         if step.step_number in seen:
             yield Fault((*at, "step_number"), f"{step.step_number} was told before; one result a step")
+        elif step.step_number not in known and step.added_by is None:
+            yield Fault((*at, "step_number"), f"{step.step_number} is no step of this plan; it has {len(known)}")
         seen.add(step.step_number)
         if told.success and not step.success:
             yield Fault((*at, "success"), "is false, but the job's own success is true")
+
+
+def _omissions(told: PostedResult, plan: Plan, *, says_why: bool) -> Iterator[Fault]:
+    """Yield what is missing: each executed step has a result, and those of a failure end with the failing one.
+
+    `says_why`: the result has an error, such as of a step that could not be started; then no step need have failed.
+    """
+    at = ("step_results",)
+    posted = {step.step_number: step.success for step in told.step_results}
+    numbers = {step_id: number for number, step_id in step_ids(plan).items()}
+    if told.success:
+        missing = [number for number in numbers.values() if number not in posted]
+        if missing:
+            yield Fault(at, f"step {missing[0]} has no result; a success has one for each of the {len(numbers)} steps")
+        return
+    first = next((at for at, step in enumerate(told.step_results) if not step.success), None)
+    if first is None and not says_why:
+        yield Fault(at, "no step failed; the results of a failure end with the failing step")
+    if plan.parallel > 1 or plan.keep_going:
+        return  # other steps ran beside the failing one, or after it
+    before: list[int] = []  # the steps that ran before
+    for step in order(plan):
+        number = numbers[step.id]
+        source = None if step.input_from_step is None else numbers[step.input_from_step]
+        needed = before if source is None else [source]  # a reader may start while its source runs
+        lacking = next((each for each in needed if each not in posted), None)
+        if number in posted and lacking is not None:
+            yield Fault(at, f"step {lacking} has no result, but step {number}, which runs after it, has one")
+            return
+        before.append(number)
+    # Of two steps that run at once, one is a reader: of two others, the later result is of a step that started later.
+    others = {numbers[step.id] for step in plan.steps if step.input_from_step is None}
+    if first is not None and (failed := told.step_results[first].step_number) in others:
+        later = (index for index in range(first + 1, len(told.step_results)))
+        index = next((index for index in later if told.step_results[index].step_number in others), None)
+        if index is not None:
+            yield Fault((*at, index), f"the results of a failure end with the failing step, which is step {failed}")

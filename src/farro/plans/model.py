@@ -90,6 +90,7 @@ class Plan:
     steps: Annotated[tuple[Step, ...], Size(at_least=1, at_most=MAX_STEPS)]
     timeout: Seconds | None = None  # as submitted; `timeout_s` is the effective one
     parallel: Annotated[int, Bounds(at_least=1, at_most=MAX_PARALLEL)] = 1
+    keep_going: bool = False  # a failed step stops only the steps that depend on it
     allowed_paths: Annotated[tuple[FilledText, ...], Size(at_least=1)] | None = None
     input: FileName | None = None  # a payload file: the standard input of `reader`
     metadata: Metadata = field(default_factory=Metadata)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from farro import documents
 from farro.config.settings import SecuritySettings
 from farro.documents import Document, canonical
 from farro.errors import BadDocument, InputError, Refused
+from farro.execution import task_snapshot
 from farro.host import fs
 from farro.jobs.request import Attachments, Spelling, as_option
+from farro.lazy_dataclass import replace
 from farro.plans.model import ID_PATTERN
 from farro.roles import task as tasks
 from farro.roles.prompt import CONTEXT, FILE_NAME
@@ -38,14 +39,16 @@ def attached(
     roles: Sequence[str],
     security: SecuritySettings,
     spell: Spelling = as_option,
+    warn: Callable[[str], object],
 ) -> Submission:
-    """Return the submission with everything that the options and the prompt name; report all errors at once.
+    """Return the submission with everything that the options and the prompt name; report all errors at once. An option
+    has precedence over the prompt, with a warning.
 
     InputError: something cannot be read. Refused: the config does not allow it.
     """
     wrong: list[str] = []
     against: list[str] = []
-    task_id = None if asked.task is None else _task(document, asked.task, root, roles, security, spell("task"), wrong)
+    task_id = None if asked.task is None else _task(asked.task, root, roles, security, spell("task"), wrong)
     room = security.max_job_bytes - len(canonical(document.data))
     narrative = _narrative(document, asked, room, wrong)
     room -= len((narrative or "").encode("utf-8", "replace"))
@@ -58,6 +61,8 @@ def attached(
     if narrative is not None:
         prompt["context_md"] = CONTEXT
     if task_id is not None:
+        if (named := task_snapshot.task_id(prompt)) not in (None, task_id):
+            warn(_rendered(document, ("inputs", "task_id"), f"is {named}; {spell('task')} {task_id} replaces it"))
         prompt["inputs"] = {**prompt.get("inputs", {}), "task_id": task_id}
     return replace(submission, prompt=prompt, narrative=narrative, payload=files)
 
@@ -138,7 +143,6 @@ def _contents(path: str, told: str, limit: int, wrong: list[str]) -> bytes | Non
 
 
 def _task(
-    document: Document,
     named: str,
     root: str,
     roles: Sequence[str],
@@ -156,11 +160,6 @@ def _task(
     if re.fullmatch(ID_PATTERN, task_id) is None or task_id == _NOT_A_TASK:
         wrong.append(f"{option}: {named}: is not a task's id: 1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit")
         return None
-    inputs = document.data.get("inputs")
-    named_before = inputs.get("task_id", task_id) if isinstance(inputs, dict) else task_id
-    if named_before != task_id:
-        at = ("inputs", "task_id")
-        wrong.append(_rendered(document, at, f"is {documents.show(named_before)}, but {option} says {task_id}"))
     files = [f"{root}/tasks/{task_id}.{ending}" for ending in ("json", "md")]
     path = next((path for path in files if os.path.lexists(path)), None)
     if path is None:

@@ -18,9 +18,9 @@ from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
 from farro.plans.metadata import metadata_of, required_tags
-from farro.queue import find_job, pause
+from farro.queue import find_job, queues
+from farro.store import leadership
 from farro.store.port import AgentView, JobView, Store
-from farro.worker import leader
 
 _JOB_LIMIT = 4 << 20
 
@@ -42,6 +42,8 @@ def facts(store: Store, view: JobView, *, now: datetime) -> Facts:
     with contextlib.suppress(OSError):
         lock = fs.readlink(f"{folder}/lock") if view.status is Status.QUEUED else None
     quarantined = view.damaged if view.place == places.QUARANTINE else None
+    file = f"{folder}/job.json"
+    said = _said(file)
     began = moment_or_none(life.updated_at)
     paused = store.paused().get(life.role) if view.status is Status.QUEUED else None
     return Facts(
@@ -52,7 +54,9 @@ def facts(store: Store, view: JobView, *, now: datetime) -> Facts:
         terminal=life.terminal,
         place=view.place,
         quarantined=quarantined,
-        foreign=_foreign(folder),
+        file=file,
+        foreign=_foreign(said),
+        contradicting=_contradiction(said, view),
         damaged=None if quarantined else view.damaged or (None if prompt else "prompt.json cannot be read"),
         error=None if life.error is None else f"{life.error.get('category')}: {life.error.get('message')}",
         attempt=life.attempt,
@@ -70,23 +74,36 @@ def facts(store: Store, view: JobView, *, now: datetime) -> Facts:
         tags=required_tags(prompt),
         workers=tuple(_worker(agent) for agent in agents if agent.role == life.role),
         before=store.ahead(view) if view.status is Status.QUEUED else 0,
-        manager_silent_s=leader.manager_silent_s(store, now=now, agents=agents),
-        paused=None if paused is None else pause.words(life.role, paused),
+        manager_silent_s=leadership.manager_silent_s(store, agents=agents),
+        paused=None if paused is None else queues.words(life.role, paused),
         lock=lock,
         lock_alive=any(agent.id == lock and agent.alive for agent in agents),
     )
 
 
-def _foreign(folder: str) -> str | None:
-    """Return the schema version if it is not this farro's: the store lists such a job, but does not change it."""
+def _said(file: str) -> Mapping[str, Any]:
+    """Return job.json as it is; empty if it cannot be read."""
     try:
-        data = json.loads(fs.read_bytes(f"{folder}/job.json", _JOB_LIMIT))
+        data = json.loads(fs.read_bytes(file, _JOB_LIMIT))
     except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _foreign(said: Mapping[str, Any]) -> str | None:
+    """Return the schema version if it is not this farro's: the store lists such a job, but does not change it."""
+    version = said.get("schema_version")
+    if not said or version == SCHEMA_VERSION:
         return None
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if not isinstance(version, str) or version == SCHEMA_VERSION:
-        return None
-    return f"schema_version {ascii(version)[:40]}, not {SCHEMA_VERSION}"
+    return "" if version is None else ascii(version)[:40]
+
+
+def _contradiction(said: Mapping[str, Any], view: JobView) -> str | None:
+    """Return the status in job.json if it is not that of the job's place: no worker takes such a job."""
+    status = str(said.get("status")).replace("-", "_")
+    fitting = (view.status, Status.IN_PROGRESS) if view.status is Status.QUEUED else (view.status,)
+    moving = view.status in (Status.IN_PROGRESS, Status.STALE)
+    return None if not said or moving or status in fitting else ascii(status)[:40]
 
 
 def named_dependencies(prompt: Mapping[str, Any], key: str) -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 from farro.errors import UnknownJob, UnknownRole
 from farro.jobs import ids
 from farro.store.port import JobView, Store
+
+T = TypeVar("T")
 
 SHORTEST_TO_END = 8  # shortest prefix for commands that end a job: `farro kill j` must not match the only job
 _SHOWN = 6
@@ -35,6 +39,16 @@ def find_view(store: Store, job_id: str) -> JobView:
     if view is None:
         raise UnknownJob(f"no job {job_id} in {store.root}; `farro ls` lists what there is")
     return view
+
+
+def read_folder(store: Store, job_id: str, read: Callable[[JobView, str], T]) -> T:
+    """Call `read` with a job and its folder, and again where the folder was moved meanwhile, which raises
+    FileNotFoundError. UnknownJob: there is no such job."""
+    for _ in range(4):
+        view = find_view(store, job_id)
+        with contextlib.suppress(FileNotFoundError):
+            return read(view, store.folder(view))
+    raise UnknownJob(f"{job_id} moves faster than it can be read; try again")
 
 
 def by_name(store: Store, text: str) -> str:

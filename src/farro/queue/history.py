@@ -9,20 +9,19 @@ event before it led to. That holds whatever the clocks say.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
-from farro.errors import UnknownJob
 from farro.execution import progress as steps
-from farro.execution.progress import read_result
+from farro.execution.progress import read_result, step_results
 from farro.host import fs
 from farro.jobs.envelope import Hop, Lifecycle
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import moment_or_none, seconds_between, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.log.audit_reader import JobEvents
-from farro.queue import fleet
+from farro.queue import find_job
 from farro.store.port import JobView, Store
 
 T = TypeVar("T")
@@ -147,20 +146,17 @@ class History:
 
 def history(store: Store, job_id: str) -> History:
     """Read the history of a job."""
-    for _ in range(4):
-        view = store.find(job_id)
-        if view is None:
-            break
-        folder = store.folder(view)
-        with contextlib.suppress(FileNotFoundError):  # the job's folder was moved meanwhile
-            created = moment_or_none(view.lifecycle.created_at)
-            since_s = 0.0 if created is None else created.timestamp() - 60
-            said = _in_order(fleet.trail(store, job_id, since_s=since_s))
-            numbers = attempt_numbers(folder)
-            timed = store.live_folders  # folders of a copy have the time of the copy
-            attempts = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said, timed) for number in numbers)
-            return History(view=view, attempts=attempts, audit=said)
-    raise UnknownJob(f"no job {job_id} in {store.root}; `farro ls` lists what there is")
+
+    def read(view: JobView, folder: str) -> History:
+        created = moment_or_none(view.lifecycle.created_at)
+        since_s = 0.0 if created is None else created.timestamp() - 60
+        said = _in_order(store.audit_events().of_job(job_id, since_s=since_s))
+        numbers = attempt_numbers(folder)
+        timed = store.live_folders  # folders of a copy have the time of the copy
+        attempts = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said, timed) for number in numbers)
+        return History(view=view, attempts=attempts, audit=said)
+
+    return find_job.read_folder(store, job_id, read)
 
 
 def _in_order(said: JobEvents) -> JobEvents:
@@ -199,9 +195,7 @@ def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: JobEv
         ended_at=end.at if end is not None else None,
         duration_s=seconds_between(started, end.at if end is not None else None) if duration_s is None else duration_s,
         outcome=None if end is None else _outcome(life, end),
-        steps=tuple(_step(item) for item in _own_steps(result) if isinstance(item, dict))
-        if result
-        else tuple(_so_far(folder, number, running=running)),
+        steps=tuple(map(_step, _own_steps(result))) if result else tuple(_so_far(folder, number, running=running)),
         steps_total=total if isinstance(total := result.get("steps_total"), int) else None,
         output=steps.has_output(folder, number),
     )
@@ -250,9 +244,9 @@ def _started(
     return None if ended is None or duration_s is None else timestamp(ended - timedelta(seconds=duration_s))
 
 
-def _own_steps(result: Mapping[str, Any]) -> Iterable[Any]:
+def _own_steps(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the steps of this attempt. A manager's decision repeats what the last role did; that is shown there."""
-    return () if "decision" in result else result.get("step_results") or ()
+    return [] if "decision" in result else step_results(result)
 
 
 def _so_far(folder: str, number: int, *, running: bool) -> Iterator[StepRecord]:

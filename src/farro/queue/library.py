@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace as changed
 from typing import Any
 
 from farro.documents import Document, refusal
 from farro.errors import InputError
 from farro.jobs.request import JobRequest
 from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import replace as changed
 from farro.plans import actions as rules
 from farro.plans.actions import Action
+from farro.plans.forms import memo_form
 from farro.queue import agent_rules as contracts
 from farro.queue.agent_rules import STRICT, Contract
 from farro.queue.submit import SubmitPolicy, submit
@@ -69,7 +70,9 @@ def save_plan(
     if not isinstance(document.data, dict):
         raise InputError(f"{document.source}: only a plan with `steps` can be kept, not a bare list of tasks")
     plan_id = name or plan.plan_id or mint()
-    kept = {key: value for key, value in document.data.items() if key not in ("id", "$schema")}  # an id is a job's
+    kept = {
+        key: value for key, value in memo_form(document.data).items() if key not in ("id", "$schema")
+    }  # an id is a job's
     library.put("plan", plan_id, {**kept, "plan_id": plan_id}, replace=replace)
     return plan_id
 

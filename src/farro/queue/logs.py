@@ -13,9 +13,9 @@ import os
 import stat
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from farro.errors import InputError, UnknownJob
+from farro.errors import InputError
 from farro.execution import progress
-from farro.execution.progress import read_result
+from farro.execution.progress import read_result, step_results
 from farro.host import fs
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
@@ -63,19 +63,18 @@ class JobOutput:
 def output(store: Store, job_id: str, query: LogQuery) -> JobOutput:
     """Return the output files that exist now. InputError lists the attempts or steps there are if the query one is
     missing."""
-    for _ in range(4):
-        view = find_job.find_view(store, job_id)
-        folder = store.folder(view)
-        with contextlib.suppress(FileNotFoundError):  # the folder was moved meanwhile
-            numbers = attempt_numbers(folder)
-            if query.attempt is not None and query.attempt not in numbers:
-                there = ", ".join(map(str, numbers)) or "none yet"
-                raise InputError(f"{job_id} has no attempt {query.attempt}; known: {there}")
-            if not numbers:
-                return JobOutput(view=view, attempt=None, sources=())
-            attempt = _last_with_output(folder, numbers) if query.attempt is None else query.attempt
-            return JobOutput(view=view, attempt=attempt, sources=tuple(_sources(folder, attempt, query)))
-    raise UnknownJob(f"{job_id} moves faster than it can be read; try again")
+
+    def read(view: JobView, folder: str) -> JobOutput:
+        numbers = attempt_numbers(folder)
+        if query.attempt is not None and query.attempt not in numbers:
+            there = ", ".join(map(str, numbers)) or "none yet"
+            raise InputError(f"{job_id} has no attempt {query.attempt}; known: {there}")
+        if not numbers:
+            return JobOutput(view=view, attempt=None, sources=())
+        attempt = _last_with_output(folder, numbers) if query.attempt is None else query.attempt
+        return JobOutput(view=view, attempt=attempt, sources=tuple(_sources(folder, attempt, query)))
+
+    return find_job.read_folder(store, job_id, read)
 
 
 def _last_with_output(folder: str, numbers: Sequence[int]) -> int:
@@ -106,6 +105,14 @@ def _sources(folder: str, attempt: int, query: LogQuery) -> Iterator[LogFile]:
         yield LogFile(attempt=attempt, step=None, stream=RUNNER, path=path)
 
 
+def size_bytes(source: LogFile) -> int:
+    """Return the size of the file; 0 when its job has been moved meanwhile."""
+    try:
+        return fs.lstat(source.path).st_size
+    except FileNotFoundError:
+        return 0
+
+
 def _is_file(path: str) -> bool:
     """Return whether this is a regular file. A step may replace its output by a link or FIFO: that one is skipped."""
     try:
@@ -117,8 +124,7 @@ def _is_file(path: str) -> bool:
 def _steps(folder: str, attempt: int) -> list[str]:
     """Return the steps in the order in which they began, preferably as the result lists them."""
     began = progress.begun(folder, attempt)
-    output = read_result(folder, attempt).get("step_results")
-    known = [str(item.get("id")) for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    known = [str(item.get("id")) for item in step_results(read_result(folder, attempt))]
     places = {name: place for place, name in enumerate(known)}
     return sorted(began, key=lambda name: places.get(name, len(places)))  # a stable sort
 
@@ -137,10 +143,9 @@ def truncated_streams(store: Store, output: JobOutput) -> list[TruncatedStream]:
     if output.attempt is None or store.live_folders:
         return []
     shown = {(source.step, source.stream) for source in output.sources}
-    results = read_result(store.folder(output.view), output.attempt).get("step_results")
     found = []
-    for item in results if isinstance(results, list) else []:
-        sizes = item.get("truncated") if isinstance(item, dict) else None
+    for item in step_results(read_result(store.folder(output.view), output.attempt)):
+        sizes = item.get("truncated")
         for stream, size in sizes.items() if isinstance(sizes, dict) else ():
             if (str(item.get("id")), stream) in shown and isinstance(size, int):
                 found.append(TruncatedStream(step=str(item.get("id")), stream=stream, whole_bytes=size))

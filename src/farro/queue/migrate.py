@@ -12,29 +12,21 @@ and it is queued after them, else its dependencies would not exist there.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from farro.errors import IdConflict, IllegalTransition, InputError, NameTaken, Refused, UnknownJob
-from farro.host import fs
 from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Reason, Status
-from farro.jobs.times import moment_or_none
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
 from farro.plans import after
-from farro.queue.jobs import operator
-from farro.store.fleet import Fleet
+from farro.queue.jobs import operator, submitted_files, submitted_prompt
 from farro.store.port import Agent, JobView, Store, Submission
 
-_PROMPT_LIMIT = 16 << 20
-_PAYLOAD_LIMIT = 256 << 20
 _PATIENCE_S, _PAUSE_S = 15.0, 0.25  # until no journal of the file store mentions a job any more
 
 _DUE = re.compile(r", not before (\S+Z);")
@@ -165,14 +157,8 @@ def _removed(source: Store, agent: Agent, view: JobView, clock: Clock) -> bool:
 
 
 def _submission(source: Store, view: JobView, job: _Job) -> Submission:
-    folder, life = source.folder(view), view.lifecycle
-    narrative = None
-    with contextlib.suppress(FileNotFoundError):
-        narrative = fs.read_bytes(f"{folder}/prompt.md", _PROMPT_LIMIT).decode("utf-8", "replace")
-    payload: dict[str, bytes] = {}
-    with contextlib.suppress(FileNotFoundError):
-        for name in fs.listdir(f"{folder}/payload"):
-            payload[name] = fs.read_bytes(f"{folder}/payload/{name}", _PAYLOAD_LIMIT)
+    life = view.lifecycle
+    narrative, payload = submitted_files(source.folder(view))
     return Submission(
         role=life.role,
         prompt=_waiting_for(job.prompt, job.needs),
@@ -228,7 +214,8 @@ def _planned(source: Store, target: Store) -> tuple[Migration, list[_Job]]:
         migration.left.setdefault(why, []).append(view.job_id)
     staying = _linked(jobs, source, target)
     migration.left.update({LINKED: [job_id for job_id in jobs if job_id in staying]} if staying else {})
-    ordered = _ordered({job_id: job for job_id, job in jobs.items() if job_id not in staying}, _entries(source, jobs))
+    moving = {job_id: job for job_id, job in jobs.items() if job_id not in staying}
+    ordered = _ordered(moving, source.entry_order([job.view for job in moving.values()]))
     migration.moves = [job.id for job in ordered]
     return migration, ordered
 
@@ -276,29 +263,9 @@ def _linked(jobs: dict[str, _Job], source: Store, target: Store) -> set[str]:
     return {job_id for job_id in stay if not jobs[job_id].marked}
 
 
-def _entries(source: Store, jobs: Mapping[str, _Job]) -> Callable[[_Job], tuple[Any, ...]]:
-    """Return a sort key for the order of entry into the queue, also within one millisecond.
-
-    The file store has the time of job.json; a shared store has its audit log.
-    """
-    if not isinstance(source, Fleet):
-        return lambda job: (job.view.lifecycle.enqueued_at, _written_ns(source, job.view), job.id)
-    first = min((job.view.lifecycle.enqueued_at for job in jobs.values()), default=None)
-    since = None if first is None else moment_or_none(first)
-    migration = source.audit_lines(0 if since is None else int(since.timestamp() * 1000) - 60_000)
-    places = {line.get("job_id"): place for place, line in enumerate(migration) if line.get("status") == "queued"}
-    return lambda job: (job.view.lifecycle.enqueued_at, places.get(job.id, 0), job.id)
-
-
-def _written_ns(source: Store, view: JobView) -> int:
-    with contextlib.suppress(OSError):
-        return fs.lstat(f"{source.folder(view)}/job.json").st_mtime_ns
-    return 0
-
-
-def _ordered(jobs: Mapping[str, _Job], entry: Callable[[_Job], tuple[Any, ...]]) -> list[_Job]:
-    """Sort by entry into the queue; a job comes after all that it waits for."""
-    by_entry = sorted(jobs.values(), key=entry)
+def _ordered(jobs: Mapping[str, _Job], order: Mapping[str, int]) -> list[_Job]:
+    """Sort by entry into the queue, and by `order` within one millisecond; a job comes after all that it waits for."""
+    by_entry = sorted(jobs.values(), key=lambda job: (job.view.lifecycle.enqueued_at, order[job.id], job.id))
     done: dict[str, _Job] = {job.id: job for job in by_entry if not job.needs}
     left = [job for job in by_entry if job.needs]
     while left:
@@ -311,7 +278,7 @@ def _ordered(jobs: Mapping[str, _Job], entry: Callable[[_Job], tuple[Any, ...]])
 
 
 def _prompt(source: Store, view: JobView) -> Mapping[str, Any]:
-    data = json.loads(fs.read_bytes(f"{source.folder(view)}/prompt.json", _PROMPT_LIMIT))
-    if not isinstance(data, dict):
-        raise InputError(f"{view.job_id} cannot be moved: its prompt is not an object")
-    return data
+    try:
+        return submitted_prompt(source.folder(view))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{view.job_id} cannot be moved: its prompt.json cannot be read ({error})") from error

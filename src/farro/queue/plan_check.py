@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from farro.config.settings import Settings
@@ -12,11 +11,11 @@ from farro.documents import Document
 from farro.errors import BadDocument, Problem
 from farro.execution import find_program, progress
 from farro.execution.find_program import Missing
-from farro.execution.progress import read_result
+from farro.execution.progress import read_result, step_results
 from farro.execution.tools import Tools
-from farro.host.which import which
+from farro.host.programs import which
 from farro.jobs.states import Status
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.plans.drawing.labels import StepState
 from farro.plans.forms import Fault
 from farro.plans.graph import Measure, measure, order
@@ -146,7 +145,7 @@ def of_job(store: Store, view: JobView) -> JobPlan:
     attempt = numbers[-1] if numbers else 0
     lines = progress.lines(folder, attempt)
     plan, own = with_added(plan, lines), len(plan.steps)
-    ended = _ended(lines) | (_ended(_results(read_result(folder, attempt))) if attempt else {})
+    ended = _ended(lines) | (_ended(step_results(read_result(folder, attempt))) if attempt else {})
     if view.status is Status.QUEUED:  # it continues after the steps that succeeded
         ended = {name: state for name, state in ended.items() if state is StepState.SUCCEEDED}
     begun = set(progress.begun(folder, attempt)) if view.status is Status.IN_PROGRESS else set()
@@ -191,11 +190,6 @@ def with_added(plan: Plan, lines: Sequence[Mapping[str, object]]) -> Plan:
     return replace(plan, steps=steps)
 
 
-def _results(result: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    listed = result.get("step_results")
-    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-
-
 def _ended(results: Sequence[Mapping[str, object]]) -> dict[str, StepState]:
     return {
         str(one.get("id") or one.get("step_number")): StepState.SUCCEEDED
@@ -204,7 +198,3 @@ def _ended(results: Sequence[Mapping[str, object]]) -> dict[str, StepState]:
         for one in results
         if "success" in one
     }
-
-
-def _state(result: Mapping[str, object]) -> StepState:
-    return StepState.SUCCEEDED if result.get("success") is True else StepState.FAILED

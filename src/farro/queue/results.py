@@ -7,14 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from farro.errors import Damaged, JobFailed, UnknownJob
+from farro.errors import Damaged, JobFailed
 from farro.execution import results
-from farro.execution.progress import read_prompt, read_result
+from farro.execution.progress import read_prompt, read_result, step_results
 from farro.execution.tools import FUNCTION
 from farro.host import fs
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt
+from farro.queue import find_job
 from farro.queue.history import attempt_numbers
 from farro.store.port import JobView, Store
 
@@ -33,20 +34,17 @@ class JobAnswer:
 
 def answer(store: Store, job_id: str) -> JobAnswer:
     """Read the latest attempt of a job."""
-    for _ in range(4):
-        view = store.find(job_id)
-        if view is None:
-            break
-        folder = store.folder(view)
-        with contextlib.suppress(FileNotFoundError):  # the folder was moved meanwhile
-            numbers = attempt_numbers(folder)
-            return JobAnswer(
-                view=view,
-                prompt=read_prompt(folder),
-                result=read_result(folder, numbers[-1]) if numbers else {},
-                attempt_dir=f"{folder}/attempts/{numbers[-1]:04d}" if numbers else None,
-            )
-    raise UnknownJob(f"no job {job_id} in {store.root}; `farro ls` lists what there is")
+
+    def read(view: JobView, folder: str) -> JobAnswer:
+        numbers = attempt_numbers(folder)
+        return JobAnswer(
+            view=view,
+            prompt=read_prompt(folder),
+            result=read_result(folder, numbers[-1]) if numbers else {},
+            attempt_dir=f"{folder}/attempts/{numbers[-1]:04d}" if numbers else None,
+        )
+
+    return find_job.read_folder(store, job_id, read)
 
 
 def value(answer: JobAnswer) -> Any:
@@ -120,9 +118,7 @@ def _last_step(prompt: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _records(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    records = result.get("step_results")
-    listed = records if isinstance(records, list) else []
-    return {str(record.get("id")): record for record in listed if isinstance(record, dict)}
+    return {str(record.get("id")): record for record in step_results(result)}
 
 
 def _stdout(answer: JobAnswer, record: Mapping[str, Any]) -> str:

@@ -5,10 +5,7 @@ Jobs that were killed because it failed can be run again with it.
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from farro.errors import BadDocument, InputError, Refused
@@ -16,7 +13,7 @@ from farro.execution import records, resume
 from farro.host import fs
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.plans import frontier
 from farro.plans.after import Dependencies, alone, dependencies
 from farro.plans.loading import load_data
@@ -24,9 +21,6 @@ from farro.plans.model import Plan
 from farro.queue import find_job, jobs
 from farro.queue.admission import Gate, admit
 from farro.store.port import CARRIED_BYTES, CarriedFiles, JobView, Store, Submission
-
-_PROMPT_LIMIT = 16 << 20
-_PAYLOAD_LIMIT = 256 << 20
 
 _NOT_YET = {
     Status.QUEUED: "is queued, and will run by itself; `farro explain {id}` says what it waits for",
@@ -169,12 +163,13 @@ def _prepare(store: Store, job_id: str, *, from_step: str | None, from_start: bo
         if not by_link:
             _check_size(job_id, files)
         carried = CarriedFiles(records=records.text(lines), files=files)
+    narrative, payload = jobs.submitted_files(folder)
     submission = Submission(
         role=life.first_role,
         prompt=alone(prompt) if life.attempt else prompt,
         retry_of=job_id,
-        payload=_payload(folder),
-        narrative=_narrative(folder),
+        payload=payload,
+        narrative=narrative,
         carried=carried,
     )
     return _NewJob(view=view, submission=submission, kept=tuple(line["id"] for line in past.succeeded))
@@ -243,26 +238,9 @@ def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: st
 
 def _prompt(folder: str, job_id: str) -> Mapping[str, Any]:
     try:
-        data = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
+        return jobs.submitted_prompt(folder)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{job_id} cannot be repeated: its prompt.json cannot be read ({error})") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{job_id} cannot be repeated: its prompt.json is not an object")
-    return data
-
-
-def _payload(folder: str) -> dict[str, bytes]:
-    try:
-        names = fs.listdir(f"{folder}/payload")
-    except FileNotFoundError:
-        return {}
-    return {name: fs.read_bytes(f"{folder}/payload/{name}", _PAYLOAD_LIMIT) for name in names}
-
-
-def _narrative(folder: str) -> str | None:
-    with contextlib.suppress(FileNotFoundError):
-        return fs.read_bytes(f"{folder}/prompt.md", _PROMPT_LIMIT).decode("utf-8", "replace")
-    return None
 
 
 def _gone(view: JobView) -> Refused:

@@ -20,8 +20,8 @@ from farro.jobs.times import in_words
 from farro.queue import schedules
 from farro.roles import policy, task
 from farro.roles.workflow import MANAGER
+from farro.store import leadership
 from farro.store.port import Store
-from farro.worker import leader
 
 _FULL_PERCENT = 80
 OpenStore = Callable[[], AbstractContextManager[Store]]
@@ -34,8 +34,9 @@ def checks(
     config: str,
     now: Callable[[], datetime],
     open_store: OpenStore,
+    conformance: bool,
 ) -> list[Check]:
-    """Return the checks of a root."""
+    """Return the checks of a root. `conformance`: a manager has to run."""
     return [
         Check(id="schemas", title="schemas of this version", look=lambda: _schemas(root), quick=True),
         Check(id="tasks", title="tasks", look=lambda: _tasks(root, settings)),
@@ -49,7 +50,7 @@ def checks(
         ),
         Check(id="backoff", title="backoff", look=lambda: _backoff(settings, config), quick=True),
         Check(id="caps", title="caps", look=lambda: _caps(settings, config, open_store), quick=True),
-        Check(id="manager-heartbeat", title="manager", look=lambda: _heartbeat(now(), open_store)),
+        Check(id="manager-heartbeat", title="manager", look=lambda: _heartbeat(open_store, conformance)),
     ]
 
 
@@ -200,10 +201,11 @@ def _caps(settings: Settings, config: str, open_store: OpenStore) -> Finding:
     return ok(found)
 
 
-def _heartbeat(now: datetime, open_store: OpenStore) -> Finding:
-    """Check the manager's heartbeat. A manager that never ran is only a problem when jobs wait for one."""
+def _heartbeat(open_store: OpenStore, conformance: bool) -> Finding:
+    """Check the manager's heartbeat. A manager that never ran is only a problem when jobs wait for one, or for the
+    conformance checklist, which asks for a healthy heartbeat."""
     with open_store() as store:
-        age_s = leader.manager_silent_s(store, now=now, agents=())
+        age_s = leadership.manager_silent_s(store, agents=())
         counts = store.queue_counts()
     waiting = counts.stale + counts.roles.get(MANAGER, {}).get(Status.QUEUED, 0)
     if age_s is None:
@@ -212,9 +214,12 @@ def _heartbeat(now: datetime, open_store: OpenStore) -> Finding:
             return warning(
                 f"no manager runs, with {counted(waiting, 'job')} waiting for one", cause, "farro manager --once"
             )
+        if conformance:
+            return failed("none has run here", "the checklist asks for a healthy heartbeat", "farro start")
         return ok("none has run here, and nothing waits for one")
     if age_s > MANAGER_AWAY_S:
-        return warning(
+        judge = failed if conformance else warning
+        return judge(
             f"its last sign of life is {in_words(age_s)} old",
             "routed and stale jobs wait until a manager runs; it writes its heartbeat every ten seconds",
             "farro start",

@@ -1,4 +1,5 @@
-"""Read the schedules of a root (schedules/*.json and .yaml), compute what is due, and fire one.
+"""Read the schedules of a root (schedules/*.json and .yaml), compute what is due, and fire it: once, in the
+manager, or in a daemon of its own.
 
 No double run: the job of a run has an id made of the schedule's name and the due time, and submitting an id again is
 the same job (jobs/.ids). That alone keeps any number of managers, restarts and clocks that are set back from running a
@@ -19,17 +20,20 @@ from typing import Any
 
 from farro import documents
 from farro.documents import Document
-from farro.errors import BadDocument, IdConflict, InputError, Problem
+from farro.errors import BadDocument, CapacityReached, FarroError, IdConflict, InputError, Problem, SyncFailed
 from farro.host import fs, leases
+from farro.host.clock import Clock
 from farro.jobs import ids
 from farro.jobs.request import JobRequest
 from farro.jobs.times import parse_timestamp, timestamp
 from farro.lazy_dataclass import dataclass
+from farro.log.structured import Log
 from farro.plans import cron
 from farro.plans.schedule import MOST_MISSED, NAME, NAME_RULE, Schedule, load, plan_problems, run_id, to_run
-from farro.queue.admission import Gate
+from farro.queue import schedules
 from farro.queue.submit import SubmitPolicy, submit
 from farro.store.port import Store
+from farro.worker.daemon import Daemon
 
 FOLDER = "schedules"
 STATES = "jobs/.schedules"
@@ -243,7 +247,7 @@ def _dues(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[
 # --- firing ---
 
 
-def fire_due(store: Store, entry: ScheduleFile, now: datetime, gate: Gate | None) -> list[Fired]:
+def fire_due(store: Store, entry: ScheduleFile, now: datetime, policy: SubmitPolicy) -> list[Fired]:
     """Run what is due of one schedule, by its policy for missed runs. What is refused (a full queue) stays due."""
     schedule = entry.schedule
     assert schedule is not None
@@ -259,7 +263,7 @@ def fire_due(store: Store, entry: ScheduleFile, now: datetime, gate: Gate | None
         for due in to_run(schedule.missed, dues, now):
             job_id = run_id(entry.name, due)
             with contextlib.suppress(IdConflict):  # already run, with the plan it had then
-                _submit(store, entry, job_id, gate)
+                _submit(store, entry, job_id, policy)
                 store.note("scheduled", job_id=job_id, schedule=entry.name)
             fired.append(Fired(schedule=entry.name, due=due, job_id=job_id))
             known = Handled(until=due, last_due=due, last_job=job_id)
@@ -270,21 +274,21 @@ def fire_due(store: Store, entry: ScheduleFile, now: datetime, gate: Gate | None
         return fired
 
 
-def fire_now(store: Store, entry: ScheduleFile, gate: Gate | None) -> str:
+def fire_now(store: Store, entry: ScheduleFile, policy: SubmitPolicy) -> str:
     """Run a schedule once beside its timetable and return the job's id. No due time counts as handled."""
-    job_id = _submit(store, entry, None, gate)
+    job_id = _submit(store, entry, None, policy)
     store.note("scheduled", job_id=job_id, schedule=entry.name, by_hand=True)
     return job_id
 
 
-def _submit(store: Store, entry: ScheduleFile, job_id: str | None, gate: Gate | None) -> str:
+def _submit(store: Store, entry: ScheduleFile, job_id: str | None, policy: SubmitPolicy) -> str:
     assert entry.schedule is not None
     assert entry.document is not None
     if entry.schedule.plan_file is not None:
         plan = _plan_file(store.root, entry.file, entry.schedule.plan_file)
     else:
         plan = entry.document.inside("plan")
-    (job,) = submit(store, [JobRequest(document=plan, role=entry.schedule.role, id=job_id)], SubmitPolicy(gate=gate))
+    (job,) = submit(store, [JobRequest(document=plan, role=entry.schedule.role, id=job_id)], policy)
     return job.id
 
 
@@ -307,3 +311,90 @@ def _remember(root: str, name: str, state: Handled) -> None:
     }
     # Synced once per run: a torn file reads as "never seen", and runs missed during a power cut would be skipped.
     fs.write_atomic(f"{root}/{STATES}/{name}.json", json.dumps(data).encode() + b"\n", sync=True)
+
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+REREAD_S = 60.0  # even if no schedule changed: a plan_file or the machine's time zones may have
+
+
+class Timetable:
+    """The schedules of a root as one process knows them; read again when a file changes."""
+
+    def __init__(self, *, store: Store, clock: Clock, log: Log, policy: SubmitPolicy) -> None:
+        self._store = store
+        self._root = store.root
+        self._clock = clock
+        self._log = log
+        self._policy = policy
+        self._entries: list[ScheduleFile] = []
+        self._seen: Any = None
+        self._read_s = float("-inf")
+        self._reported: dict[str, tuple[str, ...]] = {}
+        self._upcoming: dict[str, datetime] = {}  # cleared with every reading: a clock may have been set back
+
+    def turn(self) -> list[Fired]:
+        """Fire what is due. A problem with one schedule is logged and affects it alone."""
+        self._refresh()
+        fired: list[Fired] = []
+        for entry in self._entries:
+            if not entry.active:
+                continue
+            if entry.name not in self._upcoming or self._upcoming[entry.name] <= self._clock.now():
+                fired += self._fire(entry)
+                due = schedules.next_due(entry, self._clock.now())
+                self._upcoming[entry.name] = due or _NEVER
+        return fired
+
+    def patience_s(self, longest_s: float) -> float:
+        """Return how long a loop may sleep: until the next due time, at most its usual interval."""
+        waits_s = [(due - self._clock.now()).total_seconds() for due in self._upcoming.values()]
+        return min(longest_s, max(0.0, min(waits_s, default=longest_s)))
+
+    def _refresh(self) -> None:
+        seen, now_s = self._fingerprint(), self._clock.monotonic_s()
+        if seen == self._seen and now_s - self._read_s < REREAD_S:
+            return
+        self._seen, self._read_s = seen, now_s
+        self._upcoming.clear()
+        self._entries = schedules.read(self._root, list(self._store.roles())) if seen else []
+        for entry in self._entries:
+            if self._reported.get(entry.file, ()) != entry.problems:
+                self._reported[entry.file] = entry.problems
+                for problem in entry.problems:
+                    self._log("error", problem, {"event": {"type": "schedule_trouble"}})
+
+    def _fingerprint(self) -> Any:
+        """Return what shows that a file was added, removed or changed, without reading it."""
+        try:
+            with os.scandir(f"{self._root}/{schedules.FOLDER}") as found:
+                return sorted((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in found)
+        except OSError:
+            return []
+
+    def _fire(self, entry: ScheduleFile) -> list[Fired]:
+        try:
+            fired = schedules.fire_due(self._store, entry, self._clock.now(), self._policy)
+        except SyncFailed:
+            raise
+        except (FarroError, OSError) as error:
+            level = "warning" if isinstance(error, CapacityReached) else "error"
+            self._log(level, f"schedule {entry.name}: {error}", {"event": {"type": "schedule_trouble"}})
+            return []  # tried again after the next reading, not every turn
+        for run in fired:
+            event = {"type": "scheduled", "schedule": run.schedule, "due": f"{run.due:%Y-%m-%dT%H:%M:%SZ}"}
+            self._log("info", f"schedule {run.schedule} queued {run.job_id}", {"job_id": run.job_id, "event": event})
+        return fired
+
+
+class Scheduler(Daemon):
+    """A daemon that only fires schedules."""
+
+    def __init__(self, *, store: Store, log: Log, timetable: Timetable) -> None:
+        super().__init__(store=store, name="scheduler", log=log)
+        self._timetable = timetable
+
+    def run_once(self) -> list[Fired]:
+        return self._timetable.turn()
+
+    def patience_s(self, every_s: float) -> float:
+        return self._timetable.patience_s(every_s)

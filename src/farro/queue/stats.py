@@ -10,14 +10,16 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from typing import Any
 
 from farro.jobs import places
-from farro.jobs.states import FINISHED, Status
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import FINISHED, Reason, Status
 from farro.jobs.times import moment_or_none, seconds_between
 from farro.lazy_dataclass import dataclass
 from farro.queue import find_job
-from farro.store.port import JobEntry, Store
+from farro.store.port import Store
 
 MOST_FINISHED = 20_000
 MOST_QUEUED = 10_000
@@ -39,77 +41,119 @@ def stats(
     roles: Collection[str] = (),
     limits: StatsLimits | None = None,
 ) -> list[RoleStats]:
-    """Return one line for each role, sorted by name, and with several roles a last line that sums them."""
+    """Return one line for each role, sorted by name: what it did with jobs, also with those that went on to others.
+    With several roles a last line has the whole jobs."""
     wanted = find_job.roles(store, roles)
     limits = limits or StatsLimits()
-    finished, since_s, cut = _finished(store, wanted, now, window_s, limits.finished)
-    waiting, many = _waiting(store, wanted, now, limits.queued)
+    finished, since_s, cut = _finished(store, now, window_s, limits.finished)
+    waiting, many, unfinished = _waiting(store, wanted, now, limits.queued)
+    begin = now - timedelta(seconds=since_s)
+    hops = [hop for life in (*(life for _, life in finished), *unfinished) for hop in role_hops(life, since=begin)]
+    whole = [job for job, _ in finished]
     paused = store.paused().keys() & set(wanted)
     sums = [(role, role in many, role in paused) for role in wanted]
     if len(wanted) > 1:
         sums.append((TOTAL, bool(many), bool(paused)))
     return [
-        role_stats(role, waiting, finished, window_s=since_s, bounded=cut or more, paused=stands)
+        role_stats(
+            role, waiting, whole if role == TOTAL else hops, window_s=since_s, bounded=cut or more, paused=stands
+        )
         for role, more, stands in sums
     ]
 
 
 def _finished(
-    store: Store, roles: Sequence[str], now: datetime, window_s: float, most: int
-) -> tuple[list[FinishedJob], float, bool]:
+    store: Store, now: datetime, window_s: float, most: int
+) -> tuple[list[tuple[FinishedWork, Lifecycle]], float, bool]:
     """Return the jobs that ended inside the window, how far back that reaches (less if there were too many), and
-    whether."""
+    whether. Those of every role are read: a job counts for all roles that worked it."""
     begin = now - timedelta(seconds=window_s)
     slack_s = 60.0  # the folder's time is the disk's clock; the end is the time in job.json
-    recent = [
-        (changed_s, entry)
-        for entry in store.entries(roles=roles, statuses=FINISHED)
-        if (changed_s := entry.changed_at_s()) >= begin.timestamp() - slack_s
-    ]
+    since_s = begin.timestamp() - slack_s
+    found = ((entry.changed_at_s(), entry) for entry in store.newest(statuses=FINISHED))
+    recent = list(islice(takewhile(lambda pair: pair[0] >= since_s, found), most + 1))
     cut = len(recent) > most
     if cut:
-        recent = sorted(recent, key=lambda pair: pair[0], reverse=True)[:most]
+        recent = recent[:most]
         begin = max(begin, datetime.fromtimestamp(recent[-1][0], now.tzinfo))
-    found = []
+    ended = []
     for _, entry in recent:
         life = entry.lifecycle()
         end = None if life is None else moment_or_none(life.finalized_at or life.updated_at)
         if life is not None and end is not None and end >= begin and entry.role is not None:
-            found.append(
-                FinishedJob(
-                    role=entry.role,
-                    status=str(entry.status),
-                    latency_s=seconds_between(life.created_at, life.finalized_at),
-                    wait_s=seconds_between(life.created_at, life.first_claimed_at),
-                )
+            job = FinishedWork(
+                role=entry.role,
+                status=str(entry.status),
+                latency_s=seconds_between(life.created_at, life.finalized_at),
+                wait_s=seconds_between(life.created_at, life.first_claimed_at),
+                work_s=seconds_between(life.first_claimed_at, life.finalized_at),
             )
-    return found, max(1.0, (now - begin).total_seconds()), cut
+            ended.append((job, life))
+    return ended, max(1.0, (now - begin).total_seconds()), cut
 
 
-def _waiting(store: Store, wanted: Collection[str], now: datetime, most: int) -> tuple[list[UnfinishedJob], set[str]]:
-    """Return the jobs that have not ended, and the roles with more queued jobs than were read."""
+_ENDS_A_HOP = {
+    Reason.ROUTED: "succeeded",
+    Reason.FORCE_COMPLETED: "succeeded",
+    Reason.KILLED: "killed",
+    Reason.GAVE_UP: "killed",
+}
+_ENTERS_AGAIN = frozenset({Reason.ENQUEUED, Reason.REROUTED, Reason.ANSWERED})
+
+
+def role_hops(life: Lifecycle, *, since: datetime) -> Iterator[FinishedWork]:
+    """Yield what each role did with the job, from its entry into the role's queue to its end there, tries included.
+    Only what ended since that time."""
+    entered, claimed, first = life.created_at, None, True
+    for hop in life.hops:
+        claimed = claimed or hop.claimed_at
+        status = hop.to.rsplit("/", 1)[-1] if hop.reason is Reason.COMMITTED else _ENDS_A_HOP.get(hop.reason)
+        if status is not None:
+            begun = claimed or (life.first_claimed_at if first else None)
+            end = moment_or_none(hop.at)
+            if end is not None and end >= since:
+                yield FinishedWork(
+                    role=hop.role,
+                    status=status,
+                    latency_s=seconds_between(entered, hop.at),
+                    wait_s=seconds_between(entered, begun),
+                    work_s=seconds_between(begun, hop.at),
+                )
+            entered, claimed, first = hop.at, None, False
+        elif hop.reason in _ENTERS_AGAIN or (hop.reason is Reason.REQUEUED and claimed is None):
+            entered, claimed = hop.at, None
+
+
+def _waiting(
+    store: Store, wanted: Collection[str], now: datetime, most: int
+) -> tuple[list[UnfinishedJob], set[str], list[Lifecycle]]:
+    """Return the jobs that have not ended, the roles with more queued jobs than were read, and the lifecycles of those
+    that some role has worked."""
     found: list[UnfinishedJob] = []
+    worked: list[Lifecycle] = []
     looked: dict[str, int] = {}
     many: set[str] = set()
     for entry in store.entries(statuses={Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
-        if entry.role is not None and entry.role not in wanted:
-            continue
         if entry.status is Status.QUEUED and entry.role is not None:
             looked[entry.role] = looked.get(entry.role, 0) + 1
             if looked[entry.role] > most:  # counted, but its due time is not read
                 many.add(entry.role)
                 found.append(UnfinishedJob(role=entry.role, state="queued"))
                 continue
-            found.append(_queued(entry, entry.role, now))
+        life = entry.lifecycle()
+        if life is not None and life.hops:
+            worked.append(life)
+        if entry.role is None and life is not None:  # outside every role's folder: job.json says its role
+            state = "waiting" if entry.place == places.WAITING else str(entry.status)
+            found.append(UnfinishedJob(role=life.role, state=state))
+        elif entry.role is not None and entry.status is Status.QUEUED:
+            found.append(_queued(life, entry.role, now))
         elif entry.role is not None:
             found.append(UnfinishedJob(role=entry.role, state="in_progress"))
-        else:
-            found += [job for job in _outside_roles(entry) if job.role in wanted]
-    return found, many
+    return [job for job in found if job.role in wanted], many & set(wanted), worked
 
 
-def _queued(entry: JobEntry, role: str, now: datetime) -> UnfinishedJob:
-    life = entry.lifecycle()
+def _queued(life: Lifecycle | None, role: str, now: datetime) -> UnfinishedJob:
     due = None if life is None else moment_or_none(life.not_before)
     entered = None if life is None else moment_or_none(life.enqueued_at)
     return UnfinishedJob(
@@ -119,25 +163,18 @@ def _queued(entry: JobEntry, role: str, now: datetime) -> UnfinishedJob:
     )
 
 
-def _outside_roles(entry: JobEntry) -> Iterator[UnfinishedJob]:
-    """Yield the job of an entry outside every role's folder: job.json says its role."""
-    life = entry.lifecycle()
-    if life is not None:
-        state = "waiting" if entry.place == places.WAITING else str(entry.status)
-        yield UnfinishedJob(role=life.role, state=state)
-
-
 TOTAL = "*"  # the name of the line that sums all roles; not a valid role name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FinishedJob:
-    """A job that ended inside the window."""
+class FinishedWork:
+    """A job that ended inside the window, or what one role did with a job."""
 
     role: str
     status: str  # succeeded, failed, killed
-    latency_s: float | None  # from its first entry into a queue to its end
-    wait_s: float | None  # from its first entry into a queue to its first claim
+    latency_s: float | None  # from the entry into the queue to the end
+    wait_s: float | None  # from the entry into the queue to the first claim
+    work_s: float | None = None  # from the first claim to the end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,6 +209,11 @@ class RoleStats:
     window_s: float
     bounded: bool  # more jobs ended or are queued than were read
     paused: bool = False  # its queue is paused; in the sum: one of them is
+    latency_avg_s: float | None = None
+    wait_avg_s: float | None = None
+    work_avg_s: float | None = None
+    work_p50_s: float | None = None
+    work_p95_s: float | None = None
 
     def to_data(self) -> dict[str, Any]:
         """Return the line as data, rounded to thousandths."""
@@ -193,7 +235,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 def role_stats(
     role: str,
     waiting: Iterable[UnfinishedJob],
-    finished: Iterable[FinishedJob],
+    finished: Iterable[FinishedWork],
     *,
     window_s: float,
     bounded: bool = False,
@@ -209,6 +251,7 @@ def role_stats(
     judged = statuses["succeeded"] + statuses["failed"]
     latencies = [job.latency_s for job in ended if job.latency_s is not None]
     waits = [job.wait_s for job in ended if job.wait_s is not None]
+    works = [job.work_s for job in ended if job.work_s is not None]
     ages = [job.age_s for job in here if job.age_s is not None and job.state == "queued"]
     return RoleStats(
         role=role,
@@ -224,4 +267,13 @@ def role_stats(
         window_s=window_s,
         bounded=bounded,
         paused=paused,
+        latency_avg_s=_average(latencies),
+        wait_avg_s=_average(waits),
+        work_avg_s=_average(works),
+        work_p50_s=percentile(works, 0.5),
+        work_p95_s=percentile(works, 0.95),
     )
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -25,10 +24,10 @@ from farro.documents import Document, refusal, refusals, show, without_schema
 from farro.errors import BadDocument, BadName, InputError, Problem, Refused, UnknownRole
 from farro.host.clock import Clock, SystemClock
 from farro.jobs import ids
-from farro.jobs.request import NO_ATTACHMENTS, JobRequest, Spelling, delay_s, timeout_s
+from farro.jobs.request import MAX_DELAY_S, NO_ATTACHMENTS, JobRequest, Spelling, delay_s, timeout_s
 from farro.jobs.start_times import moment_of, parse_start
-from farro.lazy_dataclass import dataclass, field
-from farro.plans.forms import Shaped, is_agent_prompt
+from farro.lazy_dataclass import dataclass, field, replace
+from farro.plans.forms import Shaped, is_agent_prompt, memo_form
 from farro.plans.metadata import PRIORITIES, metadata_of
 from farro.plans.model import MAX_TIMEOUT_S, Plan
 from farro.queue import agent_rules
@@ -45,6 +44,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+def _ignore(warning: str) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmitPolicy:
     """The rules for one submitter, and its words for messages."""
@@ -53,12 +55,21 @@ class SubmitPolicy:
     contract: Contract = STRICT  # the rules for agent work
     clock: Clock = field(default_factory=SystemClock)
     spell: Spelling = str  # how the submitter writes an option, for messages
+    warn: Callable[[str], object] = _ignore
 
     @classmethod
-    def of(cls, root: str, settings: Settings, *, user: str, spell: Spelling = str) -> SubmitPolicy:
+    def of(
+        cls,
+        root: str,
+        settings: Settings,
+        *,
+        user: str,
+        spell: Spelling = str,
+        warn: Callable[[str], object] = _ignore,
+    ) -> SubmitPolicy:
         """Build the policy from the settings of a root."""
         gate = Gate.of(settings, user=user, force=False)
-        return cls(gate=gate, contract=contract_of(root, settings), spell=spell)
+        return cls(gate=gate, contract=contract_of(root, settings), spell=spell, warn=warn)
 
     def forced(self) -> SubmitPolicy:
         """Return the policy for requests beyond a cap. Only users to whom the config permits it get past it."""
@@ -206,11 +217,11 @@ class _Checks:
             not_before=checked.options.not_before,
         )
         if not is_agent_prompt(document.data):
-            return self._with_input(request, made)
+            return self._with_workspace(request, self._with_input(request, made))
         from farro.queue.attachments import attached  # here: commands and plans need none of it
 
         try:
-            return attached(
+            made = attached(
                 made,
                 document,
                 request.attachments,
@@ -218,11 +229,23 @@ class _Checks:
                 roles=self._roles,
                 security=self._policy.contract.security,
                 spell=self._spell,
+                warn=self._policy.warn,
             )
+            return self._with_workspace(request, made)
         except Refused:
             user = "" if self._policy.gate is None else self._policy.gate.user
             self._store.note("payload_refused", role=made.role, user=user)
             raise
+
+    def _with_workspace(self, request: JobRequest, made: Submission) -> Submission:
+        """Attach the state of the git repository that the request names."""
+        if request.attachments.workspace is None:
+            return made
+        from farro.queue import workspace_snapshot
+
+        payload = made.payload or {}
+        room = self._policy.contract.security.max_job_bytes - sum(map(len, payload.values()))
+        return replace(made, payload={**payload, **workspace_snapshot.take(request.attachments.workspace, room)})
 
     def _with_input(self, request: JobRequest, made: Submission) -> Submission:
         given = request.attachments
@@ -420,11 +443,14 @@ def _start(request: JobRequest, clock: Clock, spell: Spelling) -> datetime | Non
             moment = moment_of(at, datetime.astimezone)  # the clocks skip that time
         if moment <= clock.now():
             raise InputError(f"{spell('at')}: {at} is in the past; name a later time, or leave it out to start now")
-        return moment
-    try:
-        return parse_start(at, clock.now(), datetime.astimezone)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{spell('at')}: {error}") from error
+    else:
+        try:
+            moment = parse_start(at, clock.now(), datetime.astimezone)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{spell('at')}: {error}") from error
+    if moment - clock.now() > timedelta(seconds=MAX_DELAY_S):
+        raise InputError(f"{spell('at')}: {at} is more than ten years ahead; name an earlier time")
+    return moment
 
 
 def one_id_for_several(spell: Spelling) -> InputError:
@@ -540,10 +566,11 @@ def _steps(data: Any) -> tuple[tuple[str, ...], Collection[Any]]:
 
 
 def _own_id(document: Document | None) -> str | None:
-    own = document.data.get("id") if document is not None and isinstance(document.data, dict) else None
+    own = memo_form(document.data).get("id") if document is not None and isinstance(document.data, dict) else None
     return own if isinstance(own, str) else None
 
 
 def _prompt(data: Any) -> Mapping[str, Any]:
-    """Return the content of prompt.json: what was submitted; a bare task list becomes the equivalent object."""
-    return {"tasks": data} if isinstance(data, list) else without_schema(data)
+    """Return the content of prompt.json: what was submitted; a bare task list becomes the equivalent object, and the
+    later form of the memo's plan the memo's."""
+    return {"tasks": data} if isinstance(data, list) else memo_form(without_schema(data))

@@ -10,8 +10,6 @@ its first line is used.
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
@@ -20,18 +18,14 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from farro.errors import TryAgain
-from farro.host import fs
 from farro.jobs.states import Reason, Status
 from farro.lazy_dataclass import dataclass
-from farro.log.audit import files
 from farro.queue.catalog.catalog import in_batches
 from farro.queue.catalog.rows import milliseconds, spelled
 from farro.queue.history import Fact, in_order
-from farro.store.fleet import Fleet
 from farro.store.port import Store
 
 MOST = 2_000_000  # transitions that are kept; the oldest are folded into a starting state
-BLOCK = 1 << 20
 BATCH = 100_000  # transitions that are sorted at once
 WAIT_S = 2.0  # for another thread that reads the log
 _STATUSES = tuple(Status)
@@ -100,7 +94,7 @@ class QueueHistory:
     """
 
     def __init__(self, store: Store, *, most: int = MOST) -> None:
-        self._store = store
+        self._added = store.audit_events().follow()
         self._most = most
         self._lock = threading.Lock()
         self._times = array("q")
@@ -117,8 +111,6 @@ class QueueHistory:
         self._met: set[int] = set()
         self._lost: dict[int, int] = {}  # jobs without a beginning in the log → time of their first line
         self._folded = False
-        self._read: dict[int, int] = {}  # inode → bytes already read
-        self._seen_ms: tuple[int, int] = (0, 0)  # shared log: the last time, and how many lines have it
 
     @property
     def whole(self) -> bool:
@@ -140,47 +132,11 @@ class QueueHistory:
         if not self._lock.acquire(timeout=WAIT_S):
             raise TryAgain("the audit log is still being read; ask again in a moment")
         try:
-            steps = (step for line in self._news() if (step := self._step(line)) is not None)
+            steps = (step for line in self._added() if (step := self._step(line)) is not None)
             for lot in in_batches(steps, BATCH):  # so that a long log is never in memory as a whole
                 self._add(lot)
         finally:
             self._lock.release()
-
-    def _news(self) -> Iterator[Mapping[str, Any]]:
-        if isinstance(self._store, Fleet):
-            yield from self._common(self._store)
-            return
-        folder = f"{self._store.root}/logs"
-        try:
-            names = files(folder)
-        except OSError:
-            return
-        there: dict[int, int] = {}
-        for name in names:
-            try:
-                fd = fs.open_read(f"{folder}/{name}")
-            except OSError:
-                continue
-            try:
-                inode = os.fstat(fd).st_ino
-                there[inode] = self._read.get(inode, 0)
-                for line, end in _lines(fd, there[inode]):
-                    there[inode] = end
-                    yield line
-            finally:
-                os.close(fd)
-        self._read = there
-
-    def _common(self, store: Fleet) -> Iterator[Mapping[str, Any]]:
-        since_ms, known = self._seen_ms
-        for line in store.audit_lines(since_ms):
-            at_ms = milliseconds(line.get("ts")) or 0
-            if at_ms == since_ms and known > 0:
-                known -= 1
-                continue
-            count = self._seen_ms[1] + 1 if at_ms == self._seen_ms[0] else 1
-            self._seen_ms = (at_ms, count)
-            yield line
 
     def _step(self, line: Mapping[str, Any]) -> Transition | None:
         job_id, status = line.get("job_id"), line.get("status")
@@ -346,24 +302,3 @@ def _at_ms(step: Transition) -> int:
 
 def _number(known: dict[str, int], name: str) -> int:
     return known.setdefault(name, len(known))
-
-
-def _lines(fd: int, offset: int) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """Yield whole lines from `offset` on, each with its end. Lines that are not JSON objects are skipped."""
-    rest = b""
-    while block := fs.read_at(fd, BLOCK, offset + len(rest)):
-        whole, newline, rest_now = (rest + block).rpartition(b"\n")
-        if not newline:
-            rest = rest_now
-            if len(rest) > BLOCK:
-                offset, rest = offset + len(rest), b""
-            continue
-        for line in whole.split(b"\n"):
-            offset += len(line) + 1
-            try:
-                data = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(data, dict):
-                yield data, offset
-        rest = rest_now

@@ -11,10 +11,8 @@ from datetime import datetime
 
 from farro.host.clock import Clock
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.explain_rules import STANDS, diagnose
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
-from farro.queue.explain import facts
 from farro.store.port import Store
 
 RESCAN_S = 2.0  # the feed may lose changes, and does not report removed jobs
@@ -134,6 +132,9 @@ def stuck_jobs(store: Store, job_ids: Sequence[str], *, now: datetime) -> list[s
         view = store.find(job_id)
         if view is None or view.lifecycle.terminal:
             continue
+        from farro.jobs.explain_rules import STANDS, diagnose  # imported here: most jobs have ended by then
+        from farro.queue.explain import facts
+
         found = diagnose(facts(store, view, now=now))
         if found.reason in STANDS:
             told.setdefault(found.message, f"{job_id} waits: {found.message}. What helps: {found.fix}")

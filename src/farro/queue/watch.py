@@ -6,6 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 
 from farro.execution import progress
 from farro.host.clock import Clock
@@ -15,7 +16,7 @@ from farro.jobs.moves import waits_for_person
 from farro.jobs.states import FINISHED, Status
 from farro.jobs.times import moment_or_none, seconds_between
 from farro.lazy_dataclass import dataclass, field
-from farro.queue.listing import titles
+from farro.queue.jobs import titles
 from farro.store.port import AgentView, Change, JobView, QueuePause, Store
 
 SHOWN_RUNNING = 20
@@ -187,9 +188,9 @@ class _LastEnded:
         self._newest = heapq.nlargest(SHOWN_ENDED, [*kept, *new])
 
     def _list(self) -> None:
-        found = self._store.entries(statuses=FINISHED)
+        found = self._store.newest(statuses=FINISHED)
         ended = ((entry.changed_at_s(), entry.job_id) for entry in found if entry.place != places.QUARANTINE)
-        self._newest = heapq.nlargest(SHOWN_ENDED, ended)
+        self._newest = list(islice(ended, SHOWN_ENDED))
 
 
 def _changed_s(view: JobView) -> float:

@@ -15,6 +15,7 @@ from farro.roles.names import RUNNER
 
 OVER_HTTP = ("openai", "google", "openrouter")
 KINDS = (*OVER_HTTP, "cli", "scripted")
+HTTP_TRIES, CLI_TRIES = 4, 2  # of one call (SPEC-1 §9)
 ENTRY_POINTS = "farro.providers"  # the entry point group with which an installed package adds a kind
 
 _OF_ALL = frozenset({"kind", "model", "timeout_s", "max_output_tokens", "prices", "call_usd"})

@@ -13,7 +13,7 @@ from farro.documents import Document, parse_json, parse_yaml, shapes, without_sc
 from farro.documents.constraints import Bounds, Prose, Size
 from farro.documents.model import refuse
 from farro.documents.shapes import Fault
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
 from farro.plans.model import Id, Metadata
 from farro.roles import names, paths
 from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths
@@ -40,19 +40,20 @@ RoleOrHuman = Annotated[str, RoleOrHumanRule()]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowStep:
-    """One role's turn, or a person's: then the rubric is the question. Missing fields are taken from the task."""
+    """One role's turn, or a person's: then the rubric is the question. Missing fields are taken from the task, else
+    from the prompt."""
 
     role: RoleOrHuman
-    rubric: Annotated[str, Prose(MAX_RUBRIC)]
+    rubric: Annotated[str, Prose(MAX_RUBRIC)] = ""  # not given: the task's title
     allowed_paths: AllowedPaths | None = None
     success: Annotated[str, Prose(MAX_SUCCESS)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowTask:
-    """A task with a workflow."""
+    """A task with a workflow. Only title and workflow are required."""
 
-    id: Id  # the file's name without its ending
+    id: Id = ""  # the file's name without its ending; not given: that name
     title: Annotated[str, Prose(200)]
     description: str = ""
     workflow: Annotated[tuple[WorkflowStep, ...], Size(at_least=1, at_most=MAX_HOPS)]
@@ -102,7 +103,10 @@ def load(
     document: Document, *, name: str | None = None, roles: Collection[str] | None = None, allow_absolute: bool = True
 ) -> WorkflowTask:
     """Load a task. Raises BadDocument with every problem and its position. `name` is the name of its file."""
-    checked = shapes.check(WorkflowTask, without_schema(document.data))
+    data = without_schema(document.data)
+    if name is not None and isinstance(data, dict):
+        data = {"id": name, **data}
+    checked = shapes.check(WorkflowTask, data)
     faults: list[Fault] = []
     if (task := checked.value) is not None:
         if name is not None and task.id != name:
@@ -117,10 +121,8 @@ def load(
                 faults.append(Fault((*at, "role"), message))
             if hop.role == "Manager":
                 faults.append(Fault((*at, "role"), "follows the workflow itself; name a role that works, or human"))
-            for missing in ("allowed_paths", "success"):
-                if getattr(hop, missing) is None and getattr(task, missing) is None:
-                    faults.append(Fault((*at, missing), "is required, here or for the whole task"))
-    return checked.accepted(document, faults)
+    task = checked.accepted(document, faults)
+    return replace(task, workflow=tuple(replace(hop, rubric=hop.rubric or task.title) for hop in task.workflow))
 
 
 def _path_faults(at: tuple[str | int, ...], allowed: tuple[str, ...] | None, allow_absolute: bool) -> list[Fault]:

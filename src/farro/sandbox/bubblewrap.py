@@ -8,7 +8,7 @@ How it is started, and why:
   the start is repeated.
 - Its first process reaps and is killed with the sandbox; the monitor, which is our child, ends before it. Its `ended`
   waits for the first one: when that is gone the kernel has ended every process of the PID namespace.
-- `--die-with-parent` follows the thread that started it: the slot's own, which waits for the step as long as it runs.
+- `--die-with-parent` ends the sandbox when the thread that started it ends: the slot's own, which waits for the step.
 - Root stays root, without a capability, in a user namespace: its files stay its own, and those of others closed.
 - bubblewrap itself runs outside the sandbox, and a plan chooses its steps' variables: LD_PRELOAD among them would run
   the plan's code outside. So bubblewrap gets only farro's markers, and sets the step's variables inside (`--args`).
@@ -23,12 +23,12 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TypeVar
 
-from farro.host import fs, process_limits, process_tree, processes
+from farro.host import fs, process_limits, process_tree, processes, waiting
 from farro.host.processes import Launch, NotStarted, Process
 from farro.host.thread_turns import RESTING
+from farro.lazy_dataclass import replace
 from farro.sandbox import paths, seccomp
 from farro.sandbox.confinement import Confinement, SharedLimits, limits_of, within
 from farro.sandbox.syscalls import machine
@@ -37,7 +37,7 @@ if sys.platform != "win32":
     import fcntl
     import termios
 
-_Came = TypeVar("_Came")
+_Result = TypeVar("_Result")
 _TMP = "/tmp"  # noqa: S108 - a mount point, as those below
 EMPTIED = (_TMP, "/run", "/dev/shm")  # noqa: S108 - the content of these is hidden
 _SHARED_BYTES = 64 << 20  # of each tmpfs
@@ -64,19 +64,19 @@ def start(
             return begin()
 
         try:
-            return rebuilt(begin(), begin_anew, lambda came: came.message if isinstance(came, NotStarted) else None)
+            return rebuilt(begin(), begin_anew, lambda made: made.message if isinstance(made, NotStarted) else None)
         finally:
             if isinstance(launch.stdin, int):
                 os.close(launch.stdin)
 
 
-def rebuilt(came: _Came, anew: Callable[[], _Came], said: Callable[[_Came], str | None]) -> _Came:
-    """Return `came`; try again with `anew` while bubblewrap's error (`said`) says that a mount disappeared."""
+def rebuilt(result: _Result, start: Callable[[], _Result], error_of: Callable[[_Result], str | None]) -> _Result:
+    """Return `result`; call `start` for a new one while bubblewrap's error says that a mount disappeared."""
     for _ in range(_TRIES - 1):
-        if "Unable to apply mount flags" not in (said(came) or ""):
+        if "Unable to apply mount flags" not in (error_of(result) or ""):
             break
-        came = anew()
-    return came
+        result = start()
+    return result
 
 
 def _start(
@@ -282,10 +282,8 @@ class SandboxMonitor:
                 # Killed with its monitor, unless the monitor died before it requested that.
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-                poll = select.poll()
-                poll.register(self._pidfd, select.POLLIN)
                 with RESTING:
-                    poll.poll(_GONE_S * 1000)
+                    waiting.readable([self._pidfd], _GONE_S)
                 os.close(self._pidfd)
                 self._pidfd = None
             pid, _, usage = os.wait4(self._first, os.WNOHANG)
@@ -298,11 +296,9 @@ class SandboxMonitor:
 
 def _told_pid(fd: int) -> int | None:
     said = b""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
     while (found := _PID.search(said)) is None or not said.rstrip().endswith(b"}"):
         with RESTING:
-            ready = poll.poll(_BOX_S * 1000)
+            ready = waiting.readable([fd], _BOX_S)
         piece = os.read(fd, 4096) if ready else b""
         if not piece:
             return None
@@ -322,7 +318,7 @@ def _said(stderr: str) -> str:
 
 
 class Pipes:
-    """Ends of pipes that are closed once each: a number that is closed twice may be another thread's by then."""
+    """Ends of pipes, each closed exactly once: at a second close, the descriptor may be a file of another thread."""
 
     def __init__(self) -> None:
         self._open: list[int] = []

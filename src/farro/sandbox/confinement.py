@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 
 from farro.host import cgroup, process_table
 from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import ErrorInfo
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
 
 DISK_FULL = "disk_full"
 LIMIT = "limit_reached"
@@ -64,12 +63,6 @@ class SharedLimits:
         self.group = cgroup.make(processes=processes, memory_bytes=memory_bytes) if group else None
         self._counts = self.group is None and _is_root()
 
-    def limits(self, confinement: Confinement, *, alone: bool) -> ProcessLimits:
-        """Return the limits of each process. `alone`: the kernel counts the sandbox's processes only."""
-        if self.group is not None:
-            return replace(confinement.limits, processes=None, address_space=None)
-        return own_limits(confinement, alone=alone)
-
     def enter(self) -> None:
         """Put this thread, which will start a process, into the cgroup (level B)."""
         if self.group is not None and self.group.by_thread:
@@ -116,14 +109,6 @@ class SharedLimits:
         return () if self.group is None else self.group.close()
 
 
-def own_limits(confinement: Confinement, *, alone: bool) -> ProcessLimits:
-    """Return the limits of each process without shared limits. A limit of processes does not apply to root."""
-    own = confinement.limits
-    if own.processes is None or _is_root():
-        return replace(own, processes=None)
-    return own if alone else replace(own, processes=own.processes + _of_user())
-
-
 def _is_root() -> bool:
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
@@ -165,5 +150,11 @@ def _of_user() -> int:
 
 
 def limits_of(confinement: Confinement, bounds: SharedLimits | None, *, alone: bool) -> ProcessLimits:
-    """Return the limits of each process, with or without shared limits."""
-    return own_limits(confinement, alone=alone) if bounds is None else bounds.limits(confinement, alone=alone)
+    """Return the limits of each process. `alone`: the kernel counts the sandbox's processes only. A limit of processes
+    does not apply to root."""
+    own = confinement.limits
+    if bounds is not None and bounds.group is not None:
+        return replace(own, processes=None, address_space=None)
+    if own.processes is None or _is_root():
+        return replace(own, processes=None)
+    return own if alone else replace(own, processes=own.processes + _of_user())

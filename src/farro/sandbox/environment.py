@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from farro.config.settings import AGQ, Settings
-
-_AGW = "AGQ_KEY"  # an agw reads its key from it, without a config
+from farro.config.settings import AGQ, AGQ_KEYS, Settings
 
 
 def of_steps(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
@@ -25,5 +23,5 @@ def of_confined_steps(settings: Settings, environ: Mapping[str, str]) -> dict[st
     """Like `of_steps`, without secrets, except variables that `runners.environment` names."""
     from farro.sandbox.redaction import secret_variables  # here: most jobs are not confined
 
-    withheld = {*secret_variables(settings, environ), _AGW} - {*(settings.runners.environment or ())}
+    withheld = {*secret_variables(settings, environ), *AGQ_KEYS} - {*(settings.runners.environment or ())}
     return {name: value for name, value in of_steps(settings, environ).items() if name not in withheld}

@@ -15,13 +15,15 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import TypeVar
 
 from farro.host import processes
 from farro.host.processes import Launch, NotStarted, Process
 from farro.sandbox import paths, seccomp, syscalls
 from farro.sandbox.confinement import Confinement, SharedLimits, limits_of, within
 from farro.sandbox.syscalls import machine
+
+T = TypeVar("T")
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 13, 1 << 14, 1 << 15
@@ -39,13 +41,17 @@ def start(
     """Like processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
     rules = ruleset_of(confinement, abi)
 
-    def prepare() -> None:
-        if bounds is not None:
-            bounds.enter()
-        _give_up(rules, network=confinement.network)
-
     def spawn(fork: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        return _on_a_thread_of_its_own(prepare, fork)
+        return on_a_new_thread(lambda: confined(fork))
+
+    def confined(fork: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        try:
+            if bounds is not None:
+                bounds.enter()
+            _give_up(rules, network=confinement.network)
+        except OSError as error:
+            raise RightsNotDropped(str(error)) from error
+        return fork()
 
     try:
         limits = limits_of(confinement, bounds, alone=False)
@@ -81,30 +87,24 @@ class RightsNotDropped(Exception):
     """A right could not be dropped: nothing was started."""
 
 
-def _on_a_thread_of_its_own(
-    prepare: Callable[[], None], fork: Callable[[], subprocess.Popen[bytes]]
-) -> subprocess.Popen[bytes]:
-    came: list[subprocess.Popen[bytes]] = []
-    failed: list[BaseException] = []
+def on_a_new_thread(call: Callable[[], T]) -> T:
+    """Return what the call returns, or raise what it raises, on a thread that ends with it: rights that it drops are
+    dropped for good."""
+    returned: list[T] = []
+    raised: list[BaseException] = []
 
     def run() -> None:
         try:
-            try:
-                prepare()
-            except OSError as error:
-                raise RightsNotDropped(str(error)) from error
-            came.append(fork())
-        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
-            failed.append(error)
+            returned.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            raised.append(error)
 
-    thread = threading.Thread(target=run, name="confined")
+    thread = threading.Thread(target=run, name="confined", daemon=True)
     thread.start()
     thread.join()
-    return came[0] if came else _raise(failed[0])
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error
+    if raised:
+        raise raised[0]
+    return returned[0]
 
 
 def handled(abi: int) -> int:

@@ -6,14 +6,13 @@ import contextlib
 import os
 import subprocess
 import threading
-from dataclasses import replace
 from functools import cache, partial
 from typing import Literal
 
 from farro.host import fs, processes
 from farro.host.processes import Launch, NotStarted, Process
-from farro.host.which import which
-from farro.lazy_dataclass import dataclass
+from farro.host.programs import which
+from farro.lazy_dataclass import dataclass, replace
 from farro.sandbox import bubblewrap, landlock, seccomp, syscalls
 from farro.sandbox.confinement import Confinement, SharedLimits, limits_of
 from farro.sandbox.paths import PathRefused
@@ -52,7 +51,11 @@ class Sandbox:
 
     def gaps(self) -> tuple[str, ...]:
         """Describe what this level cannot prevent."""
-        return _gaps(self)
+        if self.level == "A":
+            return (*_OF_A, *_EVERY_LEVEL)
+        if self.level == "none":
+            return _OF_NONE
+        return (*_OF_B, *(words for needed, words in _BY_ABI if self.abi < needed), *_EVERY_LEVEL)
 
     @property
     def compares(self) -> bool:
@@ -119,7 +122,7 @@ def _no_namespaces(bwrap: str) -> str | None:
     if not bwrap:
         return "bubblewrap is not installed (Debian, Ubuntu, Fedora: the package bubblewrap)"
     probe = partial(_probed, bwrap, name)
-    return bubblewrap.rebuilt(probe(), probe, lambda said: said)
+    return bubblewrap.rebuilt(probe(), probe, lambda error: error)
 
 
 def _probed(bwrap: str, name: str) -> str | None:
@@ -156,18 +159,11 @@ def _no_landlock(abi: int) -> str | None:
         return "the system calls of this machine are not known to farro (Linux on x86_64 and aarch64 are)"
     if abi < 1:
         return "the kernel has no Landlock, or it is switched off (Linux 5.13 and newer; boot with lsm=landlock,…)"
-    failed: list[OSError] = []
-
-    def give_up() -> None:
-        try:
-            landlock.give_up_rights(Confinement(), abi)
-        except OSError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=give_up, name="probe")
-    thread.start()
-    thread.join()
-    return f"a right could not be given up: {failed[0]}" if failed else None
+    try:
+        landlock.on_a_new_thread(lambda: landlock.give_up_rights(Confinement(), abi))
+    except OSError as error:
+        return f"a right could not be given up: {error}"
+    return None
 
 
 _EVERY_LEVEL = (
@@ -193,14 +189,6 @@ _BY_ABI = (
     (5, "ioctl on devices that can be opened for reading"),
     (6, "signals to other processes of the same user"),
 )
-
-
-def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
-    if sandbox.level == "A":
-        return (*_OF_A, *_EVERY_LEVEL)
-    if sandbox.level == "none":
-        return _OF_NONE
-    return (*_OF_B, *(words for needed, words in _BY_ABI if sandbox.abi < needed), *_EVERY_LEVEL)
 
 
 def _close(fd: int | None) -> None:

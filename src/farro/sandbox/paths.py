@@ -177,7 +177,10 @@ def open_file(base: str, path: str) -> int:
 
 
 def _beneath_by_name(base: str, path: str) -> str:
-    """Resolve a path where the kernel cannot do it in one call. `pin` later refuses a link that was put there since."""
+    """Resolve a path by name, on systems that cannot resolve and open it in one call.
+
+    `pin` later refuses a link that was put there since.
+    """
     place = os.path.realpath(os.path.join(base, path))
     if not within(place, base):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)

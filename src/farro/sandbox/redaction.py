@@ -68,7 +68,7 @@ class Redactor:
         return data
 
     def tree(self, data: Any) -> Any:
-        """Return JSON data with every text redacted, names of members included."""
+        """Return JSON data with the secrets redacted in every string, object keys included."""
         if isinstance(data, str):
             return self.text(data)
         if isinstance(data, Mapping):

@@ -6,12 +6,16 @@ your own (docs/adapters.md).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from farro.errors import Refused
+from farro.host.clock import SystemClock
 from farro.jobs import places
 from farro.jobs.states import Status
-from farro.store.port import DeathWatch, JobAt, JobEntry, JobView, QueueCounts, Store
+from farro.store.audit_events import AuditEvents, RootAuditEvents
+from farro.store.leadership import FileLeadership, Leadership
+from farro.store.port import Archived, DeathWatch, JobAt, JobEntry, JobView, QueueCounts, Store
 
 
 class ListedQueries(Store, Protocol):
@@ -29,7 +33,11 @@ class ListedQueries(Store, Protocol):
         return None
 
     def entries(
-        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None
+        self,
+        *,
+        roles: Collection[str] | None = None,
+        statuses: Collection[Status] | None = None,
+        archived: bool = True,
     ) -> Iterator[JobEntry]:
         for view in self.list(roles=roles, statuses=statuses):
             shared = view.place == places.WAITING or view.status is Status.STALE
@@ -40,6 +48,22 @@ class ListedQueries(Store, Protocol):
                 status=view.status,
                 view=view,
             )
+
+    def newest(
+        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None
+    ) -> Iterator[JobEntry]:
+        found = self.entries(roles=roles, statuses=statuses)
+        yield from sorted(found, key=lambda entry: (entry.changed_at_s(), entry.job_id), reverse=True)
+
+    def archive(
+        self, jobs: Sequence[JobAt], *, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> Archived:
+        raise Refused("this store keeps no folders that could be archived: use `farro prune`")
+
+    def export(
+        self, jobs: Sequence[JobAt], to: str, *, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> int:
+        raise Refused("this store keeps no folders that could be archived: use `farro prune`")
 
     def ids(self, prefix: str) -> Iterable[str]:
         return (view.job_id for view in self.list())
@@ -55,6 +79,17 @@ class ListedQueries(Store, Protocol):
     def queue_counts(self) -> QueueCounts:
         counted = {role: dict(self.count(roles=[role])) for role in self.roles()}
         return QueueCounts(roles=counted, stale=sum(of.pop(Status.STALE, 0) for of in counted.values()))
+
+    def audit_events(self) -> AuditEvents:
+        """Read the audit log of the root."""
+        return RootAuditEvents(self.root)
+
+    def entry_order(self, jobs: Sequence[JobView]) -> Mapping[str, int]:
+        return {job.job_id: 0 for job in jobs}  # the ids decide
+
+    def leadership(self) -> Leadership:
+        """Elect the manager among the processes of the root."""
+        return FileLeadership(root=self.root, clock=SystemClock())
 
     def size_bytes(self, jobs: Sequence[JobAt]) -> int | None:
         return None

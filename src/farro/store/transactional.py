@@ -15,7 +15,6 @@ import json
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol
@@ -26,7 +25,6 @@ from farro.errors import (
     ClaimLost,
     FarroError,
     IdConflict,
-    IllegalTransition,
     InputError,
     Lost,
     NameTaken,
@@ -39,15 +37,17 @@ from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.ids import IdMint
 from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Report, Succeeded, Unroutable
-from farro.jobs.retry import Uniform
+from farro.jobs.retry import RetryPolicy, Uniform
 from farro.jobs.states import Reason, Status
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.log.audit import Audit, Value
 from farro.plans import after
 from farro.plans.after import DependencyState
 from farro.plans.metadata import priority, required_tags
 from farro.store.feed import ChangeFeed
+from farro.store.leadership import FileLeadership
 from farro.store.listed_queries import ListedQueries
+from farro.store.operator_verbs import Choose, JobToDecide, OperatorVerbs
 from farro.store.port import (
     Agent,
     AgentView,
@@ -59,7 +59,6 @@ from farro.store.port import (
     JobAt,
     JobView,
     NextClaim,
-    PersonAnswer,
     QueuePause,
     RecoveryAction,
     Removed,
@@ -67,6 +66,7 @@ from farro.store.port import (
     Submission,
     Submitted,
 )
+from farro.store.submissions import check, digest, first_lifecycle
 
 _SMALL_BATCH = 4  # this many are claimed at once even if the queue holds few more
 
@@ -145,7 +145,7 @@ class StoreState(Protocol):
         """Make the feed of that role report a gap, so that its readers list the whole queue."""
 
 
-class TransactionalStore(ListedQueries):
+class TransactionalStore(OperatorVerbs, ListedQueries):
     """The Store port over a StoreState. A subclass implements `begin` and `root`, and `folder` if it keeps files."""
 
     def __init__(
@@ -301,17 +301,14 @@ class TransactionalStore(ListedQueries):
     def enqueue_many(self, submissions: Sequence[Submission]) -> list[Submitted]:
         for submission in submissions:
             self._check_role(submission.role)
-            if submission.job_id is not None:
-                ids.check_job_id(submission.job_id)
-            if len(documents.canonical(submission.prompt)) >= self._policy.max_prompt_bytes:
-                raise InputError(f"the prompt is too long; at most {self._policy.max_prompt_bytes} bytes are allowed")
+            check(submission, self._policy.max_prompt_bytes)
         with self.transaction() as state:
             wanted: dict[str, str | None] = {}
             for submission in submissions:  # all are checked before one is queued
                 if submission.job_id is None:
                     continue
-                known, digest = state.job(submission.job_id), _digest(submission)
-                if wanted.setdefault(submission.job_id, digest if known is None else known.digest) != digest:
+                known, content = state.job(submission.job_id), digest(submission)
+                if wanted.setdefault(submission.job_id, content if known is None else known.digest) != content:
                     raise IdConflict(
                         f"{submission.job_id} was submitted before with other content; the first job is untouched"
                     )
@@ -349,19 +346,12 @@ class TransactionalStore(ListedQueries):
     def _enqueue(self, state: StoreState, submission: Submission) -> Submitted:
         if submission.job_id is not None and state.job(submission.job_id) is not None:
             return Submitted(id=submission.job_id, existed=True)
-        routing = submission.prompt.get("routing")
-        lifecycle = moves.enqueued(
-            job_id=submission.job_id or self._mint.mint(),
-            role=submission.role,
-            now=self._clock.now(),
-            not_before=submission.not_before,
-            routing=routing if isinstance(routing, dict) else None,
-            retry_of=submission.retry_of,
-            waits=bool(blocks := self._blocks(state, submission)),
-        )
+        blocks = self._blocks(state, submission)
+        job_id = submission.job_id or self._mint.mint()
+        lifecycle = first_lifecycle(submission, job_id, self._clock.now(), waits=bool(blocks))
         job = StoredJob(
             prompt=json.loads(documents.canonical(submission.prompt)),
-            digest=None if submission.job_id is None else _digest(submission),
+            digest=None if submission.job_id is None else digest(submission),
             lifecycle=lifecycle,
             entered=("", 0),
             waits=bool(blocks),
@@ -489,86 +479,27 @@ class TransactionalStore(ListedQueries):
             or job.attempts != claim.attempt
             or job.lifecycle.status is Status.STALE
         ):
-            raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)")
+            raise ClaimLost(f"{claim.job_id} no longer belongs to {claim.agent.id}: it was recovered or killed")
         return job
 
     # --- operators and the manager ---
 
-    def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle:
-        move = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role="", delay_s=delay_s, note=note)
-        return self._change(agent, job_id, move)
+    def retry_rules(self) -> tuple[RetryPolicy, Uniform]:
+        return self._policy.retry, self._uniform
 
-    def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
-        error = ErrorInfo(category="killed", message=note or "killed by an operator")
-        move = Move(reason=reason, status=Status.KILLED, role="", error=error, note=note)
-        with self.transaction() as state:
-            self._check_alive(state, agent)
-            now = self._job(state, job_id).lifecycle
-            try:
-                return self._change(agent, job_id, move)
-            except IllegalTransition:
-                if not now.terminal:
-                    raise
-                return now
-
-    def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
-        return self._change(
-            agent, job_id, Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note)
-        )
-
-    def resolve_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
+    def decide_job(self, agent: Agent, job_id: str, choose: Choose, *, text: str | None = None) -> Lifecycle | None:
+        ids.check_job_id(job_id)
         with self.transaction() as state:
             self._check_alive(state, agent)
             job = state.job(job_id)
-            if job is None or job.lifecycle.status is not Status.STALE or job.owner is not None:
+            move = None if job is None else choose(JobToDecide(job.lifecycle, job.attempts, job.owner is not None))
+            if job is None or move is None:
                 return None
-            move = moves.resolve_stale(job.lifecycle, self._policy.retry, self._uniform, highest=job.attempts)
-            return self._decide(state, job, move, agent.id)
-
-    def _change(self, agent: Agent, job_id: str, move: Move) -> Lifecycle:
-        with self.transaction() as state:
-            self._check_alive(state, agent)
-            job = self._job(state, job_id)
-            job.lifecycle.check_transition(move.status, move.reason)
-            job.owner = None
-            return self._decide(state, job, replace(move, role=job.lifecycle.role), agent.id)
-
-    def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
-        with self.transaction() as state:
-            self._check_alive(state, agent)
-            job = self._job(state, job_id)
-            if job.lifecycle.status is not Status.QUEUED or not moves.waits_for_person(job.lifecycle):
-                raise IllegalTransition(f"{job_id} does not wait for a person; nothing was changed")
-            if answered.text is not None:
+            if move.role != job.lifecycle.role:  # one that is gone can be kept, not taken
+                self._check_role(move.role)
+            if text is not None:
                 job.attempts += 1
-                self.keep_answer(state, job_id, job.attempts, answered.text)
-            move = Move(reason=Reason.ANSWERED, status=Status.QUEUED, role="Manager", note=answered.note)
-            return self._decide(state, job, replace(move, route=answered.route), agent.id)
-
-    def reroute(
-        self, agent: Agent, job_id: str, role: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
-    ) -> Lifecycle:
-        self._check_role(role)
-        with self.transaction() as state:
-            self._check_alive(state, agent)
-            job = self._job(state, job_id)
-            now = job.lifecycle
-            now.check_transition(Status.QUEUED, Reason.REROUTED)
-            if job.waits and not moves.waits_for_person(now):
-                raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
-            job.owner = None
-            move = Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
-            return self._decide(state, job, move, agent.id)
-
-    def finalize(
-        self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
-    ) -> Lifecycle | None:
-        with self.transaction() as state:
-            self._check_alive(state, agent)
-            job = state.job(job_id)
-            if job is None or job.lifecycle.status is not Status.FAILED or job.lifecycle.terminal:
-                return None
-            move = Move(reason=Reason.FINALIZED, status=Status.FAILED, role=job.lifecycle.role, note=note, route=route)
+                self.keep_answer(state, job_id, job.attempts, text)
             return self._decide(state, job, move, agent.id)
 
     def open_failures(self) -> list[str]:
@@ -733,6 +664,14 @@ class TransactionalStore(ListedQueries):
 
     # --- queries ---
 
+    def entry_order(self, jobs: Sequence[JobView]) -> Mapping[str, int]:
+        with self.transaction() as state:
+            found = {job.job_id: state.job(job.job_id) for job in jobs}
+        return {job_id: 0 if job is None else job.entered[1] for job_id, job in found.items()}
+
+    def leadership(self) -> FileLeadership:
+        return FileLeadership(root=self.root, clock=self._clock)
+
     def find(self, job_id: str, *, place: str | None = None) -> JobView | None:
         ids.check_job_id(job_id)
         with self.transaction() as state:
@@ -830,9 +769,3 @@ def _end_of(state: StoreState, job_id: str) -> DependencyState:
     if not job.lifecycle.terminal:
         return DependencyState.OPEN
     return DependencyState.SUCCEEDED if job.lifecycle.status is Status.SUCCEEDED else DependencyState.FAILED
-
-
-def _digest(submission: Submission) -> str:
-    payload = {name: data.hex() for name, data in submission.payload.items()}
-    content = [submission.role, submission.prompt, submission.narrative, payload]
-    return hashlib.sha256(documents.canonical(content)).hexdigest()

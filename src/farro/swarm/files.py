@@ -29,10 +29,11 @@ from farro.swarm.lifecycle import SwarmState
 from farro.swarm.plan import SwarmPlan
 from farro.swarm.wire import messages
 from farro.swarm.wire.messages import ControlSignal
+from farro.swarm.wire.names import ORCHESTRATOR as ORCHESTRATOR
 from farro.swarm.wire.names import check_name, is_name
 
 FOLDER = "swarms"  # in a root
-ORCHESTRATOR, COMPONENTS = "orchestrator", "components"  # reserved: no swarm can have these names
+COMPONENTS = "components"  # reserved, as ORCHESTRATOR is: no swarm can have these names
 _REQUEST = re.compile(r"[0-9]{20}\.([0-9a-fA-F-]{36})\.json")
 _LIMIT = 16 << 20
 _ENVELOPE_BYTES = 4096  # that a command may gain on its way to a controller
@@ -170,6 +171,11 @@ class SwarmFiles:
             if isinstance(found, dict):
                 return {name: value for name, value in found.items() if isinstance(value, dict)}
         return {}
+
+    def controller_plan(self, swarm: str) -> Any:
+        """Read the plan that the controller applied; None if there is none."""
+        data = read_json(f"{self.swarm_folder(swarm)}/controller.json")
+        return data.get("plan") if isinstance(data, dict) else None
 
     def given_up(self, swarm: str) -> list[str]:
         return read_given_up(self.swarm_folder(swarm))

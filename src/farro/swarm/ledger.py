@@ -1,20 +1,22 @@
 """The ledger of received commands and their ends: durable, so that every command is confirmed exactly once.
 
 - A command is known by its idempotency key, a signal by its correlation id. The first signal of a key begins the
-  command; a second one during it waits for the same end; one after the end gets the stored end.
+  command; another one during it waits for the same end; one after the end gets the stored end. The same signal once
+  more gets nothing: each correlation id is confirmed once.
 - A confirmation is written here before it is sent, and its message id follows from the correlation id: sent again after
   a crash it is the same message. [test_a_confirmation_that_was_not_sent_is_sent_after_a_restart]
-- The newest thousand commands are kept: a retry comes within minutes, not months.
+- The newest thousand commands are kept, and as many of the controller's own config updates: a retry comes within
+  minutes, not months.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from farro.errors import Damaged
@@ -59,6 +61,8 @@ class LedgerEntry:
     ended_at: str | None = None
     limit_s: float | None = None  # time limit from its start (orchestrator only)
     given_up: bool = False  # its controller must not confirm it any more (orchestrator only)
+    own: bool = False  # a config update that the controller itself sent (controller only)
+    allowed: bool = True  # False until the orchestrator has said that the signal is its own (controller only)
     args: dict[str, Any] | None = None
     asked: str | None = None  # fingerprint of the args, which are dropped at the end
     end: CommandEnd | None = None
@@ -68,7 +72,7 @@ class LedgerEntry:
         return Scope(swarm=self.swarm, role=self.role, instance=self.instance)
 
 
-Received = Literal["new", "running", "done"]
+Received = Literal["new", "repeated", "redelivered"]  # repeated: the same command by another signal
 
 
 class CommandLedger:
@@ -83,41 +87,42 @@ class CommandLedger:
         self._durable = durable
         self._file: int | None = None  # the file, open for appending; None if the next change writes a new snapshot
         self._lines = self._bytes = 0  # since the snapshot
+        self._changed: dict[str, LedgerEntry] = {}  # not written yet
+        self._batching = False
         self.entries: dict[str, LedgerEntry] = {}
+        self._by_correlation: dict[str, LedgerEntry] = {}
         self._open: dict[str, LedgerEntry] = {}
         self._owed: dict[str, LedgerEntry] = {}  # ended, with unsent confirmations
         self._load()
 
-    def receive(self, signal: ControlSignal, at: str) -> tuple[Received, LedgerEntry]:
+    def receive(
+        self, signal: ControlSignal, at: str, *, own: bool = False, allowed: bool = True
+    ) -> tuple[Received, LedgerEntry]:
         """Note a signal. It is durable when this returns, so the message may be acknowledged."""
+        known = self._by_correlation.get(signal.correlation_id)
+        if known is not None:
+            return "redelivered", known
         key = key_of(signal)
         entry = self.entries.get(key)
         if entry is None:
-            entry = LedgerEntry(
-                key=signal.idempotency_key,
-                signal=signal.signal,
-                swarm=signal.swarm_id,
-                role=signal.role,
-                instance=signal.instance,
-                begun_at=at,
-                args=signal.args,
-                asked=fingerprint(signal.args),
-            )
-            self.entries[key] = entry
-            self._forget()
+            entry = self.entries[key] = entry_of(signal, at)
+            entry.own, entry.allowed = own, allowed
             kind: Received = "new"
         else:
-            kind = "done" if entry.end is not None else "running"
-        if signal.correlation_id not in entry.correlations:
+            kind = "repeated"
             entry.correlations.append(signal.correlation_id)
-        if signal.correlation_id not in entry.unsent:
             entry.unsent.append(signal.correlation_id)
+        self._by_correlation[signal.correlation_id] = entry
         self._note(key, entry)
         return kind, entry
 
-    def find(self, signal: ControlSignal) -> LedgerEntry | None:
-        """Return the command of a signal, if it was received before."""
-        return self.entries.get(key_of(signal))
+    def by_correlation(self, correlation_id: str) -> LedgerEntry | None:
+        return self._by_correlation.get(correlation_id)
+
+    def allow(self, entry: LedgerEntry) -> None:
+        """Note that the orchestrator sent this command."""
+        entry.allowed = True
+        self._note(key_of(entry), entry)
 
     def start(self, entry: LedgerEntry, at: str, limit_s: float | None = None) -> None:
         """Note that work on a command begins. Its time limit goes on even if the process dies."""
@@ -166,11 +171,14 @@ class CommandLedger:
 
     def _forget(self) -> None:
         """Drop the oldest ended and confirmed commands beyond the kept number."""
-        while len(self.entries) > KEEP:
-            old = next((key for key in self.entries if key not in self._open and key not in self._owed), None)
-            if old is None or old == next(reversed(self.entries)):
-                return
-            del self.entries[old]
+        if len(self.entries) <= KEEP:
+            return
+        for own in (False, True):
+            keys = [key for key, entry in self.entries.items() if entry.own is own]
+            ended = [key for key in keys[:-1] if key not in self._open and key not in self._owed]
+            for key in ended[: max(0, len(keys) - KEEP)]:
+                for correlation_id in self.entries.pop(key).correlations:
+                    self._by_correlation.pop(correlation_id, None)
 
     # --- the file ---
 
@@ -178,35 +186,71 @@ class CommandLedger:
         self.entries = read(self._path)
         for key, entry in self.entries.items():
             self._sort(key, entry)
+            self._by_correlation |= dict.fromkeys(entry.correlations, entry)
         self._forget()
 
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Write all changes inside together, with one sync. Nothing may be awaited inside."""
+        self._batching = True
+        try:
+            yield
+        finally:
+            self._batching = False
+            self._write_changes()
+
     def _note(self, key: str, entry: LedgerEntry) -> None:
-        """Write one change. It is durable when this returns."""
+        """Write one change. It is durable when this returns, or when its batch ends."""
         self._sort(key, entry)
-        line = json.dumps([key, asdict(entry)]).encode() + b"\n"
-        if self._file is None or self._lines >= KEEP or self._bytes + len(line) > _JOURNAL_BYTES:
+        self._changed[key] = entry
+        if not self._batching:
+            self._write_changes()
+
+    def _write_changes(self) -> None:
+        changed, self._changed = self._changed, {}
+        if not changed:
+            return
+        self._forget()
+        lines = b"".join(json.dumps([key, entry], default=vars).encode() + b"\n" for key, entry in changed.items())
+        if self._file is None or self._lines >= KEEP or self._bytes + len(lines) > _JOURNAL_BYTES:
             self._write_all()
             return
         try:
-            fs.write(self._file, line)
+            fs.write(self._file, lines)
             if self._durable:
                 fs.sync_descriptor(self._file, self._path)
         except OSError:  # half a line may be written: nothing may be appended after it
             self._write_all()
             return
-        self._lines += 1
-        self._bytes += len(line)
+        self._lines += len(changed)
+        self._bytes += len(lines)
 
     def _write_all(self) -> None:
         """Write a new snapshot that replaces all lines. A file of an earlier process is never appended to, since its
         last line may be incomplete."""
         self.close()
-        text = json.dumps({key: asdict(entry) for key, entry in self.entries.items()})
+        text = json.dumps(self.entries, default=vars)
         fs.write_atomic(self._path, text.encode() + b"\n", sync=self._durable)
         if self._durable:  # without it a power cut may bring back the old file and lose the lines that follow
             fs.sync_all([os.path.dirname(self._path)])
         self._file = fs.open_append(self._path)
         self._lines = self._bytes = 0
+
+
+def entry_of(signal: ControlSignal, at: str) -> LedgerEntry:
+    """Return the command that a signal begins, received at the time `at`."""
+    return LedgerEntry(
+        key=signal.idempotency_key,
+        signal=str(signal.signal),
+        swarm=signal.swarm_id,
+        role=signal.role,
+        instance=signal.instance,
+        correlations=[signal.correlation_id],
+        unsent=[signal.correlation_id],
+        begun_at=at,
+        args=signal.args,
+        asked=fingerprint(signal.args),
+    )
 
 
 def key_of(signal: ControlSignal | LedgerEntry) -> str:

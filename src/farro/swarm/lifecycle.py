@@ -1,5 +1,5 @@
-"""The states of a swarm and of a component, the tables of their transitions, and the status of a swarm computed from
-what is known of its components (seed 003 §4, §5, §10).
+"""The states of a swarm and of a component, the commands that each state allows, and the status of a swarm computed
+from what is known of its components (seed 003 §4, §5, §10).
 
 Times are seconds of the observer's monotonic clock. A component's report is valid for TTL_S; after that its health
 endpoint is polled before it is judged. An aggregate is as old as its oldest report: that report's time is the
@@ -46,32 +46,7 @@ class ComponentState(StrEnum):
     STOPPED = "Stopped"
 
 
-S, C = SwarmState, ComponentState
-
-SWARM: Mapping[SwarmState, frozenset[SwarmState]] = {
-    S.NEW: frozenset({S.CREATING}),
-    S.CREATING: frozenset({S.READY, S.FAILED, S.REMOVING}),
-    S.READY: frozenset({S.READY, S.STARTING, S.STOPPING, S.FAILED, S.REMOVING}),
-    S.STARTING: frozenset({S.RUNNING, S.FAILED, S.STOPPING, S.REMOVING}),
-    S.RUNNING: frozenset({S.STOPPING, S.FAILED, S.STARTING}),
-    S.STOPPING: frozenset({S.STOPPED, S.FAILED, S.REMOVING}),
-    S.STOPPED: frozenset({S.STARTING, S.READY, S.REMOVING, S.FAILED, S.STOPPING}),
-    # After a failure everything is kept, and every command may be repeated.
-    S.FAILED: frozenset({S.CREATING, S.READY, S.STARTING, S.STOPPING, S.REMOVING, S.RUNNING, S.STOPPED}),
-    S.REMOVING: frozenset({S.REMOVED, S.FAILED}),
-    S.REMOVED: frozenset({S.CREATING}),
-}
-
-COMPONENT: Mapping[ComponentState, frozenset[ComponentState]] = {
-    C.NEW: frozenset({C.PROVISIONING}),
-    C.PROVISIONING: frozenset({C.HEALTHY, C.FAILED, C.STOPPING}),
-    C.HEALTHY: frozenset({C.STARTING, C.FAILED, C.STOPPING, C.RUNNING}),
-    C.STARTING: frozenset({C.RUNNING, C.FAILED, C.STOPPING}),
-    C.RUNNING: frozenset({C.STOPPING, C.FAILED, C.HEALTHY}),
-    C.STOPPING: frozenset({C.STOPPED, C.FAILED}),
-    C.STOPPED: frozenset({C.PROVISIONING, C.STARTING, C.HEALTHY, C.FAILED}),
-    C.FAILED: frozenset({C.PROVISIONING, C.HEALTHY, C.STARTING, C.RUNNING, C.STOPPING}),
-}
+S = SwarmState
 
 # The states in which a command is allowed. One that has already had its effect is confirmed again, not refused.
 ALLOWED: Mapping[Signal, frozenset[SwarmState]] = {
@@ -98,13 +73,6 @@ DURING: Mapping[Signal, SwarmState] = {
     Signal.STOP: S.STOPPING,
     Signal.REMOVE: S.REMOVING,
 }
-
-
-def step(before: SwarmState, after: SwarmState) -> SwarmState:
-    """Return `after` if that transition is allowed. Staying in the same state is always allowed."""
-    if after is not before and after not in SWARM[before]:
-        raise IllegalTransition(f"a swarm that is {before} cannot become {after}")
-    return after
 
 
 def check_allowed(signal: Signal, state: SwarmState, swarm: str) -> None:
@@ -200,6 +168,7 @@ def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: fl
         watermark_s=watermark_s,
         max_staleness_s=None if watermark_s is None else max(0.0, now_s - watermark_s),
         totals=Totals(
+            total=len(known),
             desired=len(known),
             healthy=sum(1 for _, state in fresh if state in (ComponentState.HEALTHY, ComponentState.RUNNING)),
             running=sum(1 for _, state in fresh if state is ComponentState.RUNNING),

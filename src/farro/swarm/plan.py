@@ -11,13 +11,12 @@ bees:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from farro.documents import Document, refusal, shapes, without_schema
 from farro.documents.constraints import Argument, Bounds, Matching, Size
 from farro.documents.shapes import Fault
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
 from farro.swarm.wire.names import CONTROLLER, NAME_PATTERN
 
 MAX_BEES = 200

@@ -18,7 +18,7 @@ from farro.swarm import views
 from farro.swarm.files import FOLDER, ORCHESTRATOR, SwarmFiles, controller_instance, read_json
 from farro.swarm.lifecycle import ComponentState
 from farro.swarm.views import orchestrator_runs
-from farro.worker.process_logs import last_line, last_lines
+from farro.worker.process_runtime import last_line, last_lines
 from farro.worker.runtime import ComponentProcess, ProcessSpec, ProcessView, Runtime, uptime_s
 
 PATIENCE_S = 20.0  # for the orchestrator to come up

@@ -16,6 +16,7 @@ from farro.log.audit import repair
 from farro.log.structured import Log, redacted
 from farro.swarm.bus.port import Bus, BusMessage
 from farro.swarm.ledger import LedgerEntry, message_id
+from farro.swarm.lifecycle import SwarmState
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
 
@@ -29,42 +30,44 @@ class ControlPublisher:
 
     async def confirm(self, entry: LedgerEntry, correlation_id: str) -> None:
         """Publish the end of a command as the confirmation of one of its signals."""
-        assert entry.end is not None
-        end, signal = entry.end, Signal(entry.signal)
-        common: dict[str, Any] = {
+        end = entry.end
+        assert end is not None
+        if end.good:
+            # A swarm without a plan is Creating; the document's confirmation of a create says Ready (§12).
+            state: Any = "Ready" if end.state == SwarmState.CREATING else end.state
+            ready = messages.Ready(**self._reply(entry, correlation_id), state=state, notes=end.notes)
+            await self._about(entry, "ready", correlation_id, ready)
+            return
+        phase: Any = end.phase or Signal(entry.signal).phase
+        error = messages.Error(
+            **self._reply(entry, correlation_id),
+            phase=phase,
+            code=end.code or "FAILED",
+            message=end.message or "",
+            retryable=end.retryable,
+            details=end.details,
+        )
+        await self._about(entry, "error", correlation_id, error)
+
+    async def duplicate(self, entry: LedgerEntry, correlation_id: str) -> None:
+        """Publish that a signal repeats a known command."""
+        original = next((other for other in entry.correlations if other != correlation_id), correlation_id)
+        body = messages.Duplicate(**self._reply(entry, correlation_id), original_correlation_id=original)
+        await self._about(entry, "duplicate", correlation_id, body)
+
+    def _reply(self, entry: LedgerEntry, correlation_id: str) -> dict[str, Any]:
+        return {
             "ts": self.now(),
             "correlation_id": correlation_id,
             "idempotency_key": entry.key,
             "signal": entry.signal,
             "scope": messages.scope_body(entry.scope),
         }
-        body: messages.Ready | messages.Error
-        if end.good:
-            body = messages.Ready(**common, state=str(end.state), notes=end.notes)
-        else:
-            phase: Any = end.phase or signal.phase
-            code, message = end.code or "FAILED", end.message or ""
-            body = messages.Error(
-                **common, phase=phase, code=code, message=message, retryable=end.retryable, details=end.details
-            )
-        kind: names.Outcome = "ready" if end.good else "error"
+
+    async def _about(self, entry: LedgerEntry, kind: names.Outcome, correlation_id: str, body: messages.Reply) -> None:
+        signal = Signal(entry.signal)
         key = names.event_key(kind, signal, _key_scope(signal, entry.scope))
         await self.send(key, body, message_id(correlation_id, signal, kind))
-
-    async def duplicate(self, entry: LedgerEntry, correlation_id: str) -> None:
-        """Publish that a signal repeats a known command."""
-        signal = Signal(entry.signal)
-        original = next((other for other in entry.correlations if other != correlation_id), correlation_id)
-        body = messages.Duplicate(
-            ts=self.now(),
-            correlation_id=correlation_id,
-            original_correlation_id=original,
-            idempotency_key=entry.key,
-            signal=entry.signal,  # type: ignore[arg-type]
-            scope=messages.scope_body(entry.scope),
-        )
-        key = names.event_key("duplicate", signal, _key_scope(signal, entry.scope))
-        await self.send(key, body, message_id(correlation_id, signal, "duplicate"))
 
     async def warn(self, signal: Signal, scope: Scope, text: str, correlation_id: str | None) -> None:
         body = messages.Warning(

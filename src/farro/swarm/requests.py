@@ -64,7 +64,7 @@ def submit(folder: str, request: CommandRequest, *, durable: bool = True, clock:
     """Write a command. When this raises InputError or Refused, nothing was written."""
     files, clock = SwarmFiles(folder, durable=durable), clock or SystemClock()
     signal = _control_signal(files, request, clock)
-    kind, swarm = Signal(signal.signal), str(signal.swarm_id)
+    kind, swarm = Signal(request.signal), str(signal.swarm_id)
     watch = _confirmation_keys(kind, signal)
     _check_key(files, signal)
     if known(files, signal) is None:

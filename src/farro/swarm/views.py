@@ -20,7 +20,6 @@ from farro.swarm.files import DesiredState, SwarmFiles, check_swarm
 from farro.swarm.ledger import LedgerEntry
 from farro.swarm.lifecycle import TTL_S, SwarmState
 from farro.swarm.plan import SwarmPlan
-from farro.swarm.wire.messages import ControlSignal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +62,7 @@ class SwarmView:
     reason: str | None
     watermark: str | None
     max_staleness_s: float | None
-    totals: dict[str, int]  # desired, healthy, running, enabled
+    totals: dict[str, int]  # total, desired (the same), healthy, running, enabled
     components: list[ComponentView]
     queues: list[dict[str, Any]]  # name, ready, taken, consumers, deadLetters
     durations: dict[str, float]  # provision, ready, start: seconds
@@ -111,7 +110,7 @@ def commands(folder: str, name: str) -> list[CommandView]:
     taken = {correlation for entry in entries for correlation in entry.correlations}
     for _, signal in files.pending_requests():
         if signal is not None and signal.swarm_id == name and signal.correlation_id not in taken:
-            views.append(_pending_view(signal))
+            views.append(_command_view(ledger.entry_of(signal, str(signal.timestamp))))
     return views
 
 
@@ -190,16 +189,6 @@ def _command_view(entry: LedgerEntry) -> CommandView:
         message=None if end is None else end.message,
         notes=None if end is None else end.notes,
         retryable=None if end is None or end.good else end.retryable,
-    )
-
-
-def _pending_view(signal: ControlSignal) -> CommandView:
-    return CommandView(
-        signal=signal.signal,
-        scope=_scope(signal.swarm_id, signal.role, signal.instance),
-        correlation_id=signal.correlation_id,
-        idempotency_key=signal.idempotency_key,
-        begun_at=str(signal.timestamp),
     )
 
 

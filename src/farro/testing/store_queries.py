@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
+
+from farro.errors import Refused
 from farro.jobs import places
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import FINISHED, Status
@@ -146,6 +150,42 @@ def test_the_folder_of_a_running_job(kit: StoreKit) -> None:
     folder = kit.store.folder(seen(kit.store, "running"))
     if kit.store.live_folders:
         assert os.path.samefile(os.path.dirname(os.path.dirname(claim.folder)), folder)
+
+
+def test_the_newest_entries_come_first(kit: StoreKit) -> None:
+    a_job_in_every_place(kit.store)
+    newest = list(kit.store.newest())
+    assert {entry.job_id for entry in newest} == {entry.job_id for entry in kit.store.entries()}
+    times = [entry.changed_at_s() for entry in newest]
+    assert times == sorted(times, reverse=True)
+    assert {entry.job_id for entry in kit.store.newest(statuses=FINISHED)} == {"done", "killed"}
+
+
+# --- archiving ---------------------------------------------------------------------------------------------------
+
+
+def test_finished_jobs_are_archived_or_it_is_refused(kit: StoreKit, tmp_path: Path) -> None:
+    made = a_job_in_every_place(kit.store)
+    kit.store.close()
+    store = kit.process()
+    views = {job_id: seen(store, job_id) for job_id in made.values()}
+    ended = {"done", "killed"}
+    try:
+        done = store.archive(list(views.values())).jobs
+    except Refused:
+        done = 0
+        for call in (lambda: store.archive([]), lambda: store.export([], str(tmp_path))):
+            with pytest.raises(Refused, match="farro prune"):
+                call()
+    else:
+        assert done == len(ended)
+        assert {entry.job_id for entry in store.entries() if entry.archived} == ended
+        assert ended.isdisjoint(entry.job_id for entry in store.entries(archived=False))
+        assert store.export(list(views.values()), str(tmp_path)) == len(ended)
+        assert (tmp_path / views["done"].place / "done" / "job.json").is_file()
+    for other in (store, kit.process()):
+        assert {job_id: seen(other, job_id) for job_id in views} == views
+        assert {view.job_id for view in other.list(statuses=FINISHED)} == ended
 
 
 # --- removing ----------------------------------------------------------------------------------------------------

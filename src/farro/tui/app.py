@@ -24,9 +24,8 @@ from farro.queue import find_job
 from farro.queue.explain import explain
 from farro.store.port import Changes
 from farro.tui import actions, texts
-from farro.tui.actions import ActionContext, ScreenAction
+from farro.tui.actions import ActionContext, Confirm, KeyHelp, Notice, ScreenAction
 from farro.tui.boards import Board
-from farro.tui.dialogs import Confirm, KeyHelp, Notice
 from farro.tui.job_screen import JobScreen
 from farro.tui.queries import Feed, LiveJobs, NeedsPerson, Queries
 from farro.tui.views import AttentionView, JobsView, OverviewView, SwarmsView, WorkersView

@@ -80,10 +80,6 @@ class Board(ScrollView, can_focus=True):
             self.board = board
             self.key = key
 
-        @property
-        def control(self) -> Board:
-            return self.board
-
     class Moved(Message):
         """The cursor is on another row."""
 

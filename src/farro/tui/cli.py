@@ -63,7 +63,7 @@ def _rouse(root: str) -> str | None:
 
 
 def _standing(store: Store, settings: Settings) -> dict[str, Any]:
-    from farro.queue import workers
+    from farro.queue import queues
 
     agents = store.agents()
     counted = store.queue_counts()
@@ -72,5 +72,5 @@ def _standing(store: Store, settings: Settings) -> dict[str, Any]:
         "waiting": counted.waiting,
         "stale": counted.stale,
         "quarantined": counted.quarantined,
-        "workers": [asdict(line) for line in workers.listed(agents)],
+        "workers": [asdict(line) for line in queues.listed(agents)],
     }

@@ -17,11 +17,11 @@ from farro.errors import FarroError
 from farro.host.clock import Clock
 from farro.jobs.states import FINISHED, Status
 from farro.lazy_dataclass import dataclass, field
-from farro.queue import alerts, listing, watch, workers
+from farro.queue import alerts, jobs, queues, watch
 from farro.queue.alerts import AlertReport
-from farro.queue.listing import JobQuery
+from farro.queue.jobs import JobQuery
+from farro.queue.queues import WorkerLine
 from farro.queue.watch import RunningJob
-from farro.queue.workers import WorkerLine
 from farro.store.port import AgentView, Changes, JobView, QueueCounts, QueuePause, Store
 from farro.swarm import service as swarms
 from farro.swarm.service import SwarmView
@@ -107,7 +107,7 @@ class LiveJobs:
 
     def load(self) -> None:
         asked = JobQuery(roles=self.wanted.roles, statuses=self.wanted.statuses, last=self.limit)
-        found = listing.ls(self.store, asked)
+        found = jobs.ls(self.store, asked)
         self.views = OrderedDict((view.job_id, view) for view in found)
         self.more, self.loaded = len(found) >= self.limit, True
 
@@ -175,7 +175,7 @@ class Queries:
         return told
 
     def workers(self) -> list[WorkerLine]:
-        return workers.listed(self.store.agents(), everyone=True)
+        return queues.listed(self.store.agents(), everyone=True)
 
     def swarms(self) -> list[SwarmView]:
         return swarms.swarms(swarms.folder(self.store.root), clock=self.clock)

@@ -16,8 +16,8 @@ from textual.widgets import Input, Static
 from farro.jobs.moves import waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import seconds_between, span
+from farro.queue.queues import WorkerLine
 from farro.queue.watch import RunningJob
-from farro.queue.workers import WorkerLine
 from farro.store.port import JobView
 from farro.swarm.service import ComponentView, SwarmView
 from farro.tui import texts

@@ -1,4 +1,4 @@
-"""Keep the web server's token, its sign-in codes and its address in files that only the root's owner can read.
+"""Keep the web server's token, sign-in codes and address in files that only the owner of the farro root can read.
 
 `jobs/.web/token` is created when the first server starts, and stays, so that programs and open pages survive a
 restart. A sign-in code is a file named by the code's hash: any process of the root's owner can make one (`farro web

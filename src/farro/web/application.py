@@ -35,8 +35,7 @@ from farro.web.access import AccessGuard, AccessRules
 from farro.web.errors import HttpError
 from farro.web.events import ChangeFollower, EventHub
 from farro.web.output import OutputStreams
-from farro.web.request_handling import SLOW_THREADS, EndpointRunner, ThreadPool
-from farro.web.request_types import ApiRequest, Routes, WebState
+from farro.web.request_handling import SLOW_THREADS, ApiRequest, EndpointRunner, Routes, ThreadPool, WebState
 
 RequestHandler = Callable[[Request], Awaitable[Response]]
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from farro.agq.cli import address_of, is_loopback, listens
-from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
+from farro.cli.daemons import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import (
     App,
     application,
@@ -26,7 +26,6 @@ from farro.cli.options import (
     operator_name,
     program,
     read_root,
-    starts_strictly,
 )
 from farro.cli.terminal import answer, note, say
 from farro.config.settings import Settings
@@ -86,7 +85,7 @@ def _open_application(app: App, path: str, settings: Settings, log: Log, host: s
         )
     store_url = asked_store()
     store = app.open_store(path, settings, log=log, actor=operator_name("web"))
-    admit(app, store, "web", strict=starts_strictly(settings))
+    admit(app, store, settings, "web")
     try:
         yield app.web(
             store,

@@ -44,29 +44,20 @@ class HttpError(errors.FarroError):
         super().__init__(message)
 
 
-def status_of(error: errors.FarroError) -> int:
-    if isinstance(error, HttpError):
-        return error.status
-    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
-
-
-def code_of(error: errors.FarroError) -> str:
-    if isinstance(error, HttpError):
-        return error.code
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
-
-
 def error_data(error: errors.FarroError) -> dict[str, Any]:
     """Build the `error` member of an error response."""
-    data: dict[str, Any] = {"code": code_of(error), "message": str(error)}
+    own = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+    data: dict[str, Any] = {"code": error.code if isinstance(error, HttpError) else own, "message": str(error)}
     if isinstance(error, errors.BadDocument):
         data["problems"] = [asdict(problem) for problem in error.problems]
     return data
 
 
 def response(error: errors.FarroError) -> Response:
-    status = status_of(error)
-    headers = dict(error.headers) if isinstance(error, HttpError) else {}
+    if isinstance(error, HttpError):
+        status, headers = error.status, dict(error.headers)
+    else:
+        status, headers = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500), {}
     if status == 503:
         headers.setdefault("Retry-After", "2")
     return Response(json_text({"error": error_data(error)}), status_code=status, media_type=JSON, headers=headers)

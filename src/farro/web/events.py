@@ -24,7 +24,7 @@ from farro.jobs.times import timestamp
 from farro.queue.catalog.catalog import CatalogChange
 from farro.web import errors, overview
 from farro.web.access import SESSION_LEFT
-from farro.web.request_types import WebState
+from farro.web.request_handling import WebState
 
 RING_EVENTS = 4096
 RING_BYTES = 16 << 20

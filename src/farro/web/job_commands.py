@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -17,13 +16,13 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.request import Attachments, JobRequest
 from farro.jobs.states import Status
 from farro.jobs.times import parse_duration
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
 from farro.plans.metadata import PRIORITIES
 from farro.queue import find_job, jobs, prune, retry
 from farro.queue.submit import one_id_for_several, submit
 from farro.web import errors, responses
 from farro.web.errors import HttpError
-from farro.web.request_types import ApiRequest, Routes, WebState
+from farro.web.request_handling import ApiRequest, Routes, WebState
 
 routes = Routes("jobs")
 
@@ -226,7 +225,7 @@ class InboxResponse:
 
 @routes.get("/api/inbox", "The jobs that wait for a person.", InboxResponse, cache_s=0.5, tag="inbox")
 def list_inbox(state: WebState, request: ApiRequest) -> Any:
-    return {"waiting": [asdict(one) for one in agents.list_inbox(state.store)]}
+    return {"waiting": agents.list_inbox(state.store)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,8 +287,7 @@ class ResetBody:
 @routes.post("/api/names/{name}/reset", "Reset a named job to its start.", air.ResetResult, body=ResetBody, tag="names")
 def reset_name(state: WebState, request: ApiRequest) -> Any:
     force: bool = request.body.force
-    result = air.reset_named_job(state.store, request.path["name"], by=state.person, force=force, policy=state.policy)
-    return asdict(result)
+    return air.reset_named_job(state.store, request.path["name"], by=state.person, force=force, policy=state.policy)
 
 
 @dataclass(frozen=True, kw_only=True)

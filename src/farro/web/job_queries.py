@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
+
+from starlette.responses import Response
 
 from farro.agents.service import cost_of_job
 from farro.documents.constraints import Bounds, Length, Size
@@ -25,11 +26,11 @@ from farro.queue.catalog import rows as job_rows
 from farro.queue.catalog.index import PageQuery
 from farro.queue.catalog.rows import JobRow, spelled
 from farro.sandbox import paths as physical
-from farro.store.budgets import Spent
+from farro.store.ledger import Spent
 from farro.store.port import JobView
 from farro.web import responses
 from farro.web.errors import HttpError
-from farro.web.request_types import ApiRequest, RawResponse, Routes, WebState
+from farro.web.request_handling import ApiRequest, ChunkedResponse, Routes, WebState
 
 routes = Routes("jobs")
 
@@ -200,7 +201,7 @@ class FileQuery:
     query=FileQuery,
     media_type="application/octet-stream",
 )
-def read_file(state: WebState, request: ApiRequest) -> RawResponse:
+def read_file(state: WebState, request: ApiRequest) -> Response:
     """Return a file of a job as plain text or as a download, never as a page, image or script of this origin."""
     name = request.path["path"]
     view = find_view(state, request.path["job"])
@@ -223,8 +224,8 @@ def read_file(state: WebState, request: ApiRequest) -> RawResponse:
         os.close(fd)
     text = not request.query.download and b"\0" not in data[:8192] and _is_text(data)
     disposition = "inline" if text else "attachment"
-    return RawResponse(
-        data=data,
+    return ChunkedResponse(
+        data,
         media_type="text/plain; charset=utf-8" if text else "application/octet-stream",
         headers={
             "Content-Disposition": f'{disposition}; filename="{safe_file_name(parts[-1])}"',
@@ -285,7 +286,7 @@ def show_history(state: WebState, request: ApiRequest) -> Any:
         **responses.lifecycle_data(job_history.view.lifecycle),
         "place": job_history.view.place,
         "damaged": job_history.view.damaged,
-        "attempts": [asdict(attempt) for attempt in job_history.attempts],
+        "attempts": job_history.attempts,
         "audit": list(job_history.audit.lines),
         "audit_whole": job_history.audit.whole,
     }
@@ -310,9 +311,9 @@ def show_plan(state: WebState, request: ApiRequest) -> Any:
 
 
 @routes.get("/api/jobs/{job}/plan.svg", "The same as a picture.", media_type="image/svg+xml")
-def draw_plan(state: WebState, request: ApiRequest) -> RawResponse:
+def draw_plan(state: WebState, request: ApiRequest) -> Response:
     from farro.plans.drawing import svg
 
     drawn = plan_check.of_job(state.store, find_view(state, request.path["job"]))
     own = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
-    return RawResponse(data=svg.draw(drawn.plan, drawn.states).encode(), media_type="image/svg+xml", headers=own)
+    return Response(svg.draw(drawn.plan, drawn.states), media_type="image/svg+xml", headers=own)

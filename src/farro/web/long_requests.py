@@ -6,7 +6,6 @@ Most run in a thread pool of their own (`slow`), so that they never delay the qu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from farro.agents.service import TEST_PROMPT, ReplayedAttempt, replay_job
@@ -18,7 +17,7 @@ from farro.lazy_dataclass import dataclass
 from farro.queue import wait as waiting
 from farro.queue.wait import EndedJob
 from farro.web import responses
-from farro.web.request_types import ApiRequest, NoFields, Routes, WebState
+from farro.web.request_handling import ApiRequest, NoFields, Routes, WebState
 
 routes = Routes("jobs")
 
@@ -107,7 +106,7 @@ class ReplayResponse:
 def replay(state: WebState, request: ApiRequest) -> Any:
     job_id = state.resolve_job(request.path["job"])
     done = replay_job(state.store, job_id, settings_of=state.settings_of, clock=state.clock)
-    return {"job_id": job_id, "same": all(one.same for one in done), "attempts": [asdict(one) for one in done]}
+    return {"job_id": job_id, "same": all(one.same for one in done), "attempts": done}
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ def list_tools(state: WebState, request: ApiRequest) -> Any:
     context = state.plan_context()
     search = tools.ProgramSearch(env=context.env, cwd=context.cwd)
     found = tools.listed(context.tools, search, configured=list(state.settings.tools))
-    return {"tools": [asdict(one) for one in found]}
+    return {"tools": found}
 
 
 # --- policy lock -----------------------------------------------------------------------------------------------------

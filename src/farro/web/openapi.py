@@ -16,7 +16,7 @@ from farro.lazy_dataclass import dataclass
 from farro.plans.model import ID_PATTERN
 from farro.swarm.service import NAME_PATTERN
 from farro.web.output import FollowQuery, OutputQuery
-from farro.web.request_types import Endpoint, NoFields
+from farro.web.request_handling import Endpoint, NoFields
 from farro.web.responses import ErrorResponse
 
 

@@ -22,8 +22,7 @@ from farro.queue.logs import LogFollower
 from farro.web import errors, responses
 from farro.web.events import HEARTBEAT, EventHub, StreamResponse, event
 from farro.web.job_queries import find_view, safe_file_name
-from farro.web.request_handling import ThreadPool, read_query
-from farro.web.request_types import ApiRequest, Routes, WebState
+from farro.web.request_handling import ApiRequest, Routes, ThreadPool, WebState, read_query
 
 routes = Routes("jobs")
 

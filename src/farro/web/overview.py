@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
+from starlette.responses import Response
+
 from farro.agents import service as agents
 from farro.config.settings import Lasting, RoleSettings
 from farro.documents.constraints import Bounds, Length
@@ -16,7 +18,7 @@ from farro.errors import FarroError, InputError
 from farro.jobs.times import parse_duration, timestamp
 from farro.lazy_dataclass import dataclass
 from farro.queue import alerts as alert_rules
-from farro.queue import pause, schedules, workers
+from farro.queue import queues, schedules
 from farro.queue import stats as statistics
 from farro.queue.catalog.charts import KEPT_S, SLOT_S
 from farro.queue.catalog.index import RoleCounts
@@ -25,7 +27,7 @@ from farro.queue.stats import TOTAL, RoleStats
 from farro.web import responses
 from farro.web.errors import HttpError
 from farro.web.job_queries import require_loaded, spent_data
-from farro.web.request_types import ApiRequest, NoFields, RawResponse, Routes, WebState
+from farro.web.request_handling import ApiRequest, NoFields, Routes, WebState
 
 routes = Routes("overview")
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,7 +61,7 @@ def list_queues(state: WebState, request: ApiRequest) -> Any:
     require_loaded(state)
     slots: dict[str | None, list[bool]] = {}
     for agent in state.store.agents():
-        if agent.alive and agent.role not in workers.SUPPORT_ROLES:  # counted as /api/workers does
+        if agent.alive and agent.role not in queues.SUPPORT_ROLES:  # counted as /api/workers does
             slots.setdefault(agent.role, []).append(bool(agent.jobs))
     lines = queue_lines(state)
     for line in lines:
@@ -79,7 +81,7 @@ def queue_lines(state: WebState) -> list[dict[str, Any]]:
         {
             "role": role,
             "cap": state.settings.cap_of(role) if role in known else None,
-            "paused": asdict(paused[role]) if role in paused else None,
+            "paused": paused.get(role),
             **asdict(counts.get(role, nothing)),
         }
         for role in names
@@ -155,12 +157,12 @@ class WorkersQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersResponse:
-    workers: tuple[workers.WorkerLine, ...]
+    workers: tuple[queues.WorkerLine, ...]
 
 
 @routes.get("/api/workers", "The workers of this root.", WorkersResponse, query=WorkersQuery, cache_s=1.0)
 def list_workers(state: WebState, request: ApiRequest) -> Any:
-    return {"workers": [asdict(line) for line in workers.listed(state.store.agents(), everyone=request.query.all)]}
+    return {"workers": queues.listed(state.store.agents(), everyone=request.query.all)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +186,7 @@ class AlertsResponse:
 @routes.get("/api/alerts", "The alert rules, and which of them fire.", AlertsResponse, cache_s=5.0)
 def list_alerts(state: WebState, request: ApiRequest) -> Any:
     result = alert_rules.alerts(state.store, state.settings, now=state.clock.now())
-    return {"firing": result.firing, "bounded": result.bounded, "alerts": [asdict(alert) for alert in result.alerts]}
+    return {"firing": result.firing, "bounded": result.bounded, "alerts": result.alerts}
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def run_schedule(state: WebState, request: ApiRequest) -> Any:
     if name not in {entry.name for entry in schedules.read(state.root, state.store.roles())}:
         raise HttpError(404, "unknown_schedule", f"no schedule {name[:60]} in {state.root}/{schedules.FOLDER}")
     found = schedules.named(state.root, state.store.roles(), name)
-    return {"jobs": [schedules.fire_now(state.store, found, state.gate(False))]}
+    return {"jobs": [schedules.fire_now(state.store, found, state.policy)]}
 
 
 # --- roles, and pausing their queues ---------------------------------------------------------------------------------
@@ -350,7 +352,7 @@ class RolesResponse:
 
 @routes.get("/api/roles", "The roles and their settings.", RolesResponse)
 def list_roles(state: WebState, request: ApiRequest) -> Any:
-    return {"roles": [asdict(_role_data(state, role)) for role in state.store.roles()]}
+    return {"roles": [_role_data(state, role) for role in state.store.roles()]}
 
 
 def _role_data(state: WebState, role: str) -> RoleData:
@@ -369,7 +371,7 @@ def _role_data(state: WebState, role: str) -> RoleData:
 
 @dataclass(frozen=True, kw_only=True)
 class PauseBody:
-    why: Annotated[str, Length(pause.LONGEST_WHY)] | None = None
+    why: Annotated[str, Length(queues.LONGEST_WHY)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,14 +386,14 @@ def pause_queue(state: WebState, request: ApiRequest) -> Any:
     role = _queue_role(state, request)
     changed = role not in state.store.paused()
     why = (request.body.why or "").strip() or None
-    paused = pause.pause(state.store, [role], by=state.person, why=why, clock=state.clock).get(role)
-    return {"role": role, "changed": changed, "paused": None if paused is None else asdict(paused)}
+    paused = queues.pause(state.store, [role], by=state.person, why=why, clock=state.clock).get(role)
+    return {"role": role, "changed": changed, "paused": paused}
 
 
 @routes.post("/api/queues/{queue}/resume", "Give out jobs of a queue again.", PauseResponse, body=NoFields)
 def resume_queue(state: WebState, request: ApiRequest) -> Any:
     role = _queue_role(state, request)
-    return {"role": role, "changed": bool(pause.resume(state.store, [role], by=state.person)), "paused": None}
+    return {"role": role, "changed": bool(queues.resume(state.store, [role], by=state.person)), "paused": None}
 
 
 def _queue_role(state: WebState, request: ApiRequest) -> str:
@@ -450,7 +452,7 @@ class MetricsCollector:
 
 
 @routes.get("/metrics", "Metrics for Prometheus.", media_type="text/plain", cache_s=1.0)
-def show_metrics(state: WebState, request: ApiRequest) -> RawResponse:
+def show_metrics(state: WebState, request: ApiRequest) -> Response:
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ImportError:
@@ -459,6 +461,6 @@ def show_metrics(state: WebState, request: ApiRequest) -> RawResponse:
     registry = CollectorRegistry(auto_describe=False)
     try:
         registry.register(MetricsCollector(state))
-        return RawResponse(data=generate_latest(registry), media_type=MEDIA_TYPE)
+        return Response(generate_latest(registry), media_type=MEDIA_TYPE)
     except (FarroError, OSError) as error:
         raise HttpError(503, "storage_trouble", str(error)) from error

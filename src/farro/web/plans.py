@@ -12,7 +12,7 @@ from farro.queue import library, plan_check
 from farro.queue.submit import submit
 from farro.web import responses
 from farro.web.errors import HttpError
-from farro.web.request_types import ApiRequest, Routes, WebState
+from farro.web.request_handling import ApiRequest, Routes, WebState
 
 routes = Routes("plans")
 
@@ -45,8 +45,8 @@ def check_plan(state: WebState, request: ApiRequest) -> Any:
     return {
         "ok": checked.measure is not None,
         **(asdict(checked.measure) if checked.measure is not None else {**nothing, "tools": ()}),
-        "problems": [asdict(problem) for problem in checked.problems],
-        "warnings": [asdict(problem) for problem in checked.warnings],
+        "problems": checked.problems,
+        "warnings": checked.warnings,
     }
 
 
@@ -57,7 +57,7 @@ class PlansResponse:
 
 @routes.get("/api/plans", "The plans of the library.", PlansResponse, cache_s=1.0)
 def list_plans(state: WebState, request: ApiRequest) -> Any:
-    return {"plans": [asdict(line) for line in library.plans(state.library())]}
+    return {"plans": library.plans(state.library())}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -251,4 +251,6 @@ def lifecycle_data(lifecycle: Lifecycle) -> dict[str, Any]:
 
 
 def _hop_data(hop: Hop) -> dict[str, Any]:
-    return {name: value for name, value in vars(hop).items() if name != "route" or value is not None}
+    return {
+        name: value for name, value in vars(hop).items() if name not in ("route", "claimed_at") or value is not None
+    }

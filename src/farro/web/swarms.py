@@ -6,7 +6,6 @@ A command is written to a file for the orchestrator, which sends it on the bus; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.swarm import service as swarms
 from farro.swarm.service import CommandRequest, Signal
 from farro.web.errors import HttpError
-from farro.web.request_types import ApiRequest, Routes, WebState
+from farro.web.request_handling import ApiRequest, Routes, WebState
 
 routes = Routes("swarms")
 _COMPONENT = "/api/components/{role}/{instance}"
@@ -101,13 +100,13 @@ def _folder(state: WebState) -> str:
 @routes.get("/api/swarms", "The swarms and their health.", SwarmsResponse, cache_s=0.5)
 def list_swarms(state: WebState, request: ApiRequest) -> Any:
     folder = _folder(state)
-    found = [asdict(view) for view in swarms.swarms(folder, clock=state.clock)]
+    found = swarms.swarms(folder, clock=state.clock)
     return {"swarms": found, "orchestrator": swarms.orchestrator_runs(folder)}
 
 
 @routes.get("/api/swarms/{swarm}", "One swarm.", SwarmResponse, cache_s=0.5)
 def show_swarm(state: WebState, request: ApiRequest) -> Any:
-    return asdict(_find_swarm(state, request.path["swarm"]))
+    return _find_swarm(state, request.path["swarm"])
 
 
 def _find_swarm(state: WebState, swarm: str) -> swarms.SwarmView:
@@ -121,7 +120,7 @@ def _find_swarm(state: WebState, swarm: str) -> swarms.SwarmView:
 @routes.get("/api/swarms/{swarm}/commands", "The commands to a swarm and their results.", CommandsResponse)
 def list_commands(state: WebState, request: ApiRequest) -> Any:
     show_swarm(state, request)
-    return {"commands": [asdict(view) for view in swarms.commands(_folder(state), request.path["swarm"])]}
+    return {"commands": swarms.commands(_folder(state), request.path["swarm"])}
 
 
 @routes.get("/api/swarms/{swarm}/plan", "A swarm's plan, and configuration changes since.", SwarmPlanResponse)

@@ -10,7 +10,7 @@ from farro.lazy_dataclass import dataclass
 from farro.queue.catalog.rows import JobRow
 from farro.web import responses
 from farro.web.job_queries import require_loaded, row_data
-from farro.web.request_types import ApiRequest, Routes, WebState
+from farro.web.request_handling import ApiRequest, Routes, WebState
 
 routes = Routes("tasks")
 
@@ -106,6 +106,8 @@ def show_task(state: WebState, request: ApiRequest) -> Any:
     for row, view in views:
         route = agents.job_route(state.store, view)
         hops = [{"route": None, **vars(hop.hop), "result": hop.result, "verdict": hop.verdict} for hop in route.hops]
+        for data in hops:
+            data.pop("claimed_at", None)  # job.json and `farro show` have it
         jobs.append({**row_data(row, None), "way": hops, "at_step": route.at_step, "diff": route.diff})
     return {
         "id": task.id,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from farro.documents.constraints import Bounds
 from farro.errors import InputError
 from farro.jobs.times import parse_timestamp, timestamp
 from farro.lazy_dataclass import dataclass
-from farro.queue import audit_pages
+from farro.queue import audit
 from farro.queue.catalog.rows import milliseconds, spelled
 from farro.queue.time_travel import PastJob, Range
-from farro.web.request_types import ApiRequest, Routes, WebState
+from farro.web.request_handling import ApiRequest, Routes, WebState
 
 routes = Routes("history")
 
@@ -64,15 +63,14 @@ class AuditResponse:
 @routes.get("/api/audit", "The audit log, the newest lines first.", AuditResponse, query=AuditQuery)
 def list_audit(state: WebState, request: ApiRequest) -> Any:
     query: AuditQuery = request.query
-    page_query = audit_pages.AuditPageQuery(
+    page_query = audit.AuditPageQuery(
         limit=query.limit,
         cursor=query.before,
         job_id=query.job,
         since=_normalized(query.since),
         until=_normalized(query.until),
     )
-    page = audit_pages.page(state.store, page_query)
-    return {"lines": page.lines, "next": page.next, "whole": page.whole}
+    return audit.page(state.store, page_query)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,7 @@ class HistoryRangeResponse(Range):
 @routes.get("/api/history/range", "The first and last moment of the audit log.", HistoryRangeResponse, cache_s=1.0)
 def show_range(state: WebState, request: ApiRequest) -> Any:
     state.queue_history.refresh()
-    return asdict(state.queue_history.range())
+    return state.queue_history.range()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +114,7 @@ def show_past_queues(state: WebState, request: ApiRequest) -> Any:
         "since": state.queue_history.range().first,
         "whole": state.queue_history.whole,
         "queues": past.queues,
-        "jobs": [asdict(job) for job in past.jobs],
+        "jobs": past.jobs,
         "more": past.more,
     }
 

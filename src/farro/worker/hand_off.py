@@ -9,7 +9,6 @@ manager decides that a workflow has failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from farro.config.settings import RoleSettings
 from farro.errors import FarroError
@@ -20,13 +19,14 @@ from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo, Released, Succeeded, Unroutable
 from farro.jobs.retry import RetryPolicy, Uniform, delay_after
 from farro.jobs.times import in_words
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
+from farro.log.audit import Value
 from farro.log.structured import Log
 from farro.roles import workflow
 from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
+from farro.store.leadership import AWAY_S
 from farro.store.port import AttemptResult, Claim, Store
-from farro.worker import leader, routing
-from farro.worker.leader import AWAY_S
+from farro.worker import routing
 
 _SLICE_S = 0.1
 AWAY = "manager_away"
@@ -37,14 +37,12 @@ class HandOff:
     """Hands finished jobs on to the manager; one for all slots of a worker."""
 
     store: Store
-    root: str
     clock: Clock
     log: Log
     retry: RetryPolicy
     uniform: Uniform
     bypass: bool = False  # degraded mode: asked for, and permitted
     roles: Mapping[str, RoleSettings] = field(default_factory=dict)
-    silent_s: Callable[[], float | None] | None = None  # of the manager; None: as its file in the root says
 
     @staticmethod
     def ends_here(result: AttemptResult) -> bool:
@@ -101,24 +99,24 @@ class HandOff:
 
     def _manager_comes(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> bool:
         """Return whether the manager is alive, or comes back within the pinned backoff."""
-        for attempt in range(1, self.retry.max_attempts + 1):
+        for number in range(1, self.retry.max_attempts + 1):
             away = self.away()
             if away is None:
                 return True
-            fields = {"job_id": claim.job_id, "attempt": attempt, "event": {"type": AWAY}}
+            fields = {"job_id": claim.job_id, "attempt": claim.attempt, "event": {"type": AWAY, "try": number}}
             self.log("warning", f"cannot hand {claim.job_id} on: {away}", fields)
-            self.store.note(
-                AWAY, actor=claim.agent.id, job_id=claim.job_id, role=claim.envelope.lifecycle.role, attempt=attempt
-            )
-            if attempt < self.retry.max_attempts:
-                self._sleep(delay_after(attempt, self.retry, self.uniform), tick, stop)
+            role = claim.envelope.lifecycle.role
+            codes: dict[str, Value] = {"job_id": claim.job_id, "role": role, "attempt": claim.attempt, "try": number}
+            self.store.note(AWAY, actor=claim.agent.id, **codes)
+            if number < self.retry.max_attempts:
+                self._sleep(delay_after(number, self.retry, self.uniform), tick, stop)
             if stop.requested:
                 return False
         return self.away() is None
 
     def away(self) -> str | None:
         """Return why no manager would take the job; None: the manager is alive."""
-        silent = leader.silent_s(self.root, self.clock.now()) if self.silent_s is None else self.silent_s()
+        silent = self.store.leadership().silent_s()
         if silent is None:
             return "no manager has run here yet; start one with `farro manager`"
         return f"the manager has been silent for {in_words(silent)}" if silent > AWAY_S else None

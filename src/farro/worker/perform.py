@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from farro.errors import BadName, InputError, Lost, NoFolder, NoTask, SyncFailed
-from farro.execution import resume
+from farro.execution import resume, task_snapshot
 from farro.execution.find_program import AGENT
 from farro.execution.runner import DEFAULTS, Guarding, Runner, Work
 from farro.execution.stop import Stop
@@ -160,7 +160,7 @@ class Performer:
     def _keep_task(self, claim: Claim, snapshots: Snapshots) -> None:
         """Copy the task into the job. Only a job that the manager routes needs it; for others the id may be any
         word."""
-        task_id = routing.task_id(claim.envelope.prompt)
+        task_id = task_snapshot.task_id(claim.envelope.prompt)
         if task_id is None:
             return
         try:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from farro.errors import AlreadyRunning, BadName, InputError
-from farro.host import cgroup, fs, leases, process_identity, process_limits, process_table, process_tree
+from farro.host import cgroup, fs, leases, process_identity, process_limits, process_table, process_tree, signals
 from farro.host.clock import Clock
 from farro.jobs.times import timestamp
 from farro.worker.runtime import NAME, STOP_S, ProcessSpec, ProcessView, Stopped
@@ -296,3 +297,43 @@ def _launches(record: Mapping[str, Any]) -> int:
     """Return the number of launches; 1 if an older farro wrote the record."""
     told = record.get("launches")
     return told if isinstance(told, int) else 1
+
+
+# --- logs of components ---
+
+
+_LAST, _LINES = 4096, 8
+_CHARACTERS = 300  # of the last line of a component that ended
+_KILLED = (-signals.KILL, -signal.SIGTERM, -signal.SIGINT)
+
+
+def last_lines(path: str, lines: int = _LINES, *, since: int = 0) -> str:
+    """Return the end of a log, at most what was written from the offset `since`; empty if there is none."""
+    try:
+        fd = fs.open_read(path)
+    except OSError:
+        return ""
+    try:
+        size = os.fstat(fd).st_size
+        start = since if since <= size else 0  # the log was rotated
+        data = fs.read_at(fd, _LAST, max(start, size - _LAST))
+    finally:
+        os.close(fd)
+    return "\n".join(data.decode("utf-8", "replace").strip().splitlines()[-lines:])
+
+
+def last_line(path: str) -> tuple[str, str | None]:
+    """Return the message and the level of the last line, if farro's own services wrote it; else the line and None."""
+    line = last_lines(path, lines=1)
+    with contextlib.suppress(ValueError):
+        entry = json.loads(line)
+        if isinstance(entry, dict) and isinstance(entry.get("message"), str):
+            return entry["message"], str(entry.get("level"))
+    return line, None
+
+
+def last_words(dead: ProcessView) -> str:
+    """Return the last log line if it may explain the end: a process that was killed could not write why."""
+    if dead.exit_code in _KILLED:
+        return ""
+    return last_line(dead.log)[0][:_CHARACTERS]

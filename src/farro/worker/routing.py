@@ -1,4 +1,4 @@
-"""Decide where a job goes next, from its task, its hops and its last result.
+"""Ask `roles.workflow` where a job goes next, with what it needs from the job's folder, and make the move.
 
 The manager asks for every job; a worker asks if its role has the fast path, or if the manager is away and the config
 allows bypassing it.
@@ -18,13 +18,6 @@ from farro.roles import answers, workflow
 from farro.roles.task import WorkflowTask
 from farro.roles.workflow import MANAGER, Position, RouteCode, RouteDecision
 from farro.store.port import Claim
-
-
-def task_id(prompt: Mapping[str, Any]) -> str | None:
-    """Return the task that a prompt names."""
-    inputs = prompt.get("inputs")
-    named = inputs.get("task_id") if isinstance(inputs, Mapping) else None
-    return named if isinstance(named, str) else None
 
 
 def job_folder(claim: Claim) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from hashlib import sha256
 
 from farro.errors import BadDocument, InputError, NoTask
@@ -18,7 +17,7 @@ from farro.execution.size_limit import SNAPSHOT
 from farro.host import fs, links
 from farro.host.clock import Clock
 from farro.jobs import ids
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
 from farro.roles import policy
 
 TASK_FILES = task_snapshot.NAMES  # the first existing one is used

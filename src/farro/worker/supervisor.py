@@ -29,7 +29,7 @@ from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.roles.names import RUNNER
-from farro.worker.process_logs import last_lines, last_words
+from farro.worker.process_runtime import last_lines, last_words
 from farro.worker.restarts import STEADY_S, decide, describe_exit, pause_s
 from farro.worker.runtime import STOP_S, ComponentProcess, ProcessSpec, ProcessView, Runtime, Stopped, uptime_s
 
@@ -64,12 +64,14 @@ def default_services(
     runner: str | None = None,
     store: str | None = None,
     web: bool = False,
+    checked: bool = True,
 ) -> tuple[Service, ...]:
     """Return what a root needs: a manager (routing, stale jobs, schedules), a watchdog, workers of each role, the web.
 
-    `program` is the command that starts farro here; `store` overrides the one of the config.
+    `program` is the command that starts farro here; `store` overrides the one of the config. Without `checked` they
+    start even where doctor's gates fail.
     """
-    where = ["--root", root, *([] if store is None else ["--store", store])]
+    where = ["--root", root, *([] if store is None else ["--store", store]), *([] if checked else ["--no-checks"])]
     runner_options = [] if runner is None else ["--runner", runner]
     commands = [("manager", 1, ["manager"]), ("watchdog", 1, ["watchdog"])]
     for role in roles:

@@ -13,30 +13,27 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
-from farro.errors import AgentLost, ClaimLost, FarroError, NoFolder, SyncFailed, TryAgain
+from farro.errors import AgentLost, ClaimLost, DiskFull, FarroError, NoFolder, SyncFailed, TryAgain
 from farro.execution.stop import Stop
 from farro.host import signals, time_slices, waiting
 from farro.host.clock import Clock
-from farro.host.thread_turns import Turns
+from farro.host.thread_turns import RESTING, Turns
 from farro.host.waiting import Flag
+from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Released
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.store.port import Agent, AttemptResult, Claim, NextClaim, WorkerStore, commit_one
-from farro.worker.batching import BatchSize, BatchWait
+from farro.worker.batching import IdleWait, Pace
 from farro.worker.hand_off import HandOff
-from farro.worker.idle_wait import IdleWait
 from farro.worker.job_log import JobLog
 from farro.worker.perform import BegunJob, Performer
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
-# How long a slot works without waiting before it lets other slots of its process work. With a change of slots after
-# every turn, small jobs take 12 % longer (median of 20 pairs).
-STINT_S = 0.005
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 
@@ -103,9 +100,7 @@ class Slot:
         self._log = JobLog(setup.log, setup.role, setup.clock)
         self._agent: Agent | None = None
         self._next: list[Claim] | None = None  # claimed with the last commit; None: to be claimed
-        self._stint_end_s = 0.0
-        self._batch_size = BatchSize()
-        self._batch_wait = BatchWait()
+        self._pace = Pace(setup.clock)
 
     def join(self) -> Agent:
         """Return this slot's agent; a new one if it has none. InputError: the role, the name or a tag is invalid."""
@@ -131,13 +126,16 @@ class Slot:
         agent = self.join()
         self._store.heartbeat(agent)
         batch = _Batch(self._claim(agent))
-        began_s = self._clock.monotonic_s()
-        self._batch_wait.begin(began_s, batch.size)
+        self._pace.claimed(batch.size)
         if not batch.size:
             return Turn.IDLE
         try:
             self._run(agent, batch)
-            self._finish_turn(agent, batch, began_s)
+            if wait_s := self._pace.ran(small=batch.small):
+                self._setup.turns.hold(wait_s)
+            goes_on = batch.small and not batch.waiting and not self._stop.requested
+            self._commit(agent, batch, then_claim=self._pace.commits() and goes_on)
+            self._pace.committed()
         except AgentLost:
             raise
         except BaseException:
@@ -149,7 +147,7 @@ class Slot:
     def _claim(self, agent: Agent) -> list[Claim]:
         claims, self._next = self._next, None
         if claims is None:
-            claims = self._store.claim(agent, self._batch_size.limit)
+            claims = self._store.claim(agent, self._pace.limit)
         self._log.claimed(claims)
         return claims
 
@@ -186,19 +184,6 @@ class Slot:
             batch.ended.append(AttemptResult(claim, outcome))
             self._commit(agent, batch)
 
-    def _finish_turn(self, agent: Agent, batch: _Batch, began_s: float) -> None:
-        """Commit the batch, and claim the next one with it if the work goes on."""
-        # Not counting this commit: if commits are slow, larger batches help.
-        now_s = self._clock.monotonic_s()
-        few = batch.size < self._batch_size.limit
-        self._batch_size.adapt(batch.size, small=batch.small, took_s=now_s - began_s)
-        if few and (wait_s := self._batch_wait.wait_s(now_s - began_s)):
-            self._setup.turns.hold(wait_s)
-        committed_s = self._clock.monotonic_s()
-        goes_on = batch.small and not batch.waiting and not self._stop.requested
-        self._commit(agent, batch, then_claim=goes_on and (few or now_s < self._stint_end_s))
-        self._batch_wait.end(committed_s, self._clock.monotonic_s())
-
     # --- ends of jobs ---
 
     def _commit(self, agent: Agent, batch: _Batch, *, then_claim: bool = False) -> None:
@@ -207,7 +192,7 @@ class Slot:
         batch.waiting.clear()
         batch.ended.clear()
         if waiting:
-            self._batch_size.reset()
+            self._pace.handed_back()
             self._hand_back(waiting)
         hand_off = self._setup.hand_off
         ending: list[AttemptResult] = []
@@ -215,7 +200,7 @@ class Slot:
         for result in ended:
             (ending if hand_off is None or hand_off.ends_here(result) else going_on).append(result)
         if ending:
-            self._send(ending, NextClaim(agent, self._batch_size.limit) if then_claim else None)
+            self._send(ending, NextClaim(agent, self._pace.limit) if then_claim else None)
         for result in going_on:
             assert hand_off is not None
             self._hand_on(agent, result, hand_off)
@@ -231,13 +216,42 @@ class Slot:
             self._send([decided])
 
     def _send(self, results: list[AttemptResult], then_claim: NextClaim | None = None) -> None:
+        """Commit, and again while the disk is full: if the agent left, recovery would repeat what the jobs have done.
+        After any other error it may be unknown whether the commit was accepted, so the agent leaves.
+        [test_a_worker_on_a_full_disk_keeps_its_results_until_there_is_room,
+        test_a_commit_of_unknown_outcome_is_not_repeated]"""
         commits = self._store.commit(results, then_claim)
         if then_claim is not None:
             self._next = commits.claims
-        self._log.committed([(result.claim, answer) for result, answer in zip(results, commits.answers, strict=True)])
-        for answer in commits.answers:
-            if isinstance(answer, FarroError) and not isinstance(answer, ClaimLost):
+        while refused := self._report(results, commits.answers):
+            self._setup.idle_wait.relieve()
+            with RESTING:
+                self._clock.sleep(TROUBLE_S)
+            if not (results := [result for result in refused if self._is_ours(result.claim)]):
+                return
+            commits = self._store.commit(results)
+
+    def _is_ours(self, claim: Claim) -> bool:
+        """Send a heartbeat; return whether the job is still this agent's."""
+        try:
+            self._beat(claim.agent, claim)
+        except ClaimLost as lost:
+            self._log.committed([(claim, lost)])
+            return False
+        return True
+
+    def _report(self, results: list[AttemptResult], answers: Sequence[Lifecycle | FarroError]) -> list[AttemptResult]:
+        """Log the answers to a commit; return the results for which there was no room. Raises other errors."""
+        answered = list(zip(results, answers, strict=True))
+        self._log.committed([(result.claim, answer) for result, answer in answered])
+        for answer in answers:
+            again = isinstance(answer, DiskFull) and not self._stop.requested
+            if isinstance(answer, FarroError) and not isinstance(answer, ClaimLost) and not again:
                 raise answer
+        refused = [(result, answer) for result, answer in answered if isinstance(answer, DiskFull)]
+        if refused:
+            self._log.trouble(refused[0][1])
+        return [result for result, _ in refused]
 
     def _hand_back(self, claims: list[Claim]) -> None:
         self._store.hand_back(claims)
@@ -272,12 +286,12 @@ class Slot:
     def _stint(self, until: Until) -> tuple[Turn, bool]:
         """Do turns for a moment while there is work; return the last one, and whether `until` is over. Switching to
         another slot after every job would cost more than a small job."""
-        self._stint_end_s = self._clock.monotonic_s() + STINT_S
+        self._pace.begin_stint()
         while True:
             turn = self._safely(self.run_once)
             if until.over(turn):
                 return turn, True
-            if turn is not Turn.WORKED or self._stop.requested or self._clock.monotonic_s() >= self._stint_end_s:
+            if turn is not Turn.WORKED or self._stop.requested or self._pace.stint_is_over():
                 return turn, False
 
     def _wait(self, until: Until) -> Turn:
@@ -285,7 +299,7 @@ class Slot:
         agent, patience_s = self.join(), min(until.patience_s, self._setup.idle_s)
         if not self._stop.requested:
             self._next = self._setup.idle_wait.wait(
-                lambda: self._store.claim(agent, self._batch_size.limit, patience_s), patience_s
+                lambda: self._store.claim(agent, self._pace.limit, patience_s), patience_s
             )
         return Turn.IDLE
 

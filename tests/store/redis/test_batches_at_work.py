@@ -43,7 +43,7 @@ class SlotRig:
         )
         setup = WorkerSetup(store=store, role="Runner", name="w", performer=performer, clock=CLOCK, log=self._log)
         self.slot = Slot(setup, self.stop)
-        self.slot._batch_size.limit = BATCH  # as after many small jobs
+        self.slot._pace._size.limit = BATCH  # as after many small jobs
 
     def _long(self, call: Call) -> None:
         self.ran.append(call.job_id)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from farro.errors import IdConflict, NameTaken
+from farro.jobs.audit_fields import pseudonym, without_names
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
 from farro.queue.watch import Viewer
@@ -150,13 +151,30 @@ def test_the_common_log_has_the_changes_of_every_machine(rig: Rig) -> None:
     lines = list(here.audit_lines())
     assert [line["event"] for line in lines] == ["enqueued", "enqueued", "claimed", "committed", "cap_refused"]
     mine = list(there.audit_lines(0, job_id))
-    assert [(line["event"], line.get("actor")) for line in mine][1:] == [("claimed", agent.id), ("committed", agent.id)]
+    named = pseudonym(agent.id)
+    assert [(line["event"], line.get("actor")) for line in mine][1:] == [("claimed", named), ("committed", named)]
     assert all(line["ts"].endswith("Z") for line in lines)
     assert [line["job_id"] for line in there.audit_lines(0, other)] == [other]
     assert list(here.audit_lines(4_000_000_000_000)) == []
     # The process's own audit log has the same lines as the common one, except for the times.
     plain = [{name: value for name, value in line.items() if name != "ts"} for line in lines]
-    assert plain == [{"actor": "submitter", **line} for line in rig.audited]
+    assert plain == [without_names(line, actor="submitter") for line in rig.audited]
+
+
+def test_the_common_audit_log_names_no_agent(rig: Rig) -> None:
+    store = rig.store()
+    job_id = store.enqueue(submission())
+    agent = store.join("host-of-ann", role="Runner")
+    claim = claim_one(store, agent)
+    assert claim is not None
+    commit_one(store, claim, Succeeded(report=report(claim)))
+    store.note("cap_refused", user="bob")
+    told = str(list(store.audit_lines()))
+    assert "host-of-ann" not in told
+    assert "bob" not in told
+    view = store.find(job_id)
+    assert view is not None
+    assert view.lifecycle.hops[-1].by == agent.id, "the name stays in the job"
 
 
 def test_a_trimmed_feed_reports_a_gap(redis_server: RedisServer, rig: Rig) -> None:

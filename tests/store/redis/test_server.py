@@ -285,7 +285,7 @@ def test_a_full_server_starts_no_job_but_running_jobs_end(tmp_path: Path) -> Non
             store.heartbeat(agent, runs)
             store.heartbeat(person)
         assert store.recover(person) == []
-        assert store.take_leadership("manager", "m", lease_s=10)
+        assert store.leadership().take()
         assert commit_one(store, runs, Succeeded(report=report(runs))).status is Status.SUCCEEDED
         assert store.kill(person, "waits").status is Status.KILLED
         ended = store.find("done")
@@ -414,9 +414,10 @@ def test_the_rights_of_the_documentation_are_enough_and_no_more(tmp_path: Path) 
         cursor = store.changes(None, role="Runner").cursor
         store.enqueue(submission())
         assert store.changes(cursor, role="Runner", timeout_s=PATIENCE_S).items
-        assert store.take_leadership("manager", "m", lease_s=10)
-        assert store.leader_status("manager") is not None
-        store.release_leadership("manager", "m")
+        leadership = store.leadership()
+        assert leadership.take()
+        assert leadership.silent_s() is not None
+        leadership.drop()
         for beyond in (("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("GET", "elsewhere"), ("ACL", "LIST")):
             with pytest.raises(NotPermitted, match=r"docs/redis\.md"):
                 store._context.client.call(*beyond)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from farro.cli.daemon_process import Signals
+from farro.cli.daemons import Signals
 from farro.config.settings import Settings
 from farro.errors import BusTrouble
 from farro.swarm import bus as buses

@@ -10,11 +10,10 @@ import click
 from farro.agents import costs as spending
 from farro.agents.costs import BudgetStatus, Costs, CostSum, GroupBy
 from farro.cli.options import application, common, open_root
-from farro.cli.tables import show_table
-from farro.cli.terminal import answer, note, say
+from farro.cli.terminal import answer, note, say, show_table
 from farro.host.clock import SystemClock
 from farro.roles.money import usd
-from farro.store.budgets import Spent
+from farro.store.ledger import Spent
 
 UNKNOWN = "unknown"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from farro.config.settings import Settings
 from farro.doctor.checks import Check, Finding, edit, failed, ok, quoted, warning
-from farro.host.which import which
+from farro.host.programs import which
 from farro.roles.provider_rules import OVER_HTTP
 
 _LIBRARIES = {"pydantic_ai": "pydantic-ai-slim", "genai_prices": "genai-prices"}

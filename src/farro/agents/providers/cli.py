@@ -11,7 +11,6 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from farro.agents.providers.port import SLICE_S, Answer, ProviderTrouble, Reach, Request
@@ -24,12 +23,12 @@ from farro.execution.confined import CannotConfine, Confined
 from farro.host import fs
 from farro.host.process_tree import MARKER
 from farro.host.processes import Launch, NotStarted, Process
-from farro.host.which import which
+from farro.host.programs import which
 from farro.jobs.outcomes import PATH_VIOLATION
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
 from farro.roles import money
+from farro.roles.provider_rules import CLI_TRIES
 
-TRIES = 2  # SPEC-1 §9
 ENDING_S = 1.5  # how long a caller that is interrupted waits for its program to end
 
 
@@ -46,7 +45,7 @@ class CliProvider:
     name: str
     settings: ProviderSettings
     environ: Mapping[str, str] = field(repr=False)  # holds the secrets
-    tries: int = TRIES
+    tries: int = CLI_TRIES
 
     def answer(self, request: Request) -> Answer:
         """Run the command on a thread of its own.

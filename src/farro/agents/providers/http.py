@@ -11,7 +11,6 @@ import contextlib
 import importlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farro.agents.providers import event_loop
@@ -19,7 +18,8 @@ from farro.agents.providers.port import Answer, ProviderTrouble, Request
 from farro.agents.providers.registry import ProviderFactory
 from farro.config.settings import ProviderSettings, Secret
 from farro.errors import InputError
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
+from farro.roles.provider_rules import HTTP_TRIES
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from farro.agents.providers.http_call import Exchange
 
-TRIES = 4  # SPEC-1 §9
 NO_KEY = "none"  # the libraries insist on a key; a private server without keys ignores it
 
 
@@ -101,7 +100,7 @@ class HttpKind:
 class HttpProvider:
     """A provider over HTTP (port: Provider)."""
 
-    tries = TRIES
+    tries = HTTP_TRIES
 
     def __init__(self, name: str, settings: ProviderSettings, kind: HttpKind, environ: Mapping[str, str]) -> None:
         self._name = name

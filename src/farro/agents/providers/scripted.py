@@ -25,8 +25,8 @@ from farro.errors import BadDocument
 from farro.host import fs
 from farro.lazy_dataclass import dataclass
 from farro.roles.money import exact
+from farro.roles.provider_rules import HTTP_TRIES
 
-TRIES = 4  # as over HTTP, which it replaces
 _PASSING = frozenset({"rate_limited", "server", "timeout", "network", "garbage", "failed"})
 
 
@@ -83,7 +83,7 @@ def make(name: str, settings: ProviderSettings, place: Place) -> Provider:
 class ScriptedProvider:
     """Answers from a file (port: Provider)."""
 
-    tries = TRIES
+    tries = HTTP_TRIES  # it replaces one of these
 
     def __init__(
         self, name: str, settings: ProviderSettings, root: str, *, wait: Callable[[float], None] = time.sleep

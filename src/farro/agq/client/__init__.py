@@ -24,15 +24,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from farro.agq.client import results
 from farro.agq.client.connection import AgqAddress, Announcement, RespClient, WorkerConnection, refused
 from farro.documents.json_text import encoder
-from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError
+from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError, TryAgain
+from farro.host import fs
 from farro.host.clock import Clock
 from farro.jobs import ids, moves
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.moves import Move
-from farro.jobs.outcomes import Outcome, Released, Succeeded
+from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.jobs.states import Reason, Status
 from farro.lazy_dataclass import dataclass, field
 from farro.store.port import Agent, AttemptResult, Claim, Commits, LazyFolderClaim, NextClaim
@@ -43,6 +43,9 @@ READY_ROLE = "Runner"
 SLICE_S = 1.0  # of one blocking pop: stopping a worker takes at most this long
 BRIEF_S = 0.01  # … in a stream of small jobs: one round trip for the next ones, instead of an empty one and another
 LOOK_S = 1.0  # how often a running job is checked for being taken away
+NO_EXIT_CODE = -1  # of a step that was ended before it could exit: the memo requires a number
+RESULT_TEXT = 8 << 20  # characters of all streams together, at first
+POST_BYTES = 15 << 20  # of the document: agq accepts 16 MiB
 _DICE = random.SystemRandom()
 _encode = encoder()
 
@@ -129,7 +132,7 @@ class AgqStore:
         )
         found = dict(zip(fields[::2], fields[1::2], strict=True))
         if _attempt(found) not in (None, claim.attempt) or found.get(b"status") in _OVER:
-            raise ClaimLost(f"{claim.job_id}: taken from {slot.agent.id} (recovered or killed)")
+            raise ClaimLost(f"{claim.job_id} no longer belongs to {slot.agent.id}: it was recovered or killed")
 
     # --- working ---
 
@@ -184,7 +187,12 @@ class AgqStore:
         )
 
         def material() -> JobFiles:
-            return JobFiles(lifecycle=life.to_json(), prompt=_encode(prompt).encode("utf-8", "backslashreplace"))
+            name, payload = prompt.get("input"), {}
+            if isinstance(name, str):
+                data = slot.connection.call(lambda client: client.send("JOB.INPUT", job_id), repeat=True)
+                payload = {} if data is None else {ids.check_payload_name(name): data}
+            text = _encode(prompt).encode("utf-8", "backslashreplace")
+            return JobFiles(lifecycle=life.to_json(), prompt=text, payload=payload)
 
         place, make = self._workspace.promise(agent.id, job_id, attempt, material)
         scope = f"agq-{self._address.host}-{self._address.port}"
@@ -219,19 +227,33 @@ class AgqStore:
         return Commits([answers[at] for at in range(len(results))], claims)
 
     def _commit(self, ended: Sequence[AttemptResult]) -> list[Lifecycle | FarroError]:
-        """Post results of one agent."""
+        """Post results of one agent. If the server refuses a result as invalid, its job fails with that reason: if it
+        were released, it would run and be refused again. [test_a_job_whose_result_is_refused_fails_with_the_reason]"""
         slot = self._slot_of(ended[0].claim.agent)
+        outcomes = [each.outcome for each in ended]
+        unanswered = False
         try:
             texts = [
-                results.document(claim.job_id, claim.place, outcome, inline_bytes=self._inline_bytes)
+                result_document(claim.job_id, _plan_id(claim), claim.place, outcome, inline_bytes=self._inline_bytes)
                 for claim, outcome, _ in ended
                 if not isinstance(outcome, Released)  # none is: those are not posted
             ]
             reply = self._post(slot, [each.claim.job_id for each in ended], texts)
+            for at, claim in enumerate(each.claim for each in ended):
+                if isinstance(reply[at], Exception) and str(reply[at]).startswith("invalid result"):
+                    outcomes[at] = failed = _refused_result(claim, str(reply[at]))
+                    text = result_document(claim.job_id, _plan_id(claim), claim.place, failed, inline_bytes=0)
+                    reply[at] = self._post(slot, [claim.job_id], [text])[0]
+        except TryAgain:  # no answer: the results, with their output, may be posted again
+            unanswered = True
+            raise
         finally:
-            for each in ended:
+            for each in () if unanswered else ended:
                 self._workspace.end(each.claim.agent.id, each.claim.job_id)
-        return [self._answer(each.claim, each.outcome, answer) for each, answer in zip(ended, reply, strict=True)]
+        return [
+            self._answer(each.claim, outcome, answer)
+            for each, outcome, answer in zip(ended, outcomes, reply, strict=True)
+        ]
 
     def _post(self, slot: _Slot, job_ids: Sequence[str], texts: Sequence[bytes]) -> list[Any]:
         """Post results, as many per request as fit; return the answer for each, which may be an exception."""
@@ -239,7 +261,7 @@ class AgqStore:
         while len(answers) < len(texts):
             words: list[str | bytes] = []
             size, at = 0, len(answers)
-            while at < len(texts) and (not words or size + len(texts[at]) <= results.POST_BYTES):
+            while at < len(texts) and (not words or size + len(texts[at]) <= POST_BYTES):
                 words += (job_ids[at], texts[at])
                 size += len(texts[at])
                 at += 1
@@ -362,3 +384,60 @@ def _job(text: bytes) -> tuple[str, Mapping[str, Any]]:
     if not ids.is_job_id(job_id) or not isinstance(prompt, dict):
         raise Damaged("agq returned something that is not a job: its id is invalid")
     return job_id, prompt
+
+
+# --- results in the memo's form (seed 004) ---
+
+
+def _plan_id(claim: Claim) -> str:
+    """Return the plan_id of the job's text: agq gives the job's id to a plan that has none."""
+    return claim.envelope.prompt.get("plan_id") or claim.job_id
+
+
+def _refused_result(claim: Claim, said: str) -> Failed:
+    message = f"agq refused the worker's result: {ascii(said)[1:-1][:300]}"
+    report = Report(result={"job_id": claim.job_id}, markdown=f"# Failed\n\n**invalid_result**: {message}\n")
+    return Failed(error=ErrorInfo(category="invalid_result", message=message), report=report)
+
+
+def result_document(
+    job_id: str, plan_id: str, folder: str, outcome: Succeeded | Failed | Unroutable, *, inline_bytes: int
+) -> bytes:
+    """Return the result as JSON. Streams that the report cut are read up to `inline_bytes` each; less of all if their
+    escaping (a NUL takes six characters) makes the document too large."""
+    total = RESULT_TEXT
+    named = {"job_id": job_id, "plan_id": plan_id}
+    while len(text := _document(named, folder, outcome, inline_bytes, total)) > POST_BYTES and total:
+        total //= 2
+    return text
+
+
+def _document(
+    named: Mapping[str, str], folder: str, outcome: Succeeded | Failed | Unroutable, inline_bytes: int, total: int
+) -> bytes:
+    result = dict(outcome.report.result)
+    left = total
+    steps = []
+    for item in result.get("step_results") or ():
+        step = dict(item)
+        for stream in ("stdout", "stderr"):
+            step[stream] = _stream(step, stream, folder, min(inline_bytes, left))
+            left = max(0, left - len(step[stream]))
+        if not isinstance(step.get("exit_code"), int):
+            step["exit_code"] = NO_EXIT_CODE
+        step["success"] = step.get("success") is True
+        steps.append(step)
+    result |= {**named, "success": isinstance(outcome, Succeeded), "step_results": steps}
+    if not isinstance(outcome, Succeeded):
+        result["error"] = {"category": outcome.error.category, "message": outcome.error.message}
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def _stream(step: Mapping[str, Any], stream: str, folder: str, most: int) -> str:
+    text, path = str(step.get(stream) or ""), step.get(f"{stream}_path")
+    if step.get(f"{stream}_truncated") and isinstance(path, str) and most > len(text):
+        try:
+            return fs.read_bytes(f"{folder}/{path}", most)[:most].decode("utf-8", "replace")
+        except OSError:  # the step itself may have removed it
+            return text
+    return text[:most] if len(text) > most else text

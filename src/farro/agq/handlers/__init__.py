@@ -1,6 +1,6 @@
 """Handle the commands: one module per topic, each with its part of the command table."""
 
-from farro.agq.handlers import connection, jobs, keys, library, queues
+from farro.agq.handlers import connection, jobs, keys, queues
 from farro.agq.handlers.table import Command
 
 TABLE: dict[bytes, Command] = {
@@ -8,6 +8,5 @@ TABLE: dict[bytes, Command] = {
     **queues.TABLE,
     **keys.TABLE,
     **jobs.TABLE,
-    **library.TABLE,
 }
 connection.LISTED.update(TABLE)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import descriptions, keys, memo_jobs
 from farro.agq.handlers.table import integer, table, text
 from farro.agq.keys import GlobPattern, JobKey
-from farro.agq.resp import OK, CommandError, DeferredReply, SimpleString
+from farro.agq.resp import OK, CommandError, SimpleString
 from farro.agq.workers import STATUS_GRACE_S, HeldJob, RemoteWorker
 from farro.errors import BadDocument
+from farro.store.port import Claim
 
 if TYPE_CHECKING:
     from farro.agq.connection import Connection
@@ -74,7 +75,7 @@ def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
     workers = connection.server.workers
     worker = workers.of(connection)
     if job.part == "result":
-        return _post_result(connection, job.job_id, value)
+        return commit_result(connection, job.job_id, value)
     if job.part == "status" and job.job_id in worker.posted:
         return OK  # the result said it already
     held = workers.holding(worker, job.job_id)
@@ -87,81 +88,43 @@ def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
     return OK
 
 
-def _post_result(connection: Connection, job_id: str, value: bytes) -> Any:
-    commit = commit_large_result if len(value) > SMALL_RESULT else commit_result
-    return commit(connection, job_id, value)
-
-
-def commit_result(connection: Connection, job_id: str, value: bytes) -> DeferredReply:
-    """Commit the result of a job: OK, or why it is refused."""
+async def commit_result(connection: Connection, job_id: str, value: bytes) -> Any:
+    """Commit the result of a job; refuse it with a CommandError."""
     workers = connection.server.workers
     worker = workers.of(connection)
-    digest, known = _digest(value), DeferredReply()
-    try:
-        if worker.posted.get(job_id) != digest:
-            held = workers.holding(worker, job_id)
-            posted, document = _read(value, job_id)
-            return workers.commit(held, posted, document, digest).map(lambda _: OK)
-        known.answer(OK)  # repeated after a lost reply
-    except CommandError as error:
-        known.answer(error)
-    return known
-
-
-async def commit_large_result(connection: Connection, job_id: str, value: bytes) -> Any:
-    """Commit a result that takes a while to parse."""
-    workers = connection.server.workers
-    worker = workers.of(connection)
-    digest = await connection.server.call(_digest, value)
+    digest = await _computed(connection, _digest, value)
     if worker.posted.get(job_id) == digest:
-        return OK
-    workers.holding(worker, job_id)
-    posted, document = await connection.server.call(_read, value, job_id)
-    await workers.commit(workers.holding(worker, job_id), posted, document, digest).wait()
+        return OK  # repeated after a lost reply
+    claim = workers.holding(worker, job_id).claim
+    posted, document = await _computed(connection, _read, value, claim)
+    await workers.commit(workers.holding(worker, job_id), posted, document, digest)
     return OK
 
 
-def done(connection: Connection, args: list[bytes]) -> Any:
+async def _computed(connection: Connection, function: Callable[..., Any], value: bytes, *more: Any) -> Any:
+    """Call a function of a result: in a thread if the result is large."""
+    if len(value) > SMALL_RESULT:
+        return await connection.server.call(function, value, *more)
+    return function(value, *more)
+
+
+async def done(connection: Connection, args: list[bytes]) -> Any:
     """JOB.DONE id result [id result …]: return OK for each, or why its result is refused."""
-    pairs = list(zip(args[1::2], args[2::2], strict=False))
     if len(args) % 2 == 0:
         raise CommandError("wrong number of arguments for 'job.done' command")
-    if sum(len(value) for _, value in pairs) > SMALL_RESULT * len(pairs):
-        return _done_slowly(connection, pairs)
-    later = DeferredReply()
-    answers: list[Any] = [None] * len(pairs)
-    left = len(pairs)
-
-    def answered(at: int, answer: Any) -> None:
-        nonlocal left
-        answers[at] = connection.error_reply(answer) if isinstance(answer, Exception) else answer
-        left -= 1
-        if left == 0:
-            later.answer(answers)
-
-    for at, (job_id, value) in enumerate(pairs):
-        commit_result(connection, keys.decoded(job_id), value).then(partial(answered, at))
-    return later
-
-
-async def _done_slowly(connection: Connection, pairs: list[tuple[bytes, bytes]]) -> Any:
-    """Commit large results, one after the other."""
-    answers: list[Any] = []
-    for job_id, value in pairs:
-        try:
-            answers.append(await commit_large_result(connection, keys.decoded(job_id), value))
-        except Exception as error:  # noqa: BLE001 - concerns this result only
-            answers.append(connection.error_reply(error))
-    return answers
+    pairs = zip(args[1::2], args[2::2], strict=True)
+    commits = (commit_result(connection, keys.decoded(job_id), value) for job_id, value in pairs)
+    answers = await asyncio.gather(*commits, return_exceptions=True)
+    return [connection.error_reply(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
 
 def _digest(value: bytes) -> bytes:
     return hashlib.sha256(value).digest()
 
 
-def _read(value: bytes, job_id: str) -> Any:
+def _read(value: bytes, claim: Claim) -> Any:
     try:
-        return memo_jobs.read_posted(value, job_id)
+        return memo_jobs.read_posted(value, claim)
     except BadDocument as error:
         raise CommandError(f"invalid result: {memo_jobs.first_problem(error)}") from None
 
@@ -228,7 +191,7 @@ async def hget(connection: Connection, args: list[bytes]) -> Any:
 async def hset(connection: Connection, args: list[bytes]) -> Any:
     worker = keys.worker_key(args[1])
     if worker is None or worker.fact is not None:
-        raise CommandError("only worker:<id> has fields that can be set; a job's are its own")
+        raise CommandError("HSET works on worker:<id> only; the fields of a job cannot be set")
     if len(args) % 2:
         raise CommandError("wrong number of arguments for 'hset' command")
     known = connection.server.workers.touch(worker.worker_id)

@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from farro.agq import keys, memo_jobs
 from farro.agq.blocking_pops import RoleQueue, Waiter
 from farro.agq.handlers.table import integer, seconds, table, text
 from farro.agq.memo_jobs import PushRequest
-from farro.agq.resp import NO_ARRAY, CommandError, DeferredReply, finished
+from farro.agq.resp import NO_ARRAY, CommandError
 from farro.agq.workers import HeldJob
 from farro.errors import BadDocument, IdConflict
 from farro.jobs.states import Status
@@ -34,31 +33,29 @@ MOST_TAKEN = 16  # jobs of one batch: 16 MiB, as one LPOP
 # --- pushing ---
 
 
-def push(connection: Connection, args: list[bytes]) -> Any:
+async def push(connection: Connection, args: list[bytes]) -> Any:
+    return await _push(connection, args[1], args[2:])
+
+
+async def push_with_input(connection: Connection, args: list[bytes]) -> Any:
+    """JOB.PUSH queue job input [input …]: push one job and what its first step reads, in as many pieces as it needs."""
+    data = b"".join(args[3:])
+    most = connection.server.options.max_job_bytes
+    if len(data) > most:
+        raise CommandError(f"the input has {len(data)} bytes, more than a job may bring: {most}")
+    return await _push(connection, args[1], args[2:3], data)
+
+
+async def _push(connection: Connection, key: bytes, texts: list[bytes], data: bytes | None = None) -> int:
     server = connection.server
-    roles = server.known_roles()
-    if roles is None:
-        return _push_slowly(connection, args)
-    role = keys.queue_role(args[1], roles)
-    if server.known_length(role) is None:
-        return _push_slowly(connection, args)
-    request = PushRequest(texts=args[2:], role=role)
-    return server.push(request).map(lambda _: server.estimated_length(role), error=_refused)
-
-
-async def _push_slowly(connection: Connection, args: list[bytes]) -> Any:
-    """Read roles and the queue's length first, once in a while."""
-    server = connection.server
-    await server.length(keys.queue_role(args[1], await server.roles()))
-    return await finished(push(connection, args))
-
-
-def _refused(error: Exception) -> Exception:
-    if isinstance(error, BadDocument):
-        return CommandError(f"invalid job: {memo_jobs.first_problem(error)}")
-    if isinstance(error, IdConflict):
-        return CommandError(f"invalid job: id: {error}")
-    return error
+    role = keys.queue_role(key, await server.roles())
+    try:
+        await server.push(PushRequest(texts=texts, role=role, input=data))
+    except BadDocument as error:
+        raise CommandError(f"invalid job: {memo_jobs.first_problem(error)}") from None
+    except IdConflict as error:
+        raise CommandError(f"invalid job: id: {error}") from None
+    return await server.length(role)
 
 
 # --- popping ---
@@ -84,7 +81,7 @@ async def blocking_pop(connection: Connection, args: list[bytes]) -> Any:
     timeout_s = seconds(args[-1])
     roles = await connection.server.roles()
     wanted = [(key, workable_role(key, roles)) for key in args[1:-1]]
-    found = await wait(connection, [role for _, role in wanted], timeout_s).wait()
+    found = await wait(connection, [role for _, role in wanted], timeout_s)
     if not found:
         return NO_ARRAY
     key = next(key for key, role in wanted if role == found[0].role)
@@ -99,7 +96,7 @@ async def move(connection: Connection, args: list[bytes]) -> Any:
 
 async def blocking_move(connection: Connection, args: list[bytes]) -> Any:
     timeout_s = seconds(args[-1])
-    found = await wait(connection, [await _source(connection, args)], timeout_s).wait()
+    found = await wait(connection, [await _source(connection, args)], timeout_s)
     return found[0].text if found else None
 
 
@@ -123,7 +120,7 @@ def workable_role(key: bytes, roles: list[str]) -> str:
 
 async def _claim(connection: Connection, role: str) -> HeldJob | None:
     workers = connection.server.workers
-    found = deliver(connection, await workers.claim(workers.of(connection), role).wait())
+    found = deliver(connection, await workers.claim(workers.of(connection), role))
     return found[0] if found else None
 
 
@@ -144,61 +141,37 @@ def deliver(connection: Connection, found: list[HeldJob]) -> list[HeldJob]:
     return found
 
 
-def wait(
+async def wait(
     connection: Connection, roles: list[str], timeout_s: float, *, limit: int = 1, batch: bool = False
-) -> DeferredReply:
+) -> list[HeldJob]:
     """Return up to `limit` jobs of one of these roles, as soon as there is one; 0 s: wait without end."""
     server = connection.server
     workers = server.workers
     queues = [server.queue(role) for role in dict.fromkeys(roles)]
     news_before: dict[RoleQueue, int] = {}  # the `news` count of each queue that was empty
-    later = DeferredReply()
-
-    def look(at: int) -> None:
-        """Try the queues one after the other, except those in which other clients already wait; then wait in all of
-        them."""
-        while at < len(queues) and (queues[at].waiters or (batch and queues[at].gathers and not connection.executing)):
-            at += 1
-        if at == len(queues):
-            stay()
-            return
-        news_before[queues[at]] = queues[at].news
-        workers.claim(workers.of(connection), queues[at].role, limit, batch=batch).then(partial(claimed, at))
-
-    def claimed(at: int, found: list[HeldJob] | Exception) -> None:
-        if isinstance(found, Exception):
-            later.answer(found)
-        elif found:
-            queues[at].served(len(found))
-            later.answer(deliver(connection, found))
-        else:
-            look(at + 1)
-
-    def stay() -> None:
-        if connection.executing or connection.closed or server.stopping:
-            later.answer([])
-            return
-        waiter = connection.waiter = Waiter(connection, workers, queues, ended, limit=limit, batch=batch)
-        if timeout_s:
-            timers.append(asyncio.get_running_loop().call_later(timeout_s, waiter.expire))
-        waiter.enter(news_before)
-
-    timers: list[asyncio.TimerHandle] = []
-
-    def ended(found: list[HeldJob] | Exception) -> None:
+    for queue in queues:  # except those in which other clients already wait
+        if queue.waiters:
+            continue
+        news_before[queue] = queue.news
+        if found := await workers.claim(workers.of(connection), queue.role, limit, batch=batch):
+            return deliver(connection, found)
+    if connection.executing or connection.closed or server.stopping:
+        return []
+    waiter = connection.waiter = Waiter(connection, workers, queues, limit=limit, batch=batch)
+    timer = asyncio.get_running_loop().call_later(timeout_s, waiter.expire) if timeout_s else None
+    waiter.enter(news_before)
+    try:
+        return deliver(connection, await waiter.found)
+    finally:
         connection.waiter = None
-        for timer in timers:
+        if timer is not None:
             timer.cancel()
-        later.answer(found if isinstance(found, Exception) else deliver(connection, found))
-
-    look(0)
-    return later
 
 
 # --- batches ---
 
 
-def take(connection: Connection, args: list[bytes]) -> Any:
+async def take(connection: Connection, args: list[bytes]) -> Any:
     """JOB.TAKE queue count [seconds]: return attempt and text of up to `count` jobs; with seconds, wait for one. A
     worker that takes more has received the answers to its earlier results."""
     count = integer(args[2])
@@ -206,28 +179,13 @@ def take(connection: Connection, args: list[bytes]) -> Any:
         raise CommandError(f"value is out of range, must be between 1 and {MOST_TAKEN}")
     timeout_s = seconds(args[3]) if len(args) > 3 else None
     server = connection.server
-    roles = server.known_roles()
-    server.workers.of(connection).posted.clear()
-    if roles is None:
-        return _take_later(connection, args)
-    return _take(connection, workable_role(args[1], roles), count, timeout_s)
-
-
-async def _take_later(connection: Connection, args: list[bytes]) -> Any:
-    """Read the roles first, once in a while."""
-    await connection.server.roles()
-    return await finished(take(connection, args))
-
-
-def _take(connection: Connection, role: str, count: int, timeout_s: float | None) -> DeferredReply:
+    worker = server.workers.of(connection)
+    worker.posted.clear()
+    role = workable_role(args[1], await server.roles())
     if timeout_s is not None:
-        return wait(connection, [role], timeout_s, limit=count, batch=True).map(_reply)
-    workers = connection.server.workers
-    claimed = workers.claim(workers.of(connection), role, count, batch=True)
-    return claimed.map(lambda found: _reply(deliver(connection, found)))
-
-
-def _reply(found: list[HeldJob]) -> Any:
+        found = await wait(connection, [role], timeout_s, limit=count, batch=True)
+    else:
+        found = deliver(connection, await server.workers.claim(worker, role, count, batch=True))
     reply: list[Any] = []
     for held in found:
         reply += (held.claim.attempt, held.text)
@@ -349,6 +307,7 @@ TABLE = table(
     ("LLEN", length, 1, 1),
     ("LRANGE", range_, 3, 3),
     ("LREM", remove, 3, 3),
+    ("JOB.PUSH", push_with_input, 3, None),
     ("JOB.TAKE", take, 2, 3),
     ("JOB.RETURN", return_jobs, 1, MOST_TAKEN),
 )

@@ -10,11 +10,10 @@ import click
 from farro import documents
 from farro.agx.cli.context import AgxSession, common
 from farro.agx.cli.submit import PlanSubmitOptions, plan_request, rehearsed, submit_options
-from farro.cli.groups import Hinting
+from farro.cli.main import Hinting
 from farro.cli.plan_files import contents, name_of
 from farro.cli.submit_options import JobOptions
-from farro.cli.tables import show_table
-from farro.cli.terminal import answer, reply, say
+from farro.cli.terminal import answer, reply, say, show_table
 from farro.errors import InputError
 from farro.plans import actions as rules
 
@@ -82,7 +81,7 @@ def submit(
         action_id, made = session.client.submit_inputs(plan_id, inputs, name=name, request=asked)
     told: dict[str, Any] = {"action_id": action_id, "plan_id": plan_id, "jobs": made}
     if options.wait:
-        from farro.agx.cli.wait import wait_for_all
+        from farro.agx.cli.jobs import wait_for_all
 
         return wait_for_all(session, made, told)
     reply(session.as_json, told, "\n".join(made))

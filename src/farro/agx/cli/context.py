@@ -20,8 +20,9 @@ from farro.lazy_dataclass import dataclass
 from farro.log.structured import grave_only
 
 if TYPE_CHECKING:
-    from farro.agx.client import PlanClient
-    from farro.agx.draft_files import Drafts
+    from farro.agx.client import LocalPlanClient
+    from farro.agx.drafting import Drafts
+    from farro.agx.remote_client import RemotePlanClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,12 +112,13 @@ class AgxSession:
 
     @cached_property
     def drafts(self) -> Drafts:
-        from farro.agx.draft_files import Drafts
+        from farro.agx.drafting import Drafts
 
-        return Drafts(state_folder(), self.store or self.root)
+        path = os.environ.get("AGX_PLAN_PATH")  # AGEniX's variable
+        return Drafts(state_folder(), self.store or self.root, path=os.path.abspath(path) if path else None)
 
     @cached_property
-    def client(self) -> PlanClient:
+    def client(self) -> LocalPlanClient | RemotePlanClient:
         """Open the client that submits plans. Makes the user's own root where there is none."""
         app = application()
         if self.remote:

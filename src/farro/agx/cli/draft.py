@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -12,11 +13,10 @@ import click
 from farro.agx import drafting
 from farro.agx.cli import show
 from farro.agx.cli.context import AgxSession, common
-from farro.agx.draft_files import Draft
+from farro.agx.drafting import Draft
 from farro.cli.options import application, option_group
 from farro.cli.submit_options import COMMAND, WithCommand, pairs
-from farro.cli.tables import seconds
-from farro.cli.terminal import answer, at_terminal, note, say
+from farro.cli.terminal import answer, at_terminal, note, say, seconds
 from farro.errors import InputError
 from farro.host.clock import SystemClock
 from farro.lazy_dataclass import dataclass
@@ -62,16 +62,18 @@ class StepOptions:
     literal: bool
 
     def refuse(self) -> None:
-        given = {
-            "--input-from": self.input_from,
-            "--timeout": self.timeout,
-            "--tool": self.tool,
-            "--cwd": self.cwd,
-            "--env": self.env,
-            "--literal": self.literal,
-        }
-        for name in (name for name, value in given.items() if value):
-            raise click.UsageError(f"{name} is for commands, after --; in words, say it: 'with a timeout of a minute'")
+        for name in (name for name, value in asdict(self).items() if value):
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(
+                f"{option} is for commands, after --; in words, say it: 'with a timeout of a minute'"
+            )
+
+    def fields(self, *, remote: bool) -> dict[str, Any]:
+        """Return the fields of each added step. On a remote machine `cwd` is a folder of that machine."""
+        timeout = int(self.timeout) if self.timeout is not None and self.timeout.is_integer() else self.timeout
+        cwd = self.cwd if self.cwd is None or remote else os.path.abspath(self.cwd)
+        given = {"tool": self.tool or None, "timeout": timeout, "cwd": cwd, "env": pairs(self.env) or None}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @click.command(cls=AddCommand)
@@ -111,11 +113,7 @@ def add(
             command,
             literal=step.literal,
             input_from=step.input_from,
-            tool=step.tool,
-            timeout_s=step.timeout,
-            # On a remote machine the folder is one of that machine.
-            cwd=step.cwd if step.cwd is None or session.remote else os.path.abspath(step.cwd),
-            env=pairs(step.env),
+            fields=step.fields(remote=session.remote),
         )
         _say_added(session, draft, count, {})
         return
@@ -132,7 +130,7 @@ def _add_words(session: AgxSession, wish: str, *, review: bool) -> None:
     try:
         asked(session.settings)
     except InputError as error:
-        from farro.host.which import which
+        from farro.host.programs import which
 
         if which(wish.split()[0], os.environ.get("PATH"), os.getcwd()) is not None:
             raise InputError(f"{error}\nif that is a command: agx add -- {wish}") from None

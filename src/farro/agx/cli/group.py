@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from farro.cli.groups import Hinting, not_empty
+from farro.cli.main import Hinting
+from farro.cli.options import not_empty
 
 META = "farro.agx"  # in click's meta: the options of the group, for its commands
 
@@ -40,7 +41,7 @@ SECTIONS = {
 }
 PLACES = {name: place for section in SECTIONS.values() for name, _, place in section}
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
-ALIAS = "plan"  # `agx plan preview` is `agx preview`
+ALIAS = "plan"  # `agx plan preview` is `agx preview`; AGEniX writes `agx PLAN preview`
 OF_A_PLAN = (
     *("new", "add", "preview", "edit", "remove", "undo", "redo", "validate"),
     *("save", "list", "get", "delete", "submit"),
@@ -63,7 +64,7 @@ class AgxGroup(Hinting):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args[:1] == [ALIAS]:
+        if args and args[0].lower() == ALIAS:
             if len(args) == 1 or args[1] not in OF_A_PLAN:
                 ctx.fail(f"`{ctx.command_path} {ALIAS}` is followed by one of {', '.join(OF_A_PLAN)}")
             args = args[1:]

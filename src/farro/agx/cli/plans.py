@@ -15,11 +15,10 @@ import click
 from farro.agx import drafting
 from farro.agx.cli import show
 from farro.agx.cli.context import AgxSession, common, state_folder
-from farro.agx.draft_files import LIMIT, make_folder, write_private
+from farro.agx.drafting import LIMIT, make_folder, write_private
 from farro.cli.options import application
 from farro.cli.plan_files import contents, name_of
-from farro.cli.tables import show_table
-from farro.cli.terminal import answer, at_terminal, complain, reply, say
+from farro.cli.terminal import answer, at_terminal, complain, reply, say, show_table
 from farro.documents import DEFAULT
 from farro.errors import FarroError, InputError
 from farro.queue.plan_check import PlanReport

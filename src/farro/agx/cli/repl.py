@@ -14,7 +14,7 @@ from typing import Any
 from farro.agx import command_text
 from farro.agx.cli.context import AgxSession, state_folder
 from farro.agx.cli.group import ALIAS, OF_A_PLAN, PLACES, agx
-from farro.agx.draft_files import make_folder, write_private
+from farro.agx.drafting import make_folder, write_private
 from farro.cli import terminal
 from farro.cli.main import run
 from farro.cli.options import application
@@ -109,7 +109,7 @@ def _run(line: str, given: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("help", "?"):
         wanted = arguments[1:] if arguments else []
         return run([*given, *wanted, "--help"], program="agx", command=agx)
-    if arguments[0] not in (*PLACES, ALIAS) and not arguments[0].startswith("-"):
+    if arguments[0] not in (*PLACES, ALIAS, ALIAS.upper()) and not arguments[0].startswith("-"):
         near = difflib.get_close_matches(arguments[0], PLACES, n=1)
         hint = f"did you mean `{near[0]}`?" if near else "`help` lists the commands"
         terminal.complain(f"no command {arguments[0]!r}; {hint}")

@@ -9,16 +9,17 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farro.agx import drafting
-from farro.agx.client import PlanJob
-from farro.agx.rehearsal import Rehearsal
-from farro.cli.tables import show_table, size, span
-from farro.cli.terminal import say
+from farro.cli.terminal import say, show_table, size, span
 from farro.errors import Problem
 from farro.log.structured import printable
 from farro.queue.plan_check import PlanReport
+
+if TYPE_CHECKING:
+    from farro.agx.client import PlanJob
+    from farro.agx.rehearsal import Rehearsal
 
 
 def steps(plan: Mapping[str, Any], *, first: int = 1) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -18,7 +17,7 @@ from farro.cli.plan_files import contents
 from farro.cli.submit_options import JobOptions, StartOptions, job_options, piped_input
 from farro.cli.terminal import answer, note, say
 from farro.jobs.request import Attachments, JobRequest
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -93,7 +92,7 @@ def submit(
         return rehearsed(session, found, asked)
     made = session.client.submit(found, asked)
     if options.wait:
-        from farro.agx.cli.wait import wait_for_one
+        from farro.agx.cli.jobs import wait_for_one
 
         return wait_for_one(session, made)
     if session.as_json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from farro.execution.function_batch import run_batch
-from farro.execution.runner import TICK_S, StopRequest, Work
+from farro.execution.runner import TICK_S, Work
 from farro.execution.step import BegunCall
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
@@ -52,7 +52,7 @@ class InlineRunner:
             for work, came in zip(batch, begun, strict=False)
         ]
 
-    def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> InlineRun:
+    def spawn(self, work: Work, *, tick: Callable[[], None], stop: Stop) -> InlineRun:
         return InlineRun(work)
 
     def is_alive(self, run: InlineRun) -> bool:
@@ -62,13 +62,12 @@ class InlineRunner:
         """End the run at its next tick."""
         run.ended = True
 
-    def wait(self, run: InlineRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+    def wait(self, run: InlineRun, *, tick: Callable[[], None], stop: Stop) -> Outcome:
         def own_tick() -> None:
             if run.ended:
                 raise _Terminated
             tick()
 
-        assert isinstance(stop, Stop)  # the worker's own: the plan runs in its process
         try:
             return perform_work(
                 run.work,

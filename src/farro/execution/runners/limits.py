@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from typing import Any
 
 from farro.host import signals
 from farro.host.process_limits import ProcessLimits
 from farro.host.processes import Exit
 from farro.jobs.outcomes import ErrorInfo, Failed
+from farro.lazy_dataclass import replace
 
 _NO_MEMORY = ("MemoryError", "Cannot allocate memory", "annot allocate memory", "ut of memory", "bad_alloc")
 

@@ -21,10 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farro.errors import InputError
-from farro.execution.runner import TICK_S, StopRequest, Work
+from farro.execution.runner import TICK_S, Work
 from farro.execution.runners import hand_off, limits
 from farro.execution.runners.hand_off import RunnerOrder
 from farro.execution.runners.runner_slots import RunnerSlot, RunnerSlots
+from farro.execution.stop import Stop
 from farro.execution.work import failed
 from farro.host import fs, process_identity, process_tree, waiting
 from farro.host.clock import Clock
@@ -203,7 +204,7 @@ class ProcessRunner:
         """Begin none: the start of a process takes longer than a moment."""
         return []
 
-    def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> ProcessRun:
+    def spawn(self, work: Work, *, tick: Callable[[], None], stop: Stop) -> ProcessRun:
         try:
             place = self._places.take(tick=tick, every_s=self._tick_every_s, stop=stop)
         except OSError as error:
@@ -267,7 +268,7 @@ class ProcessRunner:
         if self.is_alive(run):  # by its marker: the pid may be another process's by now
             process_tree.end_marked(run.work.marker)
 
-    def wait(self, run: ProcessRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+    def wait(self, run: ProcessRun, *, tick: Callable[[], None], stop: Stop) -> Outcome:
         if run.outcome is not None:
             return run.outcome
         process = run.process
@@ -290,7 +291,7 @@ class ProcessRunner:
             return Released(note="the worker was stopped")
         return self._died(run, process)
 
-    def _until_end(self, run: ProcessRun, process: Process, tick: Callable[[], None], stop: StopRequest) -> None:
+    def _until_end(self, run: ProcessRun, process: Process, tick: Callable[[], None], stop: Stop) -> None:
         assert run.events is not None
         ticked_s = self._clock.monotonic_s()
         sent_s: float | None = None

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from farro.execution.runner import StopRequest
+from farro.execution.stop import Stop
 from farro.host import fs, inotify, leases, process_identity
 from farro.host.thread_turns import RESTING
 from farro.lazy_dataclass import dataclass
@@ -66,7 +66,7 @@ class RunnerSlots:
         self._bell: _Bell | None = None  # made when a thread has to wait
         self._making = threading.Lock()
 
-    def take(self, *, tick: Callable[[], None], every_s: float, stop: StopRequest) -> RunnerSlot | None:
+    def take(self, *, tick: Callable[[], None], every_s: float, stop: Stop) -> RunnerSlot | None:
         """Take a free slot, waiting for one with a tick at least every `every_s`. None: the worker was stopped
         first."""
         found = self._try()

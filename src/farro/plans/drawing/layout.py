@@ -7,6 +7,7 @@ violators finds the least-squares positions that keep the order and the gaps.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -130,18 +131,11 @@ def _crossings(members: Sequence[Sequence[int]], at: int, links: Iterable[LayerL
     upper = {spot: place for place, spot in enumerate(members[at])}
     lower = {spot: place for place, spot in enumerate(members[at + 1])}
     ends = [end for _, end in sorted((upper[link.upper], lower[link.lower]) for link in links)]
-    tree = [0] * (len(lower) + 1)  # a Fenwick tree of counts
+    seen: list[int] = []
     total = 0
-    for seen, end in enumerate(ends):
-        index, smaller = end + 1, 0
-        while index > 0:
-            smaller += tree[index]
-            index &= index - 1
-        total += seen - smaller
-        index = end + 1
-        while index < len(tree):
-            tree[index] += 1
-            index += index & -index
+    for end in ends:
+        total += len(seen) - bisect_right(seen, end)
+        insort(seen, end)
     return total
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +22,7 @@ from farro.host.clock import Clock
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import FINISHED, Status
+from farro.lazy_dataclass import replace
 from farro.queue.catalog import rows as making
 from farro.queue.catalog.charts import KEPT_S, Curve, EndedTotals, JobCharts
 from farro.queue.catalog.index import JobIndex, JobPage, PageQuery, RoleCounts

@@ -27,42 +27,26 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from farro.errors import FarroError, InputError, Lost, Refused, SyncFailed
 from farro.host import fs
 from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Released
-from farro.jobs.states import Reason, Status
+from farro.jobs.states import FINISHED, Reason, Status
+from farro.late_module import LateModule
+from farro.lazy_dataclass import replace
 from farro.log.audit import Value
 from farro.store.feed import ChangeFeed
-from farro.store.files import (
-    agents,
-    changes,
-    claim,
-    commit,
-    death_watch,
-    decisions,
-    dependencies,
-    devices,
-    folder_counts,
-    journal_replay,
-    names,
-    pause,
-    prune,
-    recover,
-    submit,
-    unblock,
-    views,
-)
-from farro.store.files.claim import record_claim
-from farro.store.files.context import FilesContext, LocalAgent, check_root
+from farro.store.files.context import FilesContext, LocalAgent, check_root, folders_apart
 from farro.store.files.errors import explained
-from farro.store.files.queue import QueueView
 from farro.store.port import (
     Agent,
     AgentView,
+    Archived,
     AttemptResult,
     Changes,
     Claim,
@@ -81,6 +65,57 @@ from farro.store.port import (
     commit_one,
 )
 
+if TYPE_CHECKING:
+    from farro.store.audit_events import RootAuditEvents
+    from farro.store.files import (
+        agents,
+        changes,
+        claim,
+        commit,
+        decisions,
+        dependencies,
+        journal_replay,
+        names,
+        pause,
+        prune,
+        recover,
+        submit,
+        unblock,
+        views,
+    )
+    from farro.store.files.queue import QueueView
+    from farro.store.leadership import FileLeadership
+else:  # listing jobs needs two of them
+    agents = LateModule("farro.store.files.agents")
+    changes = LateModule("farro.store.files.changes")
+    claim = LateModule("farro.store.files.claim")
+    commit = LateModule("farro.store.files.commit")
+    decisions = LateModule("farro.store.files.decisions")
+    dependencies = LateModule("farro.store.files.dependencies")
+    journal_replay = LateModule("farro.store.files.journal_replay")
+    names = LateModule("farro.store.files.names")
+    pause = LateModule("farro.store.files.pause")
+    prune = LateModule("farro.store.files.prune")
+    recover = LateModule("farro.store.files.recover")
+    submit = LateModule("farro.store.files.submit")
+    unblock = LateModule("farro.store.files.unblock")
+    views = LateModule("farro.store.files.views")
+
+
+def load_operations() -> None:
+    """Import every operation now, as a daemon does when it starts."""
+    for operation in globals().copy().values():
+        if isinstance(operation, LateModule):
+            import_module(operation.__name__)
+
+
+@explained
+def _has_journals(context: FilesContext) -> bool:
+    try:
+        return any(not name.startswith(".") for name in fs.listdir(context.path("jobs/.journal")))
+    except FileNotFoundError:
+        return False
+
 
 class FilesStore:
     """The Store port over a folder. store.port documents what each call promises."""
@@ -88,14 +123,12 @@ class FilesStore:
     def __init__(self, context: FilesContext, on_close: Callable[[], None] | None = None) -> None:
         check_root(context.root)
         self._context = context
-        journal_replay.replay(context)  # first of all: after a power cut the journals are ahead of the tree
+        if _has_journals(context):
+            journal_replay.replay(context)  # first of all: after a power cut the journals are ahead of the tree
         self._on_close = on_close
         self._feeds: dict[str | None, ChangeFeed] = {}
         self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
         self._view_lock = threading.Lock()
-        self._heartbeats = recover.HeartbeatMonitor()
-        self._open_failures = decisions.OpenFailures()
-        self._counter = folder_counts.FolderCounter(context)
 
     @property
     def root(self) -> str:
@@ -105,10 +138,22 @@ class FilesStore:
     def live_folders(self) -> bool:
         return True
 
+    @cached_property
+    def _heartbeats(self) -> recover.HeartbeatMonitor:
+        return recover.HeartbeatMonitor()
+
+    @cached_property
+    def _open_failures(self) -> decisions.OpenFailures:
+        return decisions.OpenFailures()
+
+    @cached_property
+    def _counter(self) -> views.FolderCounter:
+        return views.FolderCounter(self._context)
+
     @explained
     def check_ready(self) -> None:
         """Refuse queue folders on several filesystems: a rename between them fails (SPEC-1 §5: fail fast)."""
-        away = devices.apart(self.root)
+        away = folders_apart(self.root)
         if away:
             self.note("cross_volume_forbidden", place=away[0], count=len(away))
             raise Refused(
@@ -134,6 +179,8 @@ class FilesStore:
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
         agents.heartbeat(self._context, agent, claim)
         if claim is not None:
+            from farro.store.files.claim import record_claim  # the parameter has the name of its module
+
             record_claim(self._context, self._context.local_agent(agent), claim)
 
     @explained
@@ -235,7 +282,8 @@ class FilesStore:
     def _view(self, role: str, tags: frozenset[str]) -> QueueView:
         key = (role, tags)
         if key not in self._views:
-            self._context.own_submissions.register_role(role)
+            from farro.store.files.queue import QueueView
+
             self._views[key] = QueueView(self._context, role, self._feed(role))
         return self._views[key]
 
@@ -306,8 +354,8 @@ class FilesStore:
         return recover.recover(self._context, self._context.local_agent(agent), self._heartbeats)
 
     @explained
-    def watch_deaths(self, *, stale: bool = False) -> death_watch.FilesDeathWatch | None:
-        return death_watch.watch(self._context, stale=stale)
+    def watch_deaths(self, *, stale: bool = False) -> changes.FilesDeathWatch | None:
+        return changes.watch_deaths(self._context, stale=stale)
 
     @explained
     def stale(self) -> list[str]:
@@ -328,10 +376,32 @@ class FilesStore:
         leftovers: bool = True,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Removed:
-        return prune.remove(self._context, jobs, leftovers=leftovers, progress=progress)
+        removed = prune.remove(self._context, jobs, leftovers=leftovers, progress=progress)
+        if self._context.archive is None:
+            return removed
+        from farro.store.files import archive  # imported here: most roots have no archive
+
+        archived, freed = archive.drop(self._context, [job.job_id for job in jobs])
+        return replace(removed, jobs=removed.jobs + archived, bytes=removed.bytes + freed)
 
     def size_bytes(self, jobs: Sequence[JobAt]) -> int:
-        return sum(prune.size(self._context.path(job.place, job.job_id)) for job in jobs)
+        return sum(views.size(self._context, job) for job in jobs)
+
+    @explained
+    def archive(
+        self, jobs: Sequence[JobAt], *, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> Archived:
+        from farro.store.files import archive
+
+        return archive.archive(self._context, jobs, progress=progress)
+
+    @explained
+    def export(
+        self, jobs: Sequence[JobAt], to: str, *, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> int:
+        from farro.store.files import archive
+
+        return archive.export(self._context, to, jobs, progress=progress)
 
     # --- pausing queues ---
 
@@ -372,8 +442,13 @@ class FilesStore:
     def find(self, job_id: str, *, place: str | None = None) -> JobView | None:
         return views.find(self._context, job_id, place)
 
+    @explained
     def folder(self, view: JobView) -> str:
-        return f"{self._context.root}/{view.place}/{view.job_id}"
+        path = f"{self._context.root}/{view.place}/{view.job_id}"
+        if view.status in FINISHED and self._context.archive is not None and not fs.exists(path):
+            with contextlib.suppress(FileNotFoundError):  # it was pruned
+                return self._context.archive.copy(view.job_id)
+        return path
 
     @explained
     def list(
@@ -387,9 +462,19 @@ class FilesStore:
 
     @explained
     def entries(
+        self,
+        *,
+        roles: Collection[str] | None = None,
+        statuses: Collection[Status] | None = None,
+        archived: bool = True,
+    ) -> Iterator[JobEntry]:
+        return views.entries(self._context, roles, statuses, archived=archived)
+
+    @explained
+    def newest(
         self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None
     ) -> Iterator[JobEntry]:
-        return views.entries(self._context, roles, statuses)
+        return views.newest(self._context, roles, statuses)
 
     @explained
     def ids(self, prefix: str) -> Iterable[str]:
@@ -426,10 +511,25 @@ class FilesStore:
     def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
         self._context.audit(event, actor=actor, **codes)
 
+    def audit_events(self) -> RootAuditEvents:
+        from farro.store.audit_events import RootAuditEvents  # imported here: few commands read the audit log
+
+        return RootAuditEvents(self.root)
+
+    def entry_order(self, jobs: Sequence[JobView]) -> Mapping[str, int]:
+        return {job.job_id: views.entered_ns(self._context.path(job.place), job.job_id) or 0 for job in jobs}
+
+    def leadership(self) -> FileLeadership:
+        from farro.store.leadership import FileLeadership  # imported here: only managers and hand-offs ask
+
+        return FileLeadership(root=self.root, clock=self._context.clock)
+
     def close(self) -> None:
         for feed in self._feeds.values():
             feed.close()
         self._feeds.clear()
+        if "archive_index" in self._context.__dict__:
+            self._context.archive_index.close()
         for owner in list(self._context.local_agents.values()):
             agents.leave(self._context, owner.agent)
         if self._context.journal is not None:

@@ -94,7 +94,7 @@ def heartbeat(context: FilesContext, agent: Agent, claim: Claim | None) -> None:
     if claim is not None and not (
         owner.claims.get(claim.job_id) == claim.attempt and fs.exists(f"{owner.folder}/{claim.job_id}")
     ):
-        raise ClaimLost(f"{claim.job_id}: taken from {agent.id} (recovered or killed)")
+        raise ClaimLost(f"{claim.job_id} no longer belongs to {agent.id}: it was recovered or killed")
     if not owner.lease.stands():
         raise AgentLost(f"{agent.id} was declared dead; the slot joins again under a new name")
 

@@ -64,6 +64,7 @@ def checks(context: FilesContext, roles: Iterable[str], *, finished: int | None)
         tally_check("quarantine", "quarantine", lambda found: found.quarantined, findings.quarantined),
         tally_check("temporary-files", "temporary files", lambda found: found.temporary, findings.temporary),
         tally_check("strays", "what is not a job", lambda found: found.strays, findings.strays),
+        Check(id="archive", title="archived jobs", look=lambda: _archive(context)),
     ]
 
 
@@ -138,6 +139,30 @@ class _Findings:
         commands = [f"mv -n {self._path(example.path)} {quoted(f'{self._root}/')}" for example in tally.examples]
         found = f"{counted(tally.count, 'thing')} in a queue that is not a job"
         return warning(found, cause, *commands, details=_paths(tally))
+
+
+def _archive(context: FilesContext) -> Finding:
+    """Read every segment, whole."""
+    index = context.archive
+    segments = [] if index is None else index.segments()
+    bad = {segment: segment.damaged_blocks() for segment in segments}
+    damaged = [segment for segment, blocks in bad.items() if blocks or segment.damage is not None]
+    if damaged:
+        cause = (
+            "the disk, or an edit by hand; only the jobs in damaged blocks are lost. The next run writes a lost index "
+            "anew and keeps the damaged file"
+        )
+        details = tuple(
+            f"{segment.name}: {segment.damage or 'index whole'}; {counted(bad[segment], 'damaged block')} of "
+            f"{len(segment.blocks)}"
+            for segment in damaged
+        )
+        found = f"{len(damaged)} of {counted(len(segments), 'segment')} damaged"
+        return failed(found, cause, "farro archive --keep 1000000000", details=details)
+    if any(segment.unfinished for segment in segments):
+        cause = "an archive run was killed, or runs now; recovery finishes it"
+        return warning("a half-done move into the archive", cause, RECOVER)
+    return ok(f"{counted(sum(map(len, segments)), 'job')} in {counted(len(segments), 'segment')}")
 
 
 def _details(tally: Tally) -> tuple[str, ...]:

@@ -12,16 +12,16 @@
 - For a claim of several jobs job.json is written with the commit, or by `record_claim` at the first heartbeat of a job
   that takes longer than a moment. Until then it says what it said in the queue, as after a kill between the move and
   the write. The path is the state (R1). [test_kill_at_every_call]
-- A batch goes through each step together: read, judge, lock and move, count. For each job these are the steps of a
-  single claim, in the same order.
+- A batch goes through each step together: examine, lock and move, count. For each job these are the steps of a single
+  claim, in the same order.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -30,23 +30,53 @@ from farro.host import fs, leases, links
 from farro.jobs import audit_fields, ids, moves, places
 from farro.jobs.envelope import Envelope, Lifecycle
 from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass, replace
 from farro.log.audit import tell_all
+from farro.plans.metadata import required_tags
 from farro.store.files import folder as folders
-from farro.store.files import pause, queued_job
+from farro.store.files import pause
 from farro.store.files.agents import LEASE
 from farro.store.files.agents import LOCK as OWN_LOCK
 from farro.store.files.context import FilesContext, LocalAgent
 from farro.store.files.move import MoveResult, deliver, quarantine, try_move
 from farro.store.files.queue import QueueView
-from farro.store.files.queued_job import ClaimVerdict, QueuedJob
 from farro.store.port import Claim
 
 JUST_NOW_S = 0.05
 _SMALL_BATCH = 4  # this many are claimed at once even if the queue holds few more
 
 
+FileIdentity = tuple[int, int, int]  # of a job.json: inode, size, modification time
+
+
 class _ChangedMeanwhile(Exception):
-    """After the move the job turned out to have left and re-entered the queue: it has a delay now, or was not read."""
+    """Between the reading and the move, the job left the queue and came back with a delay."""
+
+
+class _NotForUs(Exception):
+    """This agent can never run the job."""
+
+
+@dataclass(kw_only=True, slots=True)
+class QueuedJob:
+    """A queued job as it was before the move. What could not be read is None: the agent that claims the job repairs
+    it."""
+
+    name: str
+    identity: FileIdentity | None = None  # of the job.json that was read
+    lifecycle: Lifecycle | None = None
+    prompt: dict[str, Any] | None = None
+    due: datetime | None = None  # it is delayed until then
+
+    @property
+    def entered_ns(self) -> int:
+        """Return when it entered the queue."""
+        return 0 if self.identity is None else self.identity[2]
+
+    @property
+    def started_before(self) -> bool:
+        """Return whether the job may have been attempted before: then it is not claimed in a batch with others."""
+        return self.lifecycle is None or self.lifecycle.attempt > 0
 
 
 def claim(context: FilesContext, owner: LocalAgent, view: QueueView, limit: int) -> list[Claim]:
@@ -88,25 +118,25 @@ def _choose(
 ) -> tuple[list[QueuedJob], bool]:
     """Up to `room` jobs that this agent may claim now, and whether the batch ends with them. `first`: the batch is
     still empty."""
-    incoming = context.incoming(owner.agent.role or "")
     upcoming: list[tuple[str, int]] = []
     met_locked = False  # a locked name was listed again meanwhile: this call does not wait for it
     while len(upcoming) < room and (found := view.next(known=bool(upcoming) or not first)) is not None:
         if met_locked := found[0] in busy:
             break
         upcoming.append(found)
-    jobs = [queued_job.read(context, f"{incoming}/{name}", name) for name, _ in upcoming]
     chosen: list[QueuedJob] = []
-    for at, ((name, entered_ns), job) in enumerate(zip(upcoming, jobs, strict=True)):
+    for at, (name, entered_ns) in enumerate(upcoming):
+        try:
+            job = _examine(context, owner, name)
+        except _NotForUs:
+            view.skip(name)
+            continue
         if job is None:
             continue
-        verdict, until = queued_job.judge(context, owner, job)
-        if verdict is ClaimVerdict.NEVER:
-            view.skip(name)
-        elif job.entered_ns != entered_ns:
+        if job.entered_ns != entered_ns:
             view.enter(name, job.entered_ns)
-        elif until is not None:
-            view.delay(name, until, entered_ns)
+        elif job.due is not None:
+            view.delay(name, job.due, entered_ns)
         elif not job.started_before:
             chosen.append(job)
         else:  # claimed alone: now, or in the next turn
@@ -114,6 +144,73 @@ def _choose(
             view.put_back(upcoming[at + alone :])
             return [job] if alone else chosen, True
     return chosen, met_locked or not upcoming
+
+
+def _examine(context: FilesContext, owner: LocalAgent, name: str) -> QueuedJob | None:
+    """Read a queued job, as far as that is possible without owning it. None: it has left the queue. A job that cannot
+    be read is claimed, so that its new owner repairs it."""
+    path, job = _queue_folder(context, owner, name), QueuedJob(name=name)
+    try:
+        text, status = fs.read_with_status(f"{path}/job.json", folders.JOB_LIMIT)
+        job.identity = _identity(status)
+        job.lifecycle = folders.parse_lifecycle(text)
+    except (FileNotFoundError, NotADirectoryError):
+        if not fs.exists(path):
+            return None
+    except UnknownSchema as error:
+        context.log_foreign(name, str(error))
+        raise _NotForUs from error
+    except Damaged:
+        pass
+    except OSError:
+        job.identity = _identity_or_none(path)
+    try:
+        job.prompt = folders.read_prompt(context, path)
+    except (FileNotFoundError, NotADirectoryError) as error:  # NotADirectoryError: a plain file was put into the queue
+        # A different job.json means that the job was away meanwhile and came back; the feed reports its entry again.
+        # Without this check every slot of this worker skipped the job for good.
+        if not fs.exists(path) or _identity_or_none(path) != job.identity:
+            return None
+        if job.lifecycle is None:
+            context.log("critical", "folder without prompt.json in a queue, skipped", {"job_id": name})
+            raise _NotForUs from error
+    except (Damaged, OSError):
+        pass
+    if job.prompt is None:  # lost: its new owner quarantines the job. Skipped, it would wait for ever
+        return job
+    if not required_tags(job.prompt) <= owner.agent.tags:
+        raise _NotForUs
+    if job.lifecycle is None:
+        return job
+    if job.lifecycle.status not in (Status.QUEUED, Status.IN_PROGRESS):
+        status_said = job.lifecycle.status
+        context.log("critical", "status contradicts the queue, job skipped", {"job_id": name, "status": status_said})
+        raise _NotForUs
+    job.due = _delayed_until(context, job.lifecycle)
+    return job
+
+
+def _delayed_until(context: FilesContext, lifecycle: Lifecycle) -> datetime | None:
+    """Return when a delayed job becomes due; None: it is due."""
+    due = None if lifecycle.not_before is None else datetime.fromisoformat(lifecycle.not_before)
+    return due if due is not None and due > context.due_now() else None
+
+
+def file_identity(path: str) -> FileIdentity:
+    """Identify the present job.json. It is replaced by rename and never edited, so the same inode, size and time mean
+    the same text. The inode alone is not enough: the filesystem reuses its number two replacements later."""
+    return _identity(fs.lstat(f"{path}/job.json"))
+
+
+def _identity(status: os.stat_result) -> FileIdentity:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _identity_or_none(path: str) -> FileIdentity | None:
+    try:
+        return file_identity(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _move_all(
@@ -165,7 +262,7 @@ def hand_back(context: FilesContext, owner: LocalAgent, claim: Claim) -> bool:
         folders.uncount_attempt(path, claim.attempt)
         folders.drop_lock(path)
         if not deliver(context, path, places.incoming(before.role), job_id, sync=False):
-            raise ClaimLost(f"{job_id}: taken from {owner.agent.id} (recovered or killed)")
+            raise ClaimLost(f"{job_id} no longer belongs to {owner.agent.id}: it was recovered or killed")
     tell_all(context.audit, [audit_fields.handed_back(before)])
     return True
 
@@ -250,7 +347,7 @@ def begin_at_once(context: FilesContext, owner: LocalAgent, name: str) -> Claim:
     """Claim a job that was published into our own folder, where no other agent can race for it."""
     path = f"{owner.folder}/{name}"
     with folders.translated_errors(path, name):
-        claimed = fs.retried(lambda: _begin(context, owner, path, QueuedJob(name)), path, context.clock.sleep)
+        claimed = fs.retried(lambda: _begin(context, owner, path, QueuedJob(name=name)), path, context.clock.sleep)
     context.audit_transition(claimed.envelope.lifecycle)
     return claimed
 
@@ -263,13 +360,9 @@ def _begin(context: FilesContext, owner: LocalAgent, path: str, job: QueuedJob, 
         folders.drop_lock(path)
         fs.symlink(owner.agent.id, f"{path}/{folders.LOCK}")
     before = _lifecycle_after_move(context, path, job, role)
-    if before.attempt > 0:
-        folders.reconcile_mirrors(path)
+    folders.reconcile_mirrors(path)
     prompt = job.prompt if job.prompt is not None else _owned_prompt(context, path)
-    if before.attempt == 0 and folders.first_attempt(path):
-        attempt = 1
-    else:
-        attempt = folders.begin_attempt(path, folders.highest_attempt(path))
+    attempt = folders.begin_attempt(path)
     if before.status is not Status.QUEUED or before.role != role:
         before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
     lifecycle = moves.claimed(
@@ -306,13 +399,11 @@ def _begin(context: FilesContext, owner: LocalAgent, path: str, job: QueuedJob, 
 
 def _lifecycle_after_move(context: FilesContext, path: str, job: QueuedJob, role: str) -> Lifecycle:
     """Return what was read before the move, if job.json is still the same file; else what it says now."""
-    if job.lifecycle is not None and queued_job.file_identity(path) == job.identity:
+    if job.lifecycle is not None and file_identity(path) == job.identity:
         return job.lifecycle
-    if job.cached:
-        raise _ChangedMeanwhile
     found = folders.owned_lifecycle(context, path, job.name, role, Status.QUEUED)
     # Checked before the attempt is counted. Without this a job that had failed and had to wait was started at once.
-    if found.not_before is not None and datetime.fromisoformat(found.not_before) > context.due_now():
+    if _delayed_until(context, found) is not None:
         raise _ChangedMeanwhile
     return found
 

@@ -35,7 +35,7 @@ from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
 from farro.store.files.errors import storage_trouble
 from farro.store.files.journal import LARGEST
-from farro.store.files.journal_records import Record
+from farro.store.files.journal_file import Record
 from farro.store.files.move import deliver
 from farro.store.port import AttemptResult, Claim
 
@@ -57,7 +57,7 @@ def commit(context: FilesContext, results: Sequence[AttemptResult]) -> list[Life
     A claim is committed once, even if the agent has claimed the same job again: the path alone would let an old claim
     decide the new attempt. [test_a_claim_is_committed_once]
 
-    All jobs take each step together (queued_job explains why); each job takes the steps in order.
+    All jobs take each step together, because one journal write stands for all; each job takes the steps in order.
     """
     now = context.clock.now()
     commits = [_or_error(_prepare, context, result, now) for result in results]
@@ -197,9 +197,7 @@ def _apply_decision(context: FilesContext, going: Commit, sync: bool) -> Commit:
             context.sync([path])  # the name of the new job.json: else a power cut undoes what we acknowledge
         context.audit_transition(lifecycle)
     else:
-        first = claim.attempt == 1 and not going.again and not going.sealed
-        first_report = going.result.name if first and going.result is not None else None
-        _carry_out(context, going.owner, path, lifecycle, sync=sync, first_report=first_report)
+        _carry_out(context, going.owner, path, lifecycle, sync=sync)
     return going
 
 
@@ -256,30 +254,27 @@ def decide(context: FilesContext, owner: LocalAgent, path: str, before: Lifecycl
 def carry_out(context: FilesContext, owner: LocalAgent, path: str, lifecycle: Lifecycle) -> None:
     """Do what a decided job.json says. The same after a crash as in the first place, and safe to repeat."""
     assert lifecycle.decision is not None
-    _carry_out(context, owner, path, lifecycle, sync=True, first_report=None)
+    _carry_out(context, owner, path, lifecycle, sync=True)
     if lifecycle.decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was audited when it was marked
         context.audit_transition(lifecycle)
 
 
-def _carry_out(
-    context: FilesContext, owner: LocalAgent, path: str, lifecycle: Lifecycle, *, sync: bool, first_report: str | None
-) -> None:
-    """`sync` is False when a journal record replaces the syncs. `first_report` is the report that the first commit of a
-    first attempt has just written; then there are no files of earlier attempts to consider."""
+def _carry_out(context: FilesContext, owner: LocalAgent, path: str, lifecycle: Lifecycle, *, sync: bool) -> None:
+    """`sync` is False when a journal record replaces the syncs."""
     decision = lifecycle.decision
     assert decision is not None
     to = places.parse(decision.to).path
     try:
-        if first_report is not None:
-            folders.first_mirror(path, decision.attempt, first_report)
-        elif decision.reason in REPORTED:
+        if decision.reason in REPORTED:
             folders.refresh_mirrors(path, decision.attempt)
+        elif (text := moves.completion_text(lifecycle)) is not None:
+            folders.mirror_text(context, path, text)
         folders.drop_lock(path)
         if sync:
             context.sync([path])
-        children = first_report is None and dispatch.has_children(path, decision)
+        children = dispatch.has_children(path, decision)
         if not deliver(context, path, places.OUTBOX if children else to, lifecycle.job_id, sync=sync):
-            raise ClaimLost(f"{lifecycle.job_id}: taken from {owner.agent.id} (recovered or killed)")
+            raise ClaimLost(f"{lifecycle.job_id} no longer belongs to {owner.agent.id}: it was recovered or killed")
     except OSError as error:
         raise folders.translate_error(error, path, lifecycle.job_id) from error
     if children:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farro.errors import AgentLost, NotARoot, UnknownRole
-from farro.host import fs
+from farro.host import fs, machine, mounts
 from farro.host.clock import Clock
 from farro.host.leases import Lease
-from farro.jobs import ids
+from farro.jobs import ids, places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.ids import IdMint
 from farro.jobs.retry import Uniform
+from farro.jobs.states import FINISHED
 from farro.lazy_dataclass import dataclass, field
 from farro.log.audit import Audit, no_audit, tell_all
 from farro.log.structured import Log
 from farro.store.files.journal import Journal, JournalEntry, PendingWrite
-from farro.store.files.journal_records import Record
-from farro.store.files.own_submissions import OwnSubmissions
+from farro.store.files.journal_file import Record
 from farro.store.port import Agent, StorePolicy
+
+if TYPE_CHECKING:
+    from farro.store.files.archive_index import ArchiveIndex
 
 
 def no_log(level: str, message: str, fields: Mapping[str, Any]) -> None:
@@ -65,8 +67,8 @@ class FilesContext:
     journal: Journal | None = None  # with durability `power`: replaces the syncs of enqueues and commits
     log: Log = no_log
     audit: Audit = no_audit
-    random_bits: Callable[[int], int] = random.SystemRandom().getrandbits
-    uniform: Uniform = random.uniform
+    random_bits: Callable[[int], int] = machine.random_bits
+    uniform: Uniform = machine.uniform
     local_agents: dict[str, LocalAgent] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)  # guards mint, local_agents and last_entry_ns
     foreign: set[str] = field(default_factory=set)  # jobs of another schema version that have been logged
@@ -74,12 +76,25 @@ class FilesContext:
 
     def __post_init__(self) -> None:
         self._roles: set[str] = set()  # known to exist
-        self.own_submissions = OwnSubmissions(self.clock.monotonic_s)
         self._anchor = (self.clock.now(), self.clock.boottime_s())
         self.mint = IdMint(self.clock.now, self.random_bits)
         self.staging = f"{self.root}/jobs/.staging"
         self.registry = f"{self.root}/jobs/.ids"
         self.holds = f"{self.root}/jobs/.held"
+
+    @cached_property
+    def archive_index(self) -> ArchiveIndex:
+        """The archived jobs, if there are any; imported here, because most roots have no archive."""
+        from farro.store.files.archive_index import ArchiveIndex
+
+        return ArchiveIndex(self.root, self.clock)
+
+    @property
+    def archive(self) -> ArchiveIndex | None:
+        """Return the archived jobs; None: this root has no archive."""
+        if "archive_index" in self.__dict__ or fs.exists(f"{self.root}/jobs/.archive"):
+            return self.archive_index
+        return None
 
     @cached_property
     def scope(self) -> str:
@@ -174,3 +189,31 @@ def check_root(root: str) -> None:
     for name in ("agents", "jobs/.staging", "jobs/.ids", "jobs/.held", "jobs/stale"):
         if not os.path.isdir(f"{root}/{name}"):
             raise NotARoot(f"{root} is not a whole farro root: {name} is missing; `farro init --root {root}` makes it")
+
+
+def queue_folders(root: str) -> list[str]:
+    """Return every folder between which jobs are moved, relative to the root. Agents' own folders are inside these."""
+    found = [
+        "agents",
+        "jobs",
+        *(f"jobs/{name}" for name in (".staging", ".held", ".ids", "outbox", "stale", "quarantine")),
+    ]
+    for role in sorted(fs.subdirectories(f"{root}/agents")):
+        found += [f"agents/{role}", places.incoming(role), places.in_progress(role), f"agents/{role}/completed"]
+        found += [places.completed(role, status) for status in FINISHED]
+    return [*found, places.WAITING]
+
+
+def folders_apart(root: str) -> list[str]:
+    """Return the queue folders that a rename from the root's own device cannot reach: on another device, or mounted
+    into the root. A mount of the same device raises EXDEV too."""
+    inside = [os.path.relpath(point, os.path.realpath(root)) for point in mounts.points_below(root)]
+    home, found = os.stat(root).st_dev, []
+    for name in queue_folders(root):
+        try:
+            other = os.stat(f"{root}/{name}").st_dev != home
+        except FileNotFoundError:
+            continue
+        if other or any(name == point or name.startswith(f"{point}/") for point in inside):
+            found.append(name)
+    return found

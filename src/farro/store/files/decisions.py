@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from farro.errors import (
@@ -32,12 +31,20 @@ from farro.host import fs
 from farro.jobs import ids, moves, places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import Move
-from farro.jobs.outcomes import ErrorInfo, Report
+from farro.jobs.outcomes import Report
 from farro.jobs.states import Reason, Status
+from farro.lazy_dataclass import replace
 from farro.store.files import commit, views
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
 from farro.store.files.move import MoveResult, quarantine, try_move
+from farro.store.operator_verbs import (
+    move_for_answer,
+    move_for_completion,
+    move_for_kill,
+    move_for_requeue,
+    move_for_reroute,
+)
 from farro.store.port import PersonAnswer, marker
 
 _TRIES = 20  # a job on the move is searched for again; it cannot evade for ever
@@ -45,9 +52,7 @@ _PAUSE_S = 0.05
 _TICK_S = 1.0  # longer than one tick of any filesystem's clock
 
 
-def change(
-    context: FilesContext, owner: LocalAgent, job_id: str, status: Status, reason: Reason, move: Move
-) -> Lifecycle:
+def change(context: FilesContext, owner: LocalAgent, job_id: str, move: Move) -> Lifecycle:
     """Take the job wherever it is and decide `move` (its role is filled in here). If the job is already decided, carry
     that decision out first and check the verb against the result."""
     ids.check_job_id(job_id)
@@ -59,7 +64,7 @@ def change(
             seen = views.view(context, found).lifecycle
         except FileNotFoundError:
             continue  # it moved on in between
-        seen.check_transition(status, reason)
+        seen.check_transition(move.status, move.reason)
         if found.busy:
             context.clock.sleep(_PAUSE_S)  # another agent holds it for an instant, or recovery will free it
             continue
@@ -113,15 +118,12 @@ def _read_taken(context: FilesContext, path: str, job_id: str, found: views.Loca
 def requeue(
     context: FilesContext, owner: LocalAgent, job_id: str, note: str | None, delay_s: float | None
 ) -> Lifecycle:
-    move = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role="", delay_s=delay_s, note=note)
-    return change(context, owner, job_id, Status.QUEUED, Reason.REQUEUED, move)
+    return change(context, owner, job_id, move_for_requeue(note, delay_s))
 
 
 def kill(context: FilesContext, owner: LocalAgent, job_id: str, note: str | None, reason: Reason) -> Lifecycle:
-    error = ErrorInfo(category="killed", message=note or "killed by an operator")
     try:
-        move = Move(reason=reason, status=Status.KILLED, role="", error=error, note=note)
-        return change(context, owner, job_id, Status.KILLED, reason, move)
+        return change(context, owner, job_id, move_for_kill(note, reason))
     except IllegalTransition:
         seen = views.find(context, job_id)
         if seen is None or not seen.lifecycle.terminal:
@@ -130,8 +132,7 @@ def kill(context: FilesContext, owner: LocalAgent, job_id: str, note: str | None
 
 
 def force_complete(context: FilesContext, owner: LocalAgent, job_id: str, note: str | None) -> Lifecycle:
-    move = Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note)
-    return change(context, owner, job_id, Status.SUCCEEDED, Reason.FORCE_COMPLETED, move)
+    return change(context, owner, job_id, move_for_completion(note))
 
 
 def resolve_stale(context: FilesContext, owner: LocalAgent, job_id: str) -> Lifecycle | None:
@@ -154,47 +155,14 @@ def resolve_stale(context: FilesContext, owner: LocalAgent, job_id: str) -> Life
 
 def answer(context: FilesContext, owner: LocalAgent, job_id: str, answered: PersonAnswer) -> Lifecycle:
     """Record a person's answer and return the job to the manager, which reads the answer in hops[]."""
-    before, path, source = _take_checked(context, owner, job_id, lambda seen: _check_waits(job_id, seen))
-    try:
-        _check_waits(job_id, before)
-        if answered.text is not None:
-            with folders.translated_errors(path, job_id):
-                _keep_text(context, owner, path, answered.text, by=owner.agent.id)
-        move = Move(
-            reason=Reason.ANSWERED,
-            status=Status.QUEUED,
-            role="Manager",
-            note=answered.note,
-            route=answered.route,
-        )
-        return commit.decide(context, owner, path, before, move)
-    except SyncFailed:
-        raise
-    except (FarroError, OSError):
-        _put_back(path, source)
-        raise
+    return _move_checked(context, owner, job_id, lambda seen: move_for_answer(seen, answered), answered.text)
 
 
 def reroute(
     context: FilesContext, owner: LocalAgent, job_id: str, role: str, note: str | None, route: Mapping[str, Any] | None
 ) -> Lifecycle:
     """Put the job into that role's queue, whatever its workflow says. Not possible while a worker runs it."""
-
-    def check(seen: Lifecycle) -> None:
-        seen.check_transition(Status.QUEUED, Reason.REROUTED)
-        if moves.waits(seen) and not moves.waits_for_person(seen):
-            raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
-
-    before, path, source = _take_checked(context, owner, job_id, check)
-    try:
-        check(before)
-        move = Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
-        return commit.decide(context, owner, path, before, move)
-    except SyncFailed:
-        raise
-    except (FarroError, OSError):
-        _put_back(path, source)
-        raise
+    return _move_checked(context, owner, job_id, lambda seen: move_for_reroute(seen, role, note, route))
 
 
 def finalize(
@@ -259,10 +227,34 @@ class OpenFailures:
         return left
 
 
+def _move_checked(
+    context: FilesContext,
+    owner: LocalAgent,
+    job_id: str,
+    choose: Callable[[Lifecycle], Move],
+    text: str | None = None,
+) -> Lifecycle:
+    """Take the job if `choose` accepts it, ask again about what was read after the move, and decide. After an error the
+    job is put back. With `text`, a new attempt has it as its result."""
+    before, path, source = _take_checked(context, owner, job_id, choose)
+    try:
+        move = choose(before)
+        if text is not None:
+            with folders.translated_errors(path, job_id):
+                _keep_text(context, owner, path, text, by=owner.agent.id)
+        return commit.decide(context, owner, path, before, move)
+    except SyncFailed:
+        raise
+    except (FarroError, OSError):
+        _put_back(path, source)
+        raise
+
+
 def _take_checked(
-    context: FilesContext, owner: LocalAgent, job_id: str, check: Callable[[Lifecycle], None]
+    context: FilesContext, owner: LocalAgent, job_id: str, check: Callable[[Lifecycle], Move]
 ) -> tuple[Lifecycle, str, str]:
-    """Take the job if `check` accepts it. Returns its lifecycle as read after the move, its path, and its old path."""
+    """Take the job if `check` does not raise. Returns its lifecycle as read after the move, its path, and its old
+    path."""
     ids.check_job_id(job_id)
     for _ in range(_TRIES):
         found = views.locate(context, job_id)
@@ -282,14 +274,6 @@ def _take_checked(
     raise TryAgain(f"{job_id} is held by another operator, manager or watchdog; try again in a moment")
 
 
-def _check_waits(job_id: str, seen: Lifecycle) -> None:
-    if seen.status is not Status.QUEUED or not moves.waits_for_person(seen):
-        raise IllegalTransition(
-            f"{job_id} does not wait for a person, it is {seen.status} ({seen.role}); nothing was changed. "
-            "`farro inbox` lists what waits"
-        )
-
-
 def _put_back(path: str, source: str) -> None:
     """Return the job, so that it does not stay in our folder, where no recovery looks for it while we live."""
     with contextlib.suppress(OSError):
@@ -298,7 +282,7 @@ def _put_back(path: str, source: str) -> None:
 
 def _keep_text(context: FilesContext, owner: LocalAgent, path: str, text: str, *, by: str) -> None:
     """Write the person's text as the result of a new attempt; the earlier result stays in its own attempt."""
-    attempt = folders.begin_attempt(path, folders.highest_attempt(path))
+    attempt = folders.begin_attempt(path)
     home = folders.attempt_folder(path, attempt)
     report = Report(result={"success": True, "edited_by": by}, markdown=text)
     result = folders.ResultFiles.of(report, good=True)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from farro.host import fs, leases, links
-from farro.jobs import moves, places
+from farro.jobs import places
 from farro.jobs.envelope import Lifecycle
 from farro.lazy_dataclass import dataclass
 from farro.plans.metadata import head_start_ns
 from farro.store.files import chosen_ids
 from farro.store.files.context import FilesContext
-from farro.store.files.journal_records import Record
-from farro.store.files.own_submissions import FileIdentity
+from farro.store.files.journal_file import Record
 from farro.store.port import Submission
+from farro.store.submissions import first_lifecycle
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,7 +33,6 @@ class StagedJob:
     files: dict[str, bytes]  # the other files, by name in the job's folder
     links: Mapping[str, str]  # files that are linked: name in the job's folder → source
     staged_by_other: bool = False  # an earlier submitter of the same id staged it
-    identity: FileIdentity | None = None  # of its job.json, once written
     lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
 
     def record(self) -> Record:
@@ -59,16 +58,7 @@ def draft_job(
     """Decide what the job's folder will contain."""
     with context.lock:
         job_id = submission.job_id or context.mint.mint()
-    routing = submission.prompt.get("routing")
-    lifecycle = moves.enqueued(
-        job_id=job_id,
-        role=submission.role,
-        now=context.clock.now(),
-        not_before=submission.not_before,
-        routing=routing if isinstance(routing, dict) else None,
-        retry_of=submission.retry_of,
-        waits=bool(blocks),
-    )
+    lifecycle = first_lifecycle(submission, job_id, context.clock.now(), waits=bool(blocks))
     files = {"prompt.json": prompt}
     if submission.narrative is not None:
         files["prompt.md"] = submission.narrative.encode()
@@ -117,7 +107,7 @@ def _fill(context: FilesContext, item: StagedJob, folder: str, prompt: Mapping[s
     for name, source in item.links.items():
         links.place(source, f"{folder}/{name}")
     fs.create(f"{folder}/job.json", item.life)
-    item.identity = keep_order(context, folder, prompt, minted=item.digest is None)
+    keep_order(context, folder, prompt, minted=item.digest is None)
 
 
 def inner_folders(item: StagedJob) -> list[str]:
@@ -131,11 +121,9 @@ def inner_folders(item: StagedJob) -> list[str]:
     return list(found)
 
 
-def keep_order(
-    context: FilesContext, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False
-) -> FileIdentity:
-    """Set the time of entry that orders the queue, and return the identity of job.json. The time of entry is the
-    modification time of job.json, which every entry writes and no lock touches.
+def keep_order(context: FilesContext, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False) -> None:
+    """Set the time of entry that orders the queue: the modification time of job.json, which every entry writes and no
+    lock touches.
 
     A priority is a head start of decades on that time, so a queue needs no other data to keep the order.
 
@@ -145,8 +133,7 @@ def keep_order(
     test_a_higher_priority_is_claimed_first]
     """
     path = f"{folder}/job.json"
-    status = fs.lstat(path)
-    written_ns = status.st_mtime_ns
+    written_ns = fs.lstat(path).st_mtime_ns
     with context.lock:
         head_start = head_start_ns(prompt)
         unchanged = minted and written_ns >= context.last_entry_ns and head_start == 0
@@ -154,4 +141,3 @@ def keep_order(
     if not unchanged:
         entered_ns -= head_start
         fs.set_mtime_ns(path, entered_ns)
-    return status.st_ino, status.st_size, entered_ns

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from farro.errors import StorageTrouble
+from farro.host import fs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +36,7 @@ def explained(verb: Callable[P, R]) -> Callable[P, R]:
 
 def storage_trouble(error: OSError) -> StorageTrouble:
     """Translate an error of the operating system."""
-    trouble = StorageTrouble(_describe(error))
+    trouble = fs.trouble_for(error)(_describe(error))
     trouble.__cause__ = error
     return trouble
 

@@ -11,19 +11,18 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from farro.documents.json_text import encoder
-from farro.errors import ClaimLost, Damaged, FarroError, StorageTrouble, UnknownSchema, Unreadable
+from farro.errors import ClaimLost, Damaged, FarroError, UnknownSchema, Unreadable
 from farro.host import fs, links
 from farro.jobs import ids, moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Report
 from farro.jobs.states import Status
 from farro.jobs.times import timestamp
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.store.files.context import FilesContext
 
 LOCK = "lock"
@@ -103,23 +102,14 @@ def attempt_folder(folder: str, attempt: int) -> str:
     return f"{folder}/attempts/{attempt:04d}"
 
 
-def begin_attempt(folder: str, highest: int) -> int:
+def begin_attempt(folder: str) -> int:
     """Count an attempt before its work starts (R6). [test_an_attempt_is_counted_before_work_starts]"""
+    highest = highest_attempt(folder)
     if highest == 0:
         with contextlib.suppress(FileExistsError):
             fs.mkdir(f"{folder}/attempts")
     fs.mkdir(attempt_folder(folder, highest + 1))
     return highest + 1
-
-
-def first_attempt(folder: str) -> bool:
-    """Count the first attempt of a job whose job.json shows none. False: it had one, and nothing was counted."""
-    try:
-        fs.mkdir(f"{folder}/attempts")
-    except FileExistsError:
-        return False
-    fs.mkdir(attempt_folder(folder, 1))
-    return True
 
 
 def uncount_attempt(folder: str, attempt: int) -> None:
@@ -258,18 +248,34 @@ def refresh_mirrors(folder: str, attempt: int) -> None:
 
 
 def reconcile_mirrors(folder: str) -> None:
-    """Keep, if both mirrors exist, the one of the latest attempt that left a report (SPEC-1 §9)."""
-    if fs.exists(f"{folder}/result.md") and fs.exists(f"{folder}/error.md"):
-        for attempt in range(highest_attempt(folder), 0, -1):
-            home = attempt_folder(folder, attempt)
-            if fs.exists(f"{home}/result.md") or fs.exists(f"{home}/error.md"):
-                refresh_mirrors(folder, attempt)
-                return
+    """Make the mirrors agree with the attempts, also where a person or a program put a file (SPEC-1 §9).
+
+    result.md is that of the latest success, error.md that of the latest failure after it; a mirror without an attempt
+    is removed. [test_planted_mirrors_are_replaced_by_those_of_the_attempts]
+    """
+    if not (fs.exists(f"{folder}/result.md") or fs.exists(f"{folder}/error.md")):
+        return
+    highest = highest_attempt(folder)
+    good = _latest(folder, "result.md", highest, 0)
+    for name, attempt in (("result.md", good), ("error.md", _latest(folder, "error.md", highest, good))):
+        if attempt:
+            links.stand(f"{attempt_folder(folder, attempt)}/{name}", f"{folder}/{name}")
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(f"{folder}/{name}")
 
 
-def first_mirror(folder: str, attempt: int, name: str) -> None:
-    """Link the report that this attempt has just written, where no earlier mirror exists."""
-    links.stand(f"{attempt_folder(folder, attempt)}/{name}", f"{folder}/{name}")
+def _latest(folder: str, name: str, highest: int, above: int) -> int:
+    """Return the latest attempt after `above` that has the file; 0: none."""
+    attempts = range(highest, above, -1)
+    return next((attempt for attempt in attempts if fs.exists(f"{attempt_folder(folder, attempt)}/{name}")), 0)
+
+
+def mirror_text(context: FilesContext, folder: str, text: str) -> None:
+    """Make this text the result.md of a job that succeeded without an attempt's report."""
+    fs.write_atomic(f"{folder}/result.md", text.encode("utf-8", "replace"), sync=context.policy.durable)
+    with contextlib.suppress(FileNotFoundError):
+        fs.unlink(f"{folder}/error.md")
 
 
 def drop_lock(folder: str) -> None:
@@ -289,11 +295,13 @@ def translate_error(error: OSError, folder: str, job_id: str) -> FarroError:
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         if not fs.exists(folder):
-            return ClaimLost(f"{job_id}: taken from this agent (recovered or killed); nothing was written")
+            return ClaimLost(
+                f"{job_id} no longer belongs to this agent: it was recovered or killed; nothing was written"
+            )
         return Damaged(f"{job_id}: {error.filename} is gone from the job's own folder")
     if isinstance(error, FileExistsError):
         return Damaged(f"{job_id}: {error.filename} is in the way in the job's own folder")
-    return StorageTrouble(f"{job_id}: {error.filename}: {error.strerror}; the job is untouched")
+    return fs.trouble_for(error)(f"{job_id}: {error.filename}: {error.strerror}; the job is untouched")
 
 
 @contextlib.contextmanager

@@ -34,8 +34,7 @@ from farro.errors import SyncFailed
 from farro.host import fs, machine
 from farro.host.thread_turns import RESTING
 from farro.lazy_dataclass import dataclass, field
-from farro.store.files.journal_file import JournalFile, forget, make, mark_failed
-from farro.store.files.journal_records import START, Record
+from farro.store.files.journal_file import START, JournalFile, Record, forget, make, mark_failed
 
 SIZE = 4 << 20
 LARGEST = 256 << 10  # bytes of a record; the folder of a larger one is synced instead

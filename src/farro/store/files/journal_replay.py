@@ -23,13 +23,12 @@ from farro.jobs.states import Status
 from farro.jobs.times import parse_timestamp
 from farro.lazy_dataclass import dataclass, field
 from farro.plans.metadata import head_start_ns
-from farro.store.files import chosen_ids, journal_records, views
+from farro.store.files import chosen_ids, journal_file, views
 from farro.store.files import folder as folders
 from farro.store.files.commit import REPORTED
 from farro.store.files.context import FilesContext
 from farro.store.files.errors import explained
-from farro.store.files.journal_file import forget
-from farro.store.files.journal_records import FOLDER, Record
+from farro.store.files.journal_file import FOLDER, Record, forget
 from farro.store.files.move import MoveResult, quarantine, try_move
 
 _TICK_NS = 10**9  # tolerance: times of entry are written to the millisecond, file times in clock ticks
@@ -80,7 +79,7 @@ def replay(context: FilesContext) -> int:
 
 
 def _of_earlier_boots(context: FilesContext) -> list[str]:
-    found = journal_records.names(context.root)
+    found = journal_file.names(context.root)
     if not found or not context.boot_id:  # without boot ids nothing was journalled
         return []
     return [name for name in found if not name.startswith(f"{context.boot_id}.")]
@@ -90,7 +89,7 @@ def _records_by_job(paths: list[str]) -> dict[str, JobRecords]:
     by_job: dict[str, JobRecords] = {}
     void: set[str] = set()
     for path in paths:
-        for record in journal_records.read(path):
+        for record in journal_file.read(path):
             records = by_job.setdefault(record.job_id, JobRecords())
             if record.kind == "enqueue":
                 records.enqueued = record
@@ -150,6 +149,8 @@ def _drop_dead_links(context: FilesContext) -> None:
     for place, *_ in views.job_places(context) if names else ():
         names.difference_update(fs.subdirectories(context.path(place)))
     for job_id in sorted(names):
+        if context.archive is not None and context.archive.find(job_id) is not None:
+            continue  # recovery of the archive removes the link
         staged = ""
         with contextlib.suppress(Damaged):
             digest, staged = chosen_ids.registered(context, job_id)

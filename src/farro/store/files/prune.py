@@ -25,12 +25,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from farro.errors import Damaged, FarroError, Refused, StorageTrouble
 from farro.host import fs, leases, trees
 from farro.jobs import ids
-from farro.store.files import chosen_ids, journal_file, journal_records, names, views
+from farro.store.files import chosen_ids, journal_file, names, views
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext
 from farro.store.files.errors import explained
@@ -42,6 +44,7 @@ TOGETHER = 200  # renames between two pauses
 BATCH, PAUSE_S = 20, 0.02  # folders that are removed between two pauses
 BUSY_BATCH, BUSY_PAUSE_S = 5, 0.1  # the same while jobs are queued or running
 _LOCK = ".lock"
+T = TypeVar("T")
 
 
 class Trash:
@@ -59,7 +62,7 @@ class Trash:
     def take(self, job_id: str, place: str) -> bool:
         """Move a final job out of `place`. False: it is gone or not final, and was left alone."""
         source = self._context.path(place, job_id)
-        if not self._final(source) or self._in_a_journal(job_id, source):
+        if not self.removable(job_id, source):
             return False
         name = self._name(job_id)
         path = self._context.path(TRASH, name)
@@ -71,11 +74,18 @@ class Trash:
             return False
         return True
 
+    def removable(self, job_id: str, path: str) -> bool:
+        """Return whether the job is final, and no record of a journal would restore it."""
+        return self._final(path) and not self._in_a_journal(job_id, path)
+
     def _final(self, path: str) -> bool:
         try:
             return folders.read_lifecycle(path).terminal
         except (FarroError, FileNotFoundError, NotADirectoryError):
             return False  # an unreadable job is shown and kept, never removed on a guess
+        except OSError as error:
+            log_unreadable(self._context, path.rsplit("/", 1)[1], error)
+            return False
 
     def _in_a_journal(self, job_id: str, path: str) -> bool:
         """Return whether a journal has a record of the job. Reads the journals again for a job that was written since
@@ -85,7 +95,7 @@ class Trash:
             self._lease.beat()
             self._looked_ns = fs.lstat(self._context.path(TRASH, _LOCK)).st_mtime_ns
             journal_file.sweep(self._context.root, self._context.boot_id)
-            self._journalled = journal_records.mentioned(self._context.root)
+            self._journalled = journal_file.mentioned(self._context.root)
         return job_id in self._journalled
 
     def _name(self, job_id: str) -> str:
@@ -109,7 +119,7 @@ class Trash:
             self._context.sync(sorted(self._touched))
             self._touched.clear()
         path = self._context.path(TRASH, name)
-        removed_bytes = size(path)
+        removed_bytes = trees.size(path)
         try:
             _empty(path)
         except FileNotFoundError:
@@ -122,7 +132,7 @@ class Trash:
         job_id = name.split(".", 1)[0]
         if ids.is_job_id(job_id):
             self._free_name(job_id)
-            _forget_calls(self._context.root, job_id)
+            forget_calls(self._context.root, job_id)
             with contextlib.suppress(Damaged, FileNotFoundError):
                 if chosen_ids.registered(self._context, job_id)[1] == name:
                     fs.unlink(f"{self._context.registry}/{job_id}")
@@ -137,7 +147,8 @@ class Trash:
             names.free(self._context, self._named[job_id], job_id)
 
 
-def _forget_calls(root: str, job_id: str) -> None:
+def forget_calls(root: str, job_id: str) -> None:
+    """Remove the link from a job to the cost of its calls."""
     from farro.store.files.ledger import forget_job  # imported here: decimals take as long to load as a queue to list
 
     forget_job(root, job_id)
@@ -153,17 +164,6 @@ def _empty(path: str) -> None:
             fs.unlink(inside)
 
 
-def size(path: str) -> int:
-    """Return the bytes of all files below `path`; a file with several names counts once."""
-    seen: dict[int, int] = {}
-    with contextlib.suppress(FileNotFoundError):
-        for name in trees.walk_files(path):
-            with contextlib.suppress(FileNotFoundError):
-                status = fs.lstat(name)
-                seen[status.st_ino] = status.st_size
-    return sum(seen.values())
-
-
 @contextlib.contextmanager
 def opened(context: FilesContext) -> Iterator[Trash]:
     """Open the trash for one pruner at a time; create it if needed. Refused: another pruner is running."""
@@ -171,10 +171,10 @@ def opened(context: FilesContext) -> Iterator[Trash]:
         fs.mkdir(context.path(TRASH))
     path = context.path(TRASH, _LOCK)
     with contextlib.suppress(FileExistsError):
-        fs.create(path, b"")
+        fs.create_private(path, b"")
     lease = leases.take(path)
     if lease is None:
-        raise Refused("another `farro prune` is running in this root; wait for it, or stop it")
+        raise Refused("another `farro prune` or `farro archive` is running in this root; wait for it, or stop it")
     try:
         yield Trash(context, lease)
     finally:
@@ -195,7 +195,7 @@ def remove(
         freed = 0
         left: dict[str, str] = {}
         found = [name for name in trash.names() if leftovers or name not in before]
-        for done, name in enumerate(_gently(context, found), start=1):
+        for done, name in enumerate(gently(context, found), start=1):
             try:
                 freed += trash.remove(name)
             except StorageTrouble as error:  # another user's files: without this, one such folder blocked all after it
@@ -206,8 +206,15 @@ def remove(
     return Removed(jobs=taken - (len(left) - again), bytes=freed, debris=len(debris) - again, left=tuple(left.values()))
 
 
-def _gently(context: FilesContext, found: Sequence[str]) -> Iterator[str]:
-    """Yield the names in batches with pauses between them."""
+def log_unreadable(context: FilesContext, job_id: str, error: OSError) -> None:
+    """Log a job that the disk cannot read: it is left alone, and the run goes on. Raise any other error."""
+    if error.errno != errno.EIO:
+        raise error
+    context.log("error", "job left alone: the disk cannot read it", {"job_id": job_id, "why": str(error)})
+
+
+def gently(context: FilesContext, found: Sequence[T]) -> Iterator[T]:
+    """Yield the items in batches with pauses between them, longer ones while any queue has work."""
     rest = list(reversed(found))
     while rest:
         batch, pause_s = (BUSY_BATCH, BUSY_PAUSE_S) if views.load(context, None) else (BATCH, PAUSE_S)

@@ -139,8 +139,6 @@ class QueueView:
             self._enter(name, self._delayed[name][1])
 
     def _pull_feed(self) -> None:
-        for name in self._context.own_submissions.new(self._role):  # the feed will report these too, later
-            self._add_arrival(name)
         changes = self.feed.since(self.cursor, 0)
         self.cursor = changes.cursor
         if changes.gap:
@@ -168,8 +166,6 @@ class QueueView:
 
     def _entered_ns(self, name: str) -> int | None:
         """Return when the job entered this queue: the time of its job.json (see draft.keep_order)."""
-        if (known := self._context.own_submissions.entered_ns(name)) is not None:
-            return known
         try:
             return os.stat(f"{self._folder}/{name}/job.json").st_mtime_ns
         except OSError:

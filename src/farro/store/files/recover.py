@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 
 from farro.errors import Damaged, FarroError, Lost, SyncFailed, UnknownSchema
-from farro.host import fs, leases
+from farro.host import fs, leases, trees
 from farro.jobs import ids, moves, places
 from farro.jobs.moves import Move
 from farro.jobs.outcomes import ErrorInfo
 from farro.jobs.states import Reason, Status
-from farro.store.files import agents, commit, dispatch, journal_file, journal_records, staging, unblock, views
+from farro.lazy_dataclass import replace
+from farro.store.files import agents, chosen_ids, commit, dependencies, dispatch, journal_file, unblock, views
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext, LocalAgent
 from farro.store.files.move import MoveResult, deliver, quarantine, try_move
@@ -91,13 +91,15 @@ def recover(context: FilesContext, owner: LocalAgent, heartbeats: HeartbeatMonit
             del owner.leftovers[name]
             if delivered:
                 done.append(RecoveryAction(job_id=name, agent=None, what="dispatched"))
-    with _isolated(context, journal_records.FOLDER):
+    with _isolated(context, journal_file.FOLDER):
         done += [
             RecoveryAction(job_id=None, agent=None, what=f"freed {n}")
             for n in journal_file.sweep(context.root, context.boot_id)
         ]
+    with _isolated(context, "archive"):
+        done += _recover_archive(context)
     with _isolated(context, "staging"):
-        done += [RecoveryAction(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(context)]
+        done += [RecoveryAction(job_id=None, agent=None, what=f"swept {name}") for name in sweep_staging(context)]
     with _isolated(context, "waiting"):
         done += unblock.tend_all(context, owner)
     for item in done:
@@ -105,6 +107,14 @@ def recover(context: FilesContext, owner: LocalAgent, heartbeats: HeartbeatMonit
             what = item.what.split(" ", 1)[0]
             context.audit("recovered", actor=owner.agent.id, job_id=item.job_id, what=what, agent=item.agent)
     return done
+
+
+def _recover_archive(context: FilesContext) -> list[RecoveryAction]:
+    if context.archive is None:
+        return []
+    from farro.store.files import archive  # imported here: most roots have no archive
+
+    return archive.recover(context)
 
 
 @contextlib.contextmanager
@@ -260,3 +270,67 @@ def _twin(context: FilesContext, job_id: str) -> str | None:
         if not busy and fs.exists(context.path(place, job_id)):
             return place
     return None
+
+
+# --- staging ---
+
+
+STAGED_S = 3600.0  # no submitter stages for an hour
+
+
+def sweep_staging(context: FilesContext) -> list[str]:
+    """Clean up jobs/.staging after crashed submitters and joining agents: remove or publish old folders, and return
+    their names.
+
+    Safe beside live submitters: a folder that an id points to is published, not removed; a locked folder has a live
+    submitter; and a slow submitter whose folder was removed gets ENOENT at its rename, before anything is acknowledged.
+    [test_staging_cleanup_keeps_folders_that_an_id_points_to]
+    """
+    done = []
+    now_s = context.clock.now().timestamp()
+    for name in fs.subdirectories(context.staging):
+        path = f"{context.staging}/{name}"
+        try:
+            if now_s - fs.lstat(path).st_mtime < STAGED_S or leases.is_held(f"{path}/{agents.LEASE}"):
+                continue
+            lease = leases.take(path) if leases.FOLDERS else None
+            if lease is None and leases.FOLDERS:
+                continue
+        except FileNotFoundError:
+            continue
+        try:
+            if _finish_staged(context, name, path):
+                done.append(name)
+        finally:
+            if lease is not None:
+                lease.drop()
+    return done
+
+
+def _finish_staged(context: FilesContext, name: str, path: str) -> bool:
+    """Publish a folder that the registry points at (its submitter died before it could); remove any other."""
+    job_id = name.split(".", 1)[0]
+    try:
+        if context.archive is not None and context.archive.find(job_id) is not None:
+            # Registered while its job was being archived, by a submitter that died before it saw that (submit).
+            if chosen_ids.registered(context, job_id)[1] == name:
+                fs.unlink(f"{context.registry}/{job_id}")
+        elif chosen_ids.registered(context, job_id)[1] == name:
+            lifecycle = folders.read_lifecycle(path)
+            blocks = dependencies.staged(context, path)
+            home = context.path(places.WAITING) if blocks else context.incoming(lifecycle.role)
+            # As its submitter would have done, and may have: a job must not outlive its link (see submit).
+            chosen_ids.make_durable(context, name)
+            context.sync([context.registry, *dependencies.register(context, job_id, blocks)])
+            moved = try_move(path, f"{home}/{job_id}")
+            context.sync([home])
+            if moved is MoveResult.DONE:
+                context.audit_transition(lifecycle)
+            return True
+    except (Damaged, FileNotFoundError, FileExistsError) as error:
+        if not fs.exists(path):
+            return False  # another submitter of that id has published it
+        context.log("error", "staged job of a registered id cannot be published", {"job_id": job_id, "why": str(error)})
+        return False
+    trees.remove_tree(path)
+    return True

@@ -174,7 +174,8 @@ def _verdict(
         return [(found.damaged.add, "job.json is not an object")]
     version = data.get("schema_version")
     if version != SCHEMA_VERSION:
-        return [(found.foreign.add, f"schema_version {ascii(version)[:40]}")]
+        what = "no schema_version" if version is None else f"schema_version {ascii(version)[:40]}"
+        return [(found.foreign.add, what)]
     if not fs.exists(f"{home}/prompt.json"):
         return [(found.damaged.add, "prompt.json is missing")] if fs.exists(home) else []
     said = str(data.get("status")).replace("-", "_")

@@ -5,11 +5,13 @@ A result may be outdated by the time it is read; an agent that acts on it moves 
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from farro.errors import Damaged, FarroError
@@ -17,11 +19,11 @@ from farro.host import fs, trees
 from farro.jobs import ids, moves, places
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import FINISHED, Status
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.plans import after
 from farro.store.files import folder as folders
 from farro.store.files.context import FilesContext
-from farro.store.port import JobAt, JobEntry, JobView
+from farro.store.port import JobAt, JobEntry, JobView, QueueCounts
 
 _TRIES = 4  # a job that moves during a search is found by the next one
 _JOB_LIMIT = 4 << 20
@@ -39,6 +41,7 @@ class LocatedJob:
     role: str | None
     status: Status
     busy: bool = False  # an operator, manager or watchdog holds it for an instant: it must not be moved from there
+    archived: bool = False  # it has no folder any more
 
     @classmethod
     def stale(cls, context: FilesContext, job_id: str) -> LocatedJob:
@@ -74,6 +77,10 @@ def locate(context: FilesContext, job_id: str) -> LocatedJob | None:
             path = context.path(place, job_id)
             if fs.exists(path):
                 return LocatedJob(job_id=job_id, path=path, place=place, role=role, status=status, busy=busy)
+        if context.archive is not None and (found := context.archive.locate(job_id)) is not None:
+            place, role, status = found  # after the folders: a job moves only in this direction
+            path = context.path(place, job_id)
+            return LocatedJob(job_id=job_id, path=path, place=place, role=role, status=status, archived=True)
     return None
 
 
@@ -107,6 +114,8 @@ def _seen_in(context: FilesContext, job_id: str, place: str) -> JobView | None:
 
 def view(context: FilesContext, found: LocatedJob) -> JobView:
     """Return the job according to its path and job.json; the path wins (R1). FileNotFoundError: it has moved on."""
+    if found.archived:
+        return _archived_view(context, found)
     damaged = None
     try:
         lifecycle = folders.read_lifecycle(found.path)
@@ -127,6 +136,17 @@ def view(context: FilesContext, found: LocatedJob) -> JobView:
     prompt = folders.prompt_if_any(context, found.path) if after_others else None
     waits_for = after.dependencies(prompt or {}).all
     return JobView(lifecycle=lifecycle, place=found.place, damaged=damaged, waits_for=waits_for)
+
+
+def _archived_view(context: FilesContext, found: LocatedJob) -> JobView:
+    try:
+        lifecycle = context.archive_index.lifecycle(found.job_id)
+    except Damaged as error:
+        now = datetime.fromtimestamp(0, UTC)
+        enqueued = moves.enqueued(job_id=found.job_id, role=found.role or "Runner", now=now)
+        lifecycle = replace(enqueued, status=found.status, finalized_at=enqueued.updated_at)
+        return JobView(lifecycle=lifecycle, place=found.place, damaged=str(error))
+    return JobView(lifecycle=lifecycle, place=found.place)
 
 
 def _guess(context: FilesContext, found: LocatedJob) -> Lifecycle:
@@ -171,6 +191,13 @@ def listing(
                 return answer
             if (statuses is None or seen.status in statuses) and (roles is None or seen.lifecycle.role in roles):
                 answer.append(seen)
+    if where is None and context.archive is not None:
+        listed = {view.job_id for view in answer}  # one may have been archived meanwhile
+        for entry in context.archive.newest(roles, statuses):
+            if limit is not None and len(answer) >= limit:
+                break
+            if entry.job_id not in listed and (archived := find(context, entry.job_id)) is not None:
+                answer.append(archived)
     return answer
 
 
@@ -194,12 +221,32 @@ class FolderEntry(JobEntry):
 
 
 def entries(
-    context: FilesContext, roles: Collection[str] | None, statuses: Collection[Status] | None
-) -> Iterator[FolderEntry]:
-    """Yield every job in the order of its places."""
+    context: FilesContext,
+    roles: Collection[str] | None,
+    statuses: Collection[Status] | None,
+    *,
+    archived: bool = True,
+) -> Iterator[JobEntry]:
+    """Yield every job that has a folder in the order of its places, then the archived ones."""
     for place, role, status, _ in job_places(context, roles):
         if statuses is None or status in statuses:
             yield from _entries_in(context, place, role, status)
+    if archived and context.archive is not None:
+        yield from context.archive.entries(roles, statuses)
+
+
+def newest(
+    context: FilesContext, roles: Collection[str] | None, statuses: Collection[Status] | None
+) -> Iterator[JobEntry]:
+    """Yield the jobs of `entries`, that which changed last first."""
+
+    def order(entry: JobEntry) -> tuple[float, str]:
+        return entry.changed_at_s(), entry.job_id
+
+    live = sorted(entries(context, roles, statuses, archived=False), key=order, reverse=True)
+    if context.archive is None:
+        return iter(live)
+    return heapq.merge(live, context.archive.newest(roles, statuses), key=order, reverse=True)
 
 
 def waiting(context: FilesContext) -> list[FolderEntry]:
@@ -217,12 +264,13 @@ def _entries_in(context: FilesContext, place: str, role: str | None, status: Sta
 def known_ids(context: FilesContext, prefix: str) -> Iterable[str]:
     """Yield the ids of all jobs; for a prefix that farro does not mint, those that submitters chose. These are in a
     register, children's among them, however long the history is."""
+    archived = [] if context.archive is None else context.archive.ids(prefix)
     if ids.may_begin_minted(prefix):
-        return (entry.job_id for entry in entries(context, None, None))
+        return chain(archived, (entry.job_id for entry in entries(context, None, None, archived=False)))
     try:
-        return [name for name in fs.listdir(context.path(_CHOSEN)) if ids.is_job_id(name)]
+        return [*archived, *(name for name in fs.listdir(context.path(_CHOSEN)) if ids.is_job_id(name))]
     except FileNotFoundError:
-        return []
+        return archived
 
 
 def prompts(context: FilesContext, jobs: Sequence[JobAt]) -> dict[str, Mapping[str, Any]]:
@@ -230,7 +278,7 @@ def prompts(context: FilesContext, jobs: Sequence[JobAt]) -> dict[str, Mapping[s
     for job in jobs:
         path = context.path(job.place, job.job_id)
         try:
-            data = json.loads(fs.read_bytes(f"{path}/prompt.json", _PROMPT_LIMIT))
+            data = json.loads(_prompt_text(context, path, job.job_id))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError):
@@ -239,22 +287,40 @@ def prompts(context: FilesContext, jobs: Sequence[JobAt]) -> dict[str, Mapping[s
     return found
 
 
+def _prompt_text(context: FilesContext, path: str, job_id: str) -> bytes:
+    try:
+        return fs.read_bytes(f"{path}/prompt.json", _PROMPT_LIMIT)
+    except FileNotFoundError:
+        text = None if context.archive is None else context.archive.prompt(job_id)
+        if text is None:
+            raise
+        return text
+
+
+def size(context: FilesContext, job: JobAt) -> int:
+    """Return how many bytes a job occupies."""
+    path = context.path(job.place, job.job_id)
+    if context.archive is not None and not fs.exists(path):
+        return context.archive.size_of(job.job_id)
+    return trees.size(path)
+
+
 def ahead(context: FilesContext, view: JobView) -> int:
     """Count the jobs that entered this queue earlier, by the modification time of job.json."""
     queue = context.path(view.place)
-    entered = _entered_ns(queue, view.job_id)
+    entered = entered_ns(queue, view.job_id)
     if entered is None:
         return 0
     return sum(
         1
         for name in fs.subdirectories(queue)
         if name != view.job_id
-        and (other := _entered_ns(queue, name)) is not None
+        and (other := entered_ns(queue, name)) is not None
         and (other, name) < (entered, view.job_id)
     )
 
 
-def _entered_ns(queue: str, name: str) -> int | None:
+def entered_ns(queue: str, name: str) -> int | None:
     try:
         return os.lstat(f"{queue}/{name}/job.json").st_mtime_ns
     except OSError:
@@ -270,6 +336,9 @@ def counts(context: FilesContext, roles: Collection[str] | None) -> Mapping[Stat
             answer[status] += len(listing(context, roles, None, None, [(place, None, status, False)]))
         else:
             answer[status] += _entries(context, place)
+    if context.archive is not None:
+        for (_, status), count in context.archive.counts(roles).items():
+            answer[status] += count
     return answer
 
 
@@ -308,3 +377,66 @@ def _entries(context: FilesContext, place: str) -> int:
             return sum(1 for entry in entries if not entry.name.startswith("."))
     except FileNotFoundError:
         return 0
+
+
+# --- counting again and again ---
+
+
+_TICK_S = 1.0  # longer than the time resolution of any filesystem
+
+
+class FolderCounter:
+    """Count the jobs of each role by status, for callers that ask again and again.
+
+    A folder whose link count gives the number of subfolders costs one stat call. On filesystems without that (btrfs;
+    ext4 beyond 65,000), a folder is read again only when it has changed. Invariant: a cached count was true at the
+    folder's modification time it is stored with.
+    """
+
+    def __init__(self, context: FilesContext) -> None:
+        self._context = context
+        self._kept: dict[str, tuple[int, int]] = {}  # place → modification time, count
+
+    def count(self) -> QueueCounts:
+        """Count all jobs, finished ones included."""
+        roles = self._context.roles()
+        archived = {} if self._context.archive is None else self._context.archive.counts()
+        return QueueCounts(
+            roles={
+                role: {
+                    Status.QUEUED: self._in(places.incoming(role)),
+                    Status.IN_PROGRESS: self._below(places.in_progress(role)),
+                    **{
+                        status: self._in(places.completed(role, status)) + archived.get((role, status), 0)
+                        for status in FINISHED
+                    },
+                }
+                for role in roles
+            },
+            waiting=self._in(places.WAITING),
+            stale=self._in(places.STALE),
+            passing=self._below("jobs/.held") + self._in(places.OUTBOX),
+            quarantined=self._in(places.QUARANTINE),
+        )
+
+    def _below(self, place: str) -> int:
+        """Count the jobs that the agents of this place hold. Not cached: agents come and go."""
+        found = 0
+        for agent in fs.subdirectories(self._context.path(place)):
+            with contextlib.suppress(FileNotFoundError):  # the agent has left
+                found += trees.count_subdirectories(self._context.path(place, agent))
+        return found
+
+    def _in(self, place: str) -> int:
+        path = self._context.path(place)
+        try:
+            changed_ns = fs.lstat(path).st_mtime_ns
+            kept = self._kept.get(place)
+            if kept is not None and kept[0] == changed_ns:
+                return kept[1]
+            found = trees.count_subdirectories(path)
+        except FileNotFoundError:
+            return 0
+        if self._context.clock.now().timestamp() - changed_ns / 1e9 > _TICK_S:  # else a job may come in the same tick
+            self._kept[place] = (changed_ns, found)
+        return found

@@ -21,11 +21,14 @@ from typing import Any, TypeVar
 
 from farro.errors import FarroError, TryAgain
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.states import Reason, Status
+from farro.jobs.retry import RetryPolicy, Uniform
+from farro.jobs.states import Status
+from farro.jobs.times import moment_or_none
 from farro.log.audit import Value
+from farro.store.audit_events import SharedAuditEvents
 from farro.store.feed import ChangeFeed
-from farro.store.fleet import LeaderStatus
 from farro.store.listed_queries import ListedQueries
+from farro.store.operator_verbs import Choose, OperatorVerbs
 from farro.store.port import (
     Agent,
     AgentView,
@@ -37,17 +40,18 @@ from farro.store.port import (
     JobEntry,
     JobView,
     NextClaim,
-    PersonAnswer,
     QueuePause,
     RecoveryAction,
     Removed,
     Submission,
     Submitted,
 )
-from farro.store.redis import agents, claim, commit, decisions, recover, submit, unblock, views
+from farro.store.redis import agents, claim, commit, decisions, recover, submit, views
 from farro.store.redis.commit import Committed
 from farro.store.redis.context import RedisContext
+from farro.store.redis.death_watch import RedisDeathWatch
 from farro.store.redis.feed import ChangeStream, Wakeup
+from farro.store.redis.leadership import RedisLeadership
 from farro.store.redis.records import pairs
 
 T = TypeVar("T")
@@ -61,7 +65,7 @@ def _by_agent(items: Sequence[T], agent_of: Callable[[T], str]) -> dict[str, lis
     return groups
 
 
-class RedisStore(ListedQueries):
+class RedisStore(OperatorVerbs, ListedQueries):
     """Implement the Store port over a Redis server. farro.store.port states what each call guarantees."""
 
     def __init__(self, context: RedisContext, on_close: Callable[[], None] | None = None) -> None:
@@ -104,12 +108,12 @@ class RedisStore(ListedQueries):
 
     def enqueue(self, submission: Submission) -> str:
         job_id, late = submit.enqueue(self._context, submission)
-        self._unblock(unblock.SUBMITTER, late)
+        self._unblock(recover.SUBMITTER, late)
         return job_id
 
     def enqueue_many(self, submissions: Sequence[Submission]) -> list[Submitted]:
         made, late = submit.enqueue_many(self._context, submissions)
-        self._unblock(unblock.SUBMITTER, late)
+        self._unblock(recover.SUBMITTER, late)
         return made
 
     def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
@@ -117,7 +121,7 @@ class RedisStore(ListedQueries):
 
     def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:
         job_id, late = submit.enqueue_named(self._context, name, submission, instead_of)
-        self._unblock(unblock.SUBMITTER, late)
+        self._unblock(recover.SUBMITTER, late)
         return job_id
 
     def named(self, name: str) -> str | None:
@@ -172,38 +176,17 @@ class RedisStore(ListedQueries):
         watchdog unblocks them."""
         if job_ids:
             with contextlib.suppress(TryAgain):
-                unblock.unblock(self._context, by, job_ids)
+                recover.unblock(self._context, by, job_ids)
 
     # --- operators and the manager ---
 
-    def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle:
-        return self._decided(agent, decisions.requeue(self._context, agent, job_id, note, delay_s))
+    def retry_rules(self) -> tuple[RetryPolicy, Uniform]:
+        return self._context.policy.retry, self._context.uniform
 
-    def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
-        return self._decided(agent, decisions.kill(self._context, agent, job_id, note, reason))
-
-    def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
-        return self._decided(agent, decisions.force_complete(self._context, agent, job_id, note))
-
-    def resolve_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
-        done = decisions.resolve_stale(self._context, agent, job_id)
-        return None if done is None else self._decided(agent, done)
-
-    def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
-        return self._decided(agent, decisions.answer(self._context, agent, job_id, answered))
-
-    def reroute(
-        self, agent: Agent, job_id: str, role: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
-    ) -> Lifecycle:
-        return self._decided(agent, decisions.reroute(self._context, agent, job_id, role, note, route))
-
-    def finalize(
-        self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
-    ) -> Lifecycle | None:
-        done = decisions.finalize(self._context, agent, job_id, note, route)
-        return None if done is None else self._decided(agent, done)
-
-    def _decided(self, agent: Agent, done: decisions.Decided) -> Lifecycle:
+    def decide_job(self, agent: Agent, job_id: str, choose: Choose, *, text: str | None = None) -> Lifecycle | None:
+        done = decisions.decide_and_swap(self._context, agent, job_id, choose, text=text)
+        if done is None:
+            return None
         lifecycle, others = done
         self._unblock(agent.id, others)
         return lifecycle
@@ -212,6 +195,9 @@ class RedisStore(ListedQueries):
         return views.open_failures(self._context)
 
     # --- maintenance ---
+
+    def watch_deaths(self, *, stale: bool = False) -> RedisDeathWatch:
+        return RedisDeathWatch(self._context)
 
     def recover(self, agent: Agent) -> list[RecoveryAction]:
         return recover.recover(self._context, agent)
@@ -275,6 +261,17 @@ class RedisStore(ListedQueries):
         """Yield lines of the common audit log, to which every machine that uses this store writes."""
         return views.audit_lines(self._context, since_ms, job_id)
 
+    def audit_events(self) -> SharedAuditEvents:
+        return SharedAuditEvents(self.audit_lines)
+
+    def entry_order(self, jobs: Sequence[JobView]) -> Mapping[str, int]:
+        """Return each job's position in the common audit log, which scripts write as they change a queue."""
+        first = min((job.lifecycle.enqueued_at for job in jobs), default=None)
+        since = moment_or_none(first)
+        lines = self.audit_lines(0 if since is None else int(since.timestamp() * 1000) - 60_000)
+        places = {line.get("job_id"): place for place, line in enumerate(lines) if line.get("status") == "queued"}
+        return {job.job_id: places.get(job.job_id, 0) for job in jobs}
+
     def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
         self._context.audit(event, actor=actor, **codes)
         self._context.write_audit(event, {"actor": actor, **codes})
@@ -297,16 +294,8 @@ class RedisStore(ListedQueries):
         paused = pairs(self._context.client.call("HGETALL", self._context.keys.paused))
         return {role.decode(): QueuePause.from_json(text) for role, text in sorted(paused.items())}
 
-    # --- leader leases (farro.store.fleet) ---
-
-    def take_leadership(self, name: str, holder: str, *, lease_s: float) -> bool:
-        return agents.take_leadership(self._context, name, holder, lease_s)
-
-    def release_leadership(self, name: str, holder: str) -> None:
-        agents.release_leadership(self._context, name, holder)
-
-    def leader_status(self, name: str) -> LeaderStatus | None:
-        return agents.leader_status(self._context, name)
+    def leadership(self) -> RedisLeadership:
+        return RedisLeadership(context=self._context)
 
     # --- waiting ---
 

@@ -1,14 +1,8 @@
-"""Manage agents and leaders by leases: deadlines in the server, which every call of the agent renews.
+"""Manage agents by leases: deadlines in the server, which every call of the agent renews.
 
 - An agent is alive until its deadline, by the server's clock. After that it can change nothing that it held, even if
   its process lives: it is fenced. [test_an_agent_whose_lease_is_over_is_fenced_though_it_lives]
 - An agent that held no job may renew late, until it is removed: no job can have been taken from it.
-
-A leader is the one process of all machines that holds a named lease, such as the manager:
-
-    seat:<name>    hash  holder  the process that holds the lease, or held it last
-                         until   when the lease ends, in ms of the server's clock; 0: the holder left
-                         beat    when the holder last renewed it
 """
 
 from __future__ import annotations
@@ -20,7 +14,6 @@ from collections.abc import Collection
 from farro.errors import TryAgain
 from farro.jobs import ids
 from farro.jobs.times import timestamp
-from farro.store.fleet import LeaderStatus
 from farro.store.port import Agent, AgentView, Claim
 from farro.store.redis.context import RedisContext, agent_lost, claim_lost
 from farro.store.redis.records import json_object
@@ -28,35 +21,17 @@ from farro.store.redis.records import json_object
 PATIENCE_S = 1.0  # limit for calls that must delay neither a worker nor its end while the server is away
 LOOK_S = 1.0  # how often a worker checks at most whether its job is still its own; a kill is noticed within this time
 
-# KEYS[1]: seat:<name>. ARGV: holder, lease in ms (0: leave). Returns 1 if the caller holds the lease afterwards.
-# Repeating the call, for example after a lost answer, extends the lease.
-_TAKE_LEADERSHIP = """#!lua flags=allow-oom
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local seat = redis.call('HMGET', KEYS[1], 'holder', 'until')
-local mine = seat[1] == ARGV[1]
-if ARGV[2] == '0' then
-  if mine then redis.call('HSET', KEYS[1], 'until', 0) end
-  return 0
-end
-if not mine and seat[2] and tonumber(seat[2]) > now then return 0 end
-redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'until', now + ARGV[2], 'beat', now)
-return 1
-"""
-
-_READ_LEADER = """
-local t = redis.call('TIME')
-local seat = redis.call('HMGET', KEYS[1], 'holder', 'beat')
-return {seat[1] or '', seat[2] and t[1] * 1000 + math.floor(t[2] / 1000) - seat[2] or 0}
-"""
-
 
 def join(context: RedisContext, name: str, *, role: str | None, slot: int, tags: Collection[str]) -> Agent:
     if role is not None:
         context.check_role(role)
     agent = Agent(id=ids.agent_id(name, slot, context.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
     identity = {**context.identity(), "started_at": timestamp(context.clock.now())}
-    about = {"role": role, "tags": sorted(agent.tags), "identity": identity}
+    about: dict[str, object] = {"role": role, "tags": sorted(agent.tags), "identity": identity}
+    if role is not None:
+        connection = context.client.name_connections(f"farro-{context.token()}")
+        if connection is not None:
+            about["connection"] = connection
     context.note_server_time(
         int(context.client.run(context.scripts.join, context.script_time(), agent.id, json.dumps(about)))
     )
@@ -115,31 +90,3 @@ def views(context: RedisContext) -> list[AgentView]:
             )
         )
     return found
-
-
-# --- leaders ---
-
-
-def take_leadership(context: RedisContext, name: str, holder: str, lease_s: float) -> bool:
-    """Take or renew the lease; return whether `holder` has it now."""
-    return bool(
-        context.client.call(
-            "EVAL", _TAKE_LEADERSHIP, 1, _leader_key(context, name), holder, max(1, int(lease_s * 1000))
-        )
-        == 1
-    )
-
-
-def release_leadership(context: RedisContext, name: str, holder: str) -> None:
-    context.client.call("EVAL", _TAKE_LEADERSHIP, 1, _leader_key(context, name), holder, 0)
-
-
-def leader_status(context: RedisContext, name: str) -> LeaderStatus | None:
-    holder, silent_ms = context.client.call("EVAL", _READ_LEADER, 1, _leader_key(context, name))
-    if not holder:
-        return None
-    return LeaderStatus(holder=holder.decode("utf-8", "replace"), silent_s=max(0.0, silent_ms / 1000))
-
-
-def _leader_key(context: RedisContext, name: str) -> str:
-    return f"{context.keys.prefix}seat:{name}"

@@ -140,7 +140,7 @@ class AttemptFiles:
 
     def _take_recorded(self, data: bytes) -> None:
         """Keep the streams that the records name and no result does: those of an attempt that was handed back before it
-        had a result. Steps can write the records, so only names of step streams are accepted."""
+        had a result. A step could have forged the records, so only names of step streams are accepted."""
         for line in data.splitlines():
             with contextlib.suppress(ValueError, AttributeError, RecursionError):
                 record = json.loads(line)

@@ -118,7 +118,7 @@ def _claim(context: RedisContext, agent: Agent, limit: int, ask: Callable[[Seque
     """Claim up to `limit` jobs. `ask` sends the first request; any further one is sent alone."""
     assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
     tags = ",".join(sorted(agent.tags))
-    policy = context.policy.policy_version(agent.role) or ""
+    policy, audited = context.policy.policy_version(agent.role) or "", audit_fields.pseudonym(agent.id)
     if context.lost_jobs:
         for job_id in context.lost_jobs.pop(agent.id, ()):
             context.workspace.end(agent.id, job_id)
@@ -129,7 +129,8 @@ def _claim(context: RedisContext, agent: Agent, limit: int, ask: Callable[[Seque
         own.update(nonces)
         answer: Sequence[Any] = ()
         try:
-            answer = ask((context.script_time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit))
+            now = context.script_time()
+            answer = ask((now, agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit, audited))
         finally:  # after a failed call this process does not know about the claims the server may have made
             taken = answer[3:] if answer and answer[0] == b"ok" else ()
             own.difference_update(nonces[len(taken) :])

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import struct
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ ReplyError = hiredis.ReplyError  # an error reply of the server, returned as a v
 _CHUNK = 1 << 16
 _PORT = 6379
 _FULL = "ERR max number of clients"
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +70,7 @@ class RedisConnection:
     """One connection, for one thread at a time. OSError: the server cannot be reached, or did not answer in time."""
 
     def __init__(self, address: RedisAddress, timeout_s: float) -> None:
+        self.name: str | None = None  # that it has in the server
         self.socket, database = _open_socket(address)
         self._reader = hiredis.Reader()
         try:
@@ -201,6 +203,8 @@ class RedisClient:
         self._clock = clock
         self._idle: deque[RedisConnection] = deque()
         self._pid = os.getpid()
+        self._name: str | None = None  # of new connections
+        self._naming = threading.Lock()
         self._version_checked = False  # the server's version is known to be supported
         self._closed = False
         self.requests = 0  # round trips so far, for tests
@@ -338,7 +342,7 @@ class RedisClient:
                     raise errors.refused(self.address.url, text) from why
                 raise errors.unreachable(self.address.url, _reason(why), now_s - began_s, sent=sent) from why
             self._clock.sleep(min(pause_s, patience_s - (now_s - began_s)))
-            pause_s = min(2 * pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s or _FIRST_PAUSE_S, LONGEST_PAUSE_S)
             # Other idle connections may be broken as well, and after a failover the address may lead to another server.
             self.drop()
             if sent and scripts:
@@ -379,6 +383,14 @@ class RedisClient:
             except BaseException:
                 connection.close()
                 raise
+        connection.name = self._name
+        if connection.name is not None:
+            try:
+                connection.send(pack(("CLIENT", "SETNAME", connection.name)))
+                connection.receive()
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def _check_version(self, connection: RedisConnection) -> None:
@@ -406,10 +418,21 @@ class RedisClient:
             return self.connect()
 
     def _give_back(self, connection: RedisConnection) -> None:
-        if self._closed:
+        if self._closed or connection.name != self._name:  # it was in use when the others were named
             connection.close()
         else:
             self._idle.append(connection)
+
+    def name_connections(self, name: str) -> str | None:
+        """Give this process's connections a name, once, so that others can see whether it has any. Return the name;
+        None: the server, or a proxy before it, refuses names."""
+        with self._naming:
+            if self._name is None:
+                (answer,) = self._answers([("CLIENT", "SETNAME", name)], (), wait=False)
+                if not isinstance(answer, ReplyError):
+                    self._name = name
+                self.drop()
+            return self._name
 
     def drop(self) -> None:
         """Close all idle connections."""

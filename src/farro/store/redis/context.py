@@ -73,6 +73,9 @@ class RedisContext:
     # agent → jobs that it lost, and whose folders it still has
     lost_jobs: dict[str, list[str]] = field(default_factory=dict)
 
+    # agent that death_watch found dead → until when its lease is, as the server wrote it
+    early_dead: dict[str, str] = field(default_factory=dict)
+
     def __post_init__(self) -> None:
         self.roles = tuple(sorted(map(ids.check_role, self.roles)))
         self._known = frozenset(self.roles)
@@ -160,4 +163,4 @@ def agent_lost(agent: Agent) -> AgentLost:
 
 
 def claim_lost(job_id: str, agent: Agent) -> ClaimLost:
-    return ClaimLost(f"{job_id}: taken from {agent.id} (recovered or killed)")
+    return ClaimLost(f"{job_id} no longer belongs to {agent.id}: it was recovered or killed")

@@ -5,18 +5,16 @@ If the job changed in between, read it again: no decision is applied to a job th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farro import documents
-from farro.errors import IllegalTransition, TryAgain, UnknownJob, UnknownSchema
+from farro.errors import TryAgain, UnknownSchema
 from farro.jobs import audit_fields, ids, moves
 from farro.jobs.envelope import Lifecycle
-from farro.jobs.moves import Move
-from farro.jobs.outcomes import ErrorInfo, Report
-from farro.jobs.states import Reason, Status
-from farro.store.port import Agent, PersonAnswer
+from farro.jobs.outcomes import Report
+from farro.store.operator_verbs import Choose, JobToDecide
+from farro.store.port import Agent
 from farro.store.redis.client import Arg
 from farro.store.redis.context import RedisContext, agent_lost
 from farro.store.redis.records import JobRecord, attempt_fields, audit_line, due_ms, file_args, place_of
@@ -25,106 +23,24 @@ from farro.store.workspace import PostedFiles
 _TRIES = 100  # each lost try means that another process changed the job
 
 Decided = tuple[Lifecycle, list[str]]  # with the jobs that waited for it
-Decide = Callable[[JobRecord, Lifecycle], Move | None]
-
-
-def requeue(context: RedisContext, agent: Agent, job_id: str, note: str | None, delay_s: float | None) -> Decided:
-    move = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role="", delay_s=delay_s, note=note)
-    return _apply(context, agent, job_id, move)
-
-
-def kill(context: RedisContext, agent: Agent, job_id: str, note: str | None, reason: Reason) -> Decided:
-    error = ErrorInfo(category="killed", message=note or "killed by an operator")
-    move = Move(reason=reason, status=Status.KILLED, role="", error=error, note=note)
-    try:
-        return _apply(context, agent, job_id, move)
-    except IllegalTransition:
-        (record,) = context.read_jobs([job_id])
-        if record is None or not record.lifecycle.terminal:
-            raise
-        return record.lifecycle, []
-
-
-def force_complete(context: RedisContext, agent: Agent, job_id: str, note: str | None) -> Decided:
-    move = Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note)
-    return _apply(context, agent, job_id, move)
-
-
-def resolve_stale(context: RedisContext, agent: Agent, job_id: str) -> Decided | None:
-    def decide(record: JobRecord, now: Lifecycle) -> Move | None:
-        if record.place != "stale":
-            return None
-        return moves.resolve_stale(now, context.policy.retry, context.uniform, highest=record.attempts)
-
-    return decide_and_swap(context, agent, job_id, decide)
-
-
-def reroute(
-    context: RedisContext, agent: Agent, job_id: str, role: str, note: str | None, route: Mapping[str, Any] | None
-) -> Decided:
-    context.check_role(role)
-
-    def decide(record: JobRecord, now: Lifecycle) -> Move:
-        now.check_transition(Status.QUEUED, Reason.REROUTED)
-        if record.place == "waits" and not moves.waits_for_person(now):
-            raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
-        return Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
-
-    return _existing(job_id, decide_and_swap(context, agent, job_id, decide))
-
-
-def finalize(
-    context: RedisContext, agent: Agent, job_id: str, note: str | None, route: Mapping[str, Any] | None
-) -> Decided | None:
-    def decide(record: JobRecord, now: Lifecycle) -> Move | None:
-        if record.place != "open":
-            return None
-        return Move(reason=Reason.FINALIZED, status=Status.FAILED, role=now.role, note=note, route=route)
-
-    return decide_and_swap(context, agent, job_id, decide)
-
-
-def answer(context: RedisContext, agent: Agent, job_id: str, answered: PersonAnswer) -> Decided:
-    def decide(record: JobRecord, now: Lifecycle) -> Move:
-        if now.status is not Status.QUEUED or not moves.waits_for_person(now):
-            raise IllegalTransition(
-                f"{job_id} does not wait for a person, it is {now.status} ({now.role}); nothing was changed. "
-                "`farro inbox` lists what waits"
-            )
-        move = Move(reason=Reason.ANSWERED, status=Status.QUEUED, role="Manager", note=answered.note)
-        return replace(move, route=answered.route)
-
-    return _existing(job_id, decide_and_swap(context, agent, job_id, decide, text=answered.text))
-
-
-def _apply(context: RedisContext, agent: Agent, job_id: str, move: Move) -> Decided:
-    def decide(record: JobRecord, now: Lifecycle) -> Move:
-        now.check_transition(move.status, move.reason)
-        return replace(move, role=now.role)
-
-    return _existing(job_id, decide_and_swap(context, agent, job_id, decide))
-
-
-def _existing(job_id: str, done: Decided | None) -> Decided:
-    if done is None:
-        raise UnknownJob(f"no job {job_id}; `farro ls` lists what there is")
-    return done
 
 
 def decide_and_swap(
-    context: RedisContext, agent: Agent, job_id: str, decide: Decide, *, text: str | None = None
+    context: RedisContext, agent: Agent, job_id: str, choose: Choose, *, text: str | None = None
 ) -> Decided | None:
     """Read, decide, compare and swap; try again if the job changed in between. None: the job does not exist, or
-    `decide` returned None. `text`: a person's answer, stored as the result of an attempt of its own."""
+    `choose` returned None. `text`: a person's answer, stored as the result of an attempt of its own."""
     ids.check_job_id(job_id)
     for _ in range(_TRIES):
         (record,) = context.read_jobs([job_id], agent=agent)
         if record is None:
             return None
         before = record.lifecycle
-        move = decide(record, before)
+        move = choose(JobToDecide(before, record.attempts, held=record.place in ("held", "marked")))
         if move is None:
             return None
+        if move.role != before.role:  # one that is gone can be kept, not taken
+            context.check_role(move.role)
         attempt, kept = record.attempts, PostedFiles()
         if text is not None:
             attempt += 1

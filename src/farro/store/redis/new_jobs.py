@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from farro import documents
-from farro.errors import IdConflict, InputError
+from farro.errors import IdConflict
 from farro.host import fs
-from farro.jobs import ids, moves
+from farro.jobs import ids
 from farro.jobs.outcomes import Child
 from farro.plans import after
 from farro.plans.after import DependencyState
 from farro.store.port import CARRIED_BYTES, CarriedFiles, Submission
 from farro.store.redis.context import RedisContext
-from farro.store.redis.records import MINTED, JobRecord, NewJob, digest
+from farro.store.redis.records import MINTED, JobRecord, NewJob
+from farro.store.submissions import check, digest, first_lifecycle
 
 
 def prepare_children(context: RedisContext, job_id: str, attempt: int, wanted: Sequence[Child]) -> list[NewJob]:
@@ -31,23 +31,18 @@ def prepare_children(context: RedisContext, job_id: str, attempt: int, wanted: S
 
 def prepare(context: RedisContext, submissions: Sequence[Submission]) -> list[NewJob]:
     """Check all submissions, then build a new job from each; nothing is sent yet."""
-    texts = [_prompt_text(context, submission) for submission in submissions]
+    texts = []
+    for submission in submissions:
+        context.check_role(submission.role)
+        texts.append(check(submission, context.policy.max_prompt_bytes))
     digests = _digests(submissions)
     blocks = _blocks(context, submissions, digests)
     now = context.now()
     token = context.token() if any(submission.job_id is not None for submission in submissions) else ""
     jobs = []
     for index, submission in enumerate(submissions):
-        routing = submission.prompt.get("routing")
-        lifecycle = moves.enqueued(
-            job_id=submission.job_id or context.mint(),
-            role=submission.role,
-            now=now,
-            not_before=submission.not_before,
-            routing=routing if isinstance(routing, dict) else None,
-            retry_of=submission.retry_of,
-            waits=bool(blocks.get(index)),
-        )
+        job_id = submission.job_id or context.mint()
+        lifecycle = first_lifecycle(submission, job_id, now, waits=bool(blocks.get(index)))
         jobs.append(
             NewJob(
                 lifecycle=lifecycle,
@@ -63,22 +58,6 @@ def prepare(context: RedisContext, submissions: Sequence[Submission]) -> list[Ne
             )
         )
     return jobs
-
-
-def _prompt_text(context: RedisContext, submission: Submission) -> bytes:
-    """Check the names, the role and the size of a submission; return its prompt as canonical JSON."""
-    context.check_role(submission.role)
-    if submission.job_id is not None:
-        ids.check_job_id(submission.job_id)
-    for name in submission.payload:
-        ids.check_payload_name(name)
-    try:
-        text = documents.canonical(submission.prompt)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"the prompt cannot be written as JSON: {error}") from error
-    if len(text) >= context.policy.max_prompt_bytes:
-        raise InputError(f"the prompt is too long; at most {context.policy.max_prompt_bytes} bytes are allowed")
-    return text
 
 
 def _digests(submissions: Sequence[Submission]) -> list[str]:

@@ -6,14 +6,12 @@ A claim is stored beside the last decided lifecycle and applied on reading, by t
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any
 
-from farro import documents
 from farro.documents.json_text import encoder
 from farro.errors import Damaged, IllegalTransition
 from farro.jobs import audit_fields, ids, moves, places
@@ -22,7 +20,7 @@ from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.plans import after
 from farro.plans.metadata import PRIORITIES, priority, required_tags
-from farro.store.port import JobView, Submission
+from farro.store.port import JobView
 from farro.store.redis.client import Arg
 from farro.store.workspace import JobFiles, PostedFiles
 
@@ -72,7 +70,8 @@ def place_of(lifecycle: Lifecycle) -> str:
 
 def audit_line(codes: Mapping[str, Any]) -> bytes:
     """Encode a line of the audit log."""
-    return text_bytes(_encode({name: value for name, value in codes.items() if value is not None}))
+    told = audit_fields.without_names(codes, actor="")
+    return text_bytes(_encode({name: value for name, value in told.items() if value is not None}))
 
 
 def tags(prompt: Mapping[str, Any]) -> str:
@@ -82,12 +81,6 @@ def tags(prompt: Mapping[str, Any]) -> str:
     if not wanted:
         return ""
     return ",".join(sorted({tag if ids.TAG.fullmatch(tag) else _NEVER for tag in wanted}))
-
-
-def digest(submission: Submission) -> str:
-    payload = {name: data.hex() for name, data in submission.payload.items()}
-    content = [submission.role, submission.prompt, submission.narrative, payload]
-    return hashlib.sha256(documents.canonical(content)).hexdigest()
 
 
 def text_bytes(text: str) -> bytes:

@@ -82,6 +82,7 @@ class LuaScripts:
     forget: LuaScript
     join: LuaScript
     judged: LuaScript
+    late: LuaScript
     leave: LuaScript
     look: LuaScript
     note: LuaScript

@@ -100,7 +100,7 @@ def _walk(context: RedisContext, key: str) -> Iterator[str]:
 
 
 def waiting(context: RedisContext) -> list[JobEntry]:
-    """Return the jobs that wait outside their queue, from the sets that have only these."""
+    """Return the jobs that wait outside their queue. Only the `waits` sets of the roles are read."""
     sets = context.client.calls([("SMEMBERS", context.keys.waits(role)) for role in context.roles])
     found = sorted(job.decode() for members in sets for job in members)
     records = context.read_jobs(found, prompts=True) if found else []

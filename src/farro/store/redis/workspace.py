@@ -28,8 +28,10 @@ from farro.errors import Damaged, NoFolder, StorageTrouble
 from farro.host import fs, leases, links
 from farro.host.clock import Clock
 from farro.host.trees import remove_tree
-from farro.jobs import ids
+from farro.jobs import ids, moves
+from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Report
+from farro.jobs.states import Reason
 from farro.store.redis.attempt_files import SNAPSHOT, TASKS, AttemptFiles, SharedFiles, result_files
 from farro.store.workspace import JobFiles, PostedFiles
 
@@ -315,7 +317,7 @@ def _fill(folder: str, material: JobFiles, shared_files: SharedFiles | None, *, 
     except OSError as error:
         if error.errno not in _NO_NAMES:
             raise
-        raise Damaged(f"the posted files do not form a folder: {error}") from error
+        raise Damaged(f"the job's stored files cannot be written as a folder: {error}") from error
 
 
 def _write_all(folder: str, material: JobFiles, shared_files: SharedFiles | None, *, whole: bool) -> None:
@@ -339,6 +341,9 @@ def _write_all(folder: str, material: JobFiles, shared_files: SharedFiles | None
             mirrors = {"result.md": posted.files["result.md"]}
         elif "error.md" in posted.files:
             mirrors["error.md"] = posted.files["error.md"]
+    if Reason.FORCE_COMPLETED.encode() in material.lifecycle:  # before it is parsed: seldom there
+        text = moves.completion_text(Lifecycle.from_json(material.lifecycle))
+        mirrors = mirrors if text is None else {"result.md": text.encode("utf-8", "replace")}
     _write(folder, mirrors)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import click
 
-from farro.cli.daemon_process import Signals, end_well, log_to_stdout
+from farro.cli.daemons import Signals, end_well, log_to_stdout
 from farro.cli.options import daemon, program, read_root
 from farro.config.settings import Settings
 from farro.errors import BusTrouble, InputError
@@ -42,8 +42,17 @@ def orchestrator(root: str | None, as_json: bool) -> None:
 
     def make(bus: Bus) -> Orchestrator:
         how = LaunchOptions(program=program(), root=path, env=processes.environment(settings.secret_variables()))
-        runtime, clock = service.runtime(path), SystemClock()
-        return Orchestrator(OrchestratorContext(swarm_files, bus, runtime, how, log=log, clock=clock, durable=durable))
+        context = OrchestratorContext(
+            swarm_files,
+            bus,
+            service.runtime(path),
+            how,
+            log=log,
+            clock=SystemClock(),
+            durable=durable,
+            foreign_signals=settings.swarm.foreign_signals,
+        )
+        return Orchestrator(context)
 
     log("info", "orchestrator started", {"pid": os.getpid(), "bus": settings.bus})
     asyncio.run(_run(path, settings, make, signals, log))
@@ -76,6 +85,7 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
         folder=swarm_files.swarm_folder(swarm),
         cwd=path,
         env=processes.environment(),
+        foreign_signals=settings.swarm.foreign_signals,
     )
 
     def make(bus: Bus) -> Controller:

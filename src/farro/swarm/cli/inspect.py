@@ -14,8 +14,7 @@ from typing import Any
 import click
 
 from farro.cli.options import common, operator_name, read_root
-from farro.cli.tables import seconds, shortened, span, table
-from farro.cli.terminal import answer, complain, draws, note, say
+from farro.cli.terminal import answer, complain, draws, note, say, seconds, shortened, span, table
 from farro.config.settings import Settings
 from farro.errors import InputError
 from farro.host import fs

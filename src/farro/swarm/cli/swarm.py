@@ -11,11 +11,10 @@ from typing import Any
 import click
 
 from farro import documents
-from farro.cli.groups import Hinting
+from farro.cli.main import Hinting
 from farro.cli.options import common, operator_name, program, read_root
 from farro.cli.plan_files import read_plans
-from farro.cli.tables import seconds, span
-from farro.cli.terminal import answer, complain, draws, note, say
+from farro.cli.terminal import answer, complain, draws, note, say, seconds, span
 from farro.documents import Document
 from farro.errors import InputError
 from farro.host.clock import SystemClock

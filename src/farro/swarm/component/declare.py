@@ -82,7 +82,7 @@ class Component(Generic[C]):
         """Declare a function that makes items while enabled, called every `every_s` seconds, `rate` times a second, or
         at the minutes (UTC) of a cron line."""
         if sum(given is not None for given in (every_s, rate, cron)) != 1:
-            raise InputError(f"a source has one of every_s, rate and cron ({self.role})")
+            raise InputError(f"{self.role}: give a source exactly one of every_s, rate and cron")
         line = None
         if cron is not None:
             from farro.plans.cron import BadCron, Cron

@@ -29,7 +29,7 @@ from farro.log.structured import lines
 from farro.swarm.bus import AGAIN_S, LostQueueCheck, open_bus, open_until, wait
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer, Delivery
 from farro.swarm.component.declare import Component, ComponentEnvironment
-from farro.swarm.component.workload import ServiceWorkload, Workload
+from farro.swarm.component.workload import ItemWorkload, ServiceWorkload, Workload
 from farro.swarm.lifecycle import HEARTBEAT_S
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
@@ -49,11 +49,11 @@ class ComponentRunner:
         self._environment = environment
         self._raw: dict[str, Any] = dict(environment.config or {})
         self._config = component.read_config(self._raw)
-        self._workload: Workload | ServiceWorkload
+        self._workload: Workload
         if component.declared.kind == "service":
             self._workload = ServiceWorkload(component, lambda: self._config, self._health_change)
         else:
-            self._workload = Workload(component, bus, environment, lambda: self._config)
+            self._workload = ItemWorkload(component, bus, environment, lambda: self._config)
         self._health = HealthServer(self._health_data)
         self._health_port = 0
         self._enabled = False
@@ -146,7 +146,7 @@ class ComponentRunner:
         if key.signal is Signal.STATUS:
             await self._report("status-full", {"correlationId": received.correlation_id})
             return False
-        if not self._refused.first(received.correlation_id):
+        if not self._refused.first(received.idempotency_key):
             if not delivery.redelivered:  # a bus may redeliver; a replay would undo later updates
                 raise InputError(f"ControlSignal: {received.correlation_id} was received and obeyed before")
             return False
@@ -266,7 +266,7 @@ class ComponentRunner:
             state="Running" if self._enabled else "Healthy",
             watermark=at,  # of a component itself: as old as this message
             max_staleness_sec=0.0,
-            totals=messages.Totals(desired=1, healthy=healthy, running=enabled & healthy, enabled=enabled),
+            totals=messages.Totals(total=1, desired=1, healthy=healthy, running=enabled & healthy, enabled=enabled),
             queues=messages.StatusQueues(
                 inputs=environment.input_queues,
                 outputs=tuple(names.work_queue(environment.swarm, suffix) for suffix in environment.outputs),
@@ -331,14 +331,14 @@ class RefusedSignals:
     def __init__(self, instance: str) -> None:
         self.count = 0
         self._last: dict[str, str] = {}
-        self._known: dict[str, None] = {}  # correlation ids, oldest first
+        self._known: dict[str, None] = {}  # idempotency keys, oldest first
         self._log = lines(instance, lambda: datetime.now(UTC), sys.stderr)
 
-    def first(self, correlation_id: str) -> bool:
-        """Return whether no signal with that id was received before."""
-        if correlation_id in self._known:
+    def first(self, key: str) -> bool:
+        """Return whether no update with that idempotency key was received before."""
+        if key in self._known:
             return False
-        self._known[correlation_id] = None
+        self._known[key] = None
         if len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
         return True

@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -57,40 +58,50 @@ class WorkCounts:
         return round(len(self._times) / TPS_WINDOW_S, 3)
 
 
-class Workload:
-    """Process items or run a source. `begin` and `end` may be called repeatedly."""
+class Workload(ABC):
+    """What a component does while it is enabled. `begin` and `end` may be called repeatedly."""
+
+    def __init__(self, component: Component[Any], config: Callable[[], Any]) -> None:
+        assert component.declared is not None
+        self._component = component
+        self._declared = component.declared
+        self._config = config
+        self._ending = asyncio.Event()
+        self.counts = WorkCounts()
+        self.trouble: str | None = None  # why the component is not healthy
+        self.exit: SystemExit | None = None  # raised by the function to end the process
+
+    @abstractmethod
+    async def begin(self) -> None: ...
+
+    @abstractmethod
+    async def end(self, grace_s: float) -> bool:
+        """End the workload. Return whether everything in progress ended in time."""
+
+    def stop_waiting(self) -> None:  # noqa: B027 - most workloads do not wait
+        """Stop waiting in `begin`: the component ends."""
+
+    def count(self) -> None:  # noqa: B027 - items are counted as they end
+        """Take over what the function itself counted."""
+
+
+class ItemWorkload(Workload):
+    """Process items or run a source. Its errors concern single items, so it is always healthy."""
 
     def __init__(
         self, component: Component[Any], bus: Bus, environment: ComponentEnvironment, config: Callable[[], Any]
     ) -> None:
-        assert component.declared is not None
-        self._component = component
-        self._declared = component.declared
+        super().__init__(component, config)
         self._bus = bus
         self._environment = environment
-        self._config = config
-        self.counts = WorkCounts()
-        self.trouble: str | None = None  # its own errors concern single items
-        self.exit: SystemExit | None = None
         self._readers: list[asyncio.Task[None]] = []  # they hold no item, so they may be cancelled
         self._under_way: set[asyncio.Task[None]] = set()  # a source's loop, or a task per item
         self._consumers: list[Consumer] = []
         self._thread: CallThread | None = None
         self._unsent: tuple[Any, str] | None = None  # what a source made and the bus has not accepted yet
-        self._ending = asyncio.Event()
-
-    @property
-    def running(self) -> bool:
-        return bool(self._readers or self._under_way)
-
-    def stop_waiting(self) -> None:
-        """Do nothing: `begin` waits for no readiness."""
-
-    def count(self) -> None:
-        """Do nothing: items are counted as they end."""
 
     async def begin(self) -> None:
-        if self.running:
+        if self._readers or self._under_way:
             return
         self._ending.clear()
         if not self._declared.is_async:
@@ -107,7 +118,6 @@ class Workload:
         self._readers = [asyncio.create_task(self._read(consumer)) for consumer in self._consumers]
 
     async def end(self, grace_s: float) -> bool:
-        """End the workload. Return whether all items in progress ended in time."""
         self._ending.set()
         readers, self._readers = self._readers, []
         consumers, self._consumers = self._consumers, []
@@ -278,6 +288,10 @@ class CallThread:
     def end(self) -> None:
         """End the thread. Calls that have not begun raise NotCalled."""
         self._ending = True
+        self.end_after_calls()
+
+    def end_after_calls(self) -> None:
+        """End the thread when all calls have ended."""
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -323,9 +337,9 @@ READY_S = 20.0  # for a service with `says_ready`
 STEADY_S = 60.0  # after this time earlier failures are forgotten
 
 
-class ServiceWorkload:
-    """Run one function while the component is enabled, and again when it fails; with the interface of Workload.
-    `changed` is called when its health changes.
+class ServiceWorkload(Workload):
+    """Run one function while the component is enabled, and again when it fails. `changed` is called when its health
+    changes.
 
     - A plain function runs on its own thread and ends when a threading.Event is set; an async one uses an
       asyncio.Event.
@@ -336,16 +350,9 @@ class ServiceWorkload:
     """
 
     def __init__(self, component: Component[Any], config: Callable[[], Any], changed: Callable[[], None]) -> None:
-        assert component.declared is not None
-        self._component = component
-        self._declared = component.declared
-        self._config = config
+        super().__init__(component, config)
         self._changed = changed
-        self.counts = WorkCounts()
-        self.trouble: str | None = None
-        self.exit: SystemExit | None = None  # raised by the function to end the process
         self._task: asyncio.Task[None] | None = None
-        self._ending = asyncio.Event()
         self._stop: threading.Event | asyncio.Event | None = None
         self._started_or_failed = asyncio.Event()  # it is ready, or failed, or ended
         loop = asyncio.get_running_loop()
@@ -357,16 +364,11 @@ class ServiceWorkload:
         component.on_ready(wake)
 
     def stop_waiting(self) -> None:
-        """Stop waiting for the service to be ready: the component ends."""
         self._started_or_failed.set()
 
     def _ready(self) -> None:
         self._started_or_failed.set()
         self._set_trouble(None)
-
-    @property
-    def running(self) -> bool:
-        return self._task is not None
 
     async def begin(self) -> None:
         if self._task is not None:
@@ -380,7 +382,6 @@ class ServiceWorkload:
             await wait(self._started_or_failed, READY_S)
 
     async def end(self, grace_s: float) -> bool:
-        """End the service. Return whether it ended in time."""
         task = self._task
         if task is None:
             return True
@@ -396,7 +397,6 @@ class ServiceWorkload:
         return task.done()
 
     def count(self) -> None:
-        """Take over the items that the function counted."""
         new, now_s = self._component.counted - self.counts.done, time.monotonic()
         for _ in range(new):
             self.counts.count(now_s)
@@ -435,7 +435,7 @@ class ServiceWorkload:
             running = asyncio.ensure_future(_kept_inside(self._declared.function, self._stop, *arguments))
         else:
             self._stop = threading.Event()
-            running = _on_thread(self._component.role, self._declared.function, self._stop, *arguments)
+            running = _call_on_own_thread(self._declared.function, self._stop, *arguments)
         if self._ending.is_set():
             self._stop.set()
         try:
@@ -485,32 +485,16 @@ async def _kept_inside(function: Callable[..., Any], *arguments: Any) -> None:
         raise _ExitRequested(system_exit) from system_exit
 
 
-def _on_thread(name: str, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-    """Run the function on its own daemon thread: a process waits for pool threads at its end, and a service may not
-    end."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
+def _call_on_own_thread(function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+    """Call the function on a daemon thread: a process waits for pool threads at its end, and a service may not end."""
 
-    def deliver(error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def work() -> None:
-        failure: BaseException | None = None
+    def call() -> None:
         try:
             function(*arguments)
         except SystemExit as system_exit:
-            failure = _ExitRequested(system_exit)
-        except StopIteration as error:  # a future cannot hold it
-            failure = RuntimeError(f"StopIteration: {error}")
-        except BaseException as error:  # noqa: BLE001 - passed on to the caller
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the event loop is closed: no task waits any more
-            loop.call_soon_threadsafe(deliver, failure)
+            raise _ExitRequested(system_exit) from system_exit
 
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return done
+    thread = CallThread()
+    called = thread.call(call, ())
+    thread.end_after_calls()
+    return called

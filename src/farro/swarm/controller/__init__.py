@@ -13,11 +13,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
-from farro.jobs.times import parse_timestamp
+from farro.lazy_dataclass import replace
 from farro.log.structured import Log
 from farro.swarm import lifecycle, reconcile
 from farro.swarm import plan as plans
@@ -25,17 +24,17 @@ from farro.swarm.bus import LostQueueCheck
 from farro.swarm.bus.port import Binding, Bus, Consumer, Delivery
 from farro.swarm.controller import actions
 from farro.swarm.controller.actions import ORIGIN, ComponentActions, ControllerContext
+from farro.swarm.controller.confirmations import Confirmations
 from farro.swarm.controller.observed import ComponentObserver, HangDetector
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.controller.summary import Summary, queues_of, status_report
-from farro.swarm.files import read_given_up
 from farro.swarm.ledger import CommandEnd, CommandLedger, LedgerEntry
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.publish import ControlPublisher, SwarmAudit
 from farro.swarm.reconcile import CONFIG_S, CommandGoal, ReconcileDecision, Target
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.messages import ControlSignal
-from farro.swarm.wire.names import Signal
+from farro.swarm.wire.names import Key, Signal
 from farro.worker.runtime import Runtime
 
 _TARGETS = {
@@ -76,10 +75,10 @@ class Controller:
         self._audit = SwarmAudit(context.folder, ORIGIN, now, log)
         self._hang_detector = HangDetector()
         self._summary = Summary(self._observer, now, self._audit.note)
-        self._actions = ComponentActions(
-            context, bus, runtime, self._state, self._observer, self._publisher, self._audit
-        )
         self._confirmations = Confirmations(self._ledger, self._publisher, self._audit, context.folder)
+        self._actions = ComponentActions(
+            context, bus, runtime, self._state, self._observer, self._confirmations, self._publisher, self._audit
+        )
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
         self._began_s: dict[tuple[str, str], float] = {}  # signal and key of a command → monotonic time
@@ -158,26 +157,57 @@ class Controller:
     async def _receive(self, delivery: Delivery) -> bool:
         """Take a message. Return whether it needs a turn: a component's unchanged status does not."""
         key = names.read_key(delivery.message.key)
-        signal = messages.read(key, delivery.message.body)
-        if isinstance(signal, messages.StatusReport):
-            ours = signal.swarm_id == self._context.swarm and signal.role != names.CONTROLLER
-            return ours and self._observer.hear(signal, time.monotonic())
-        if not isinstance(signal, messages.ControlSignal):
-            return False
-        if not self._is_ours(signal):
-            raise InputError(f"ControlSignal: it names another swarm than {self._context.swarm}")
-        if signal.origin == ORIGIN:
+        try:
+            received = messages.read(key, delivery.message.body)
+            if isinstance(received, ControlSignal) and not self._is_ours(received):
+                raise InputError(f"ControlSignal: it names another swarm than {self._context.swarm}")
+        except InputError as error:
+            await self._refuse(key, delivery.message.body, error)
+            raise
+        if isinstance(received, messages.StatusReport):
+            if received.role == names.ORCHESTRATOR:
+                return await self._take_answer(received)
+            ours = received.swarm_id == self._context.swarm and received.role != names.CONTROLLER
+            return ours and self._observer.hear(received, time.monotonic())
+        if not isinstance(received, ControlSignal):
             return False
         if key.signal is Signal.STATUS:
-            await self._report(full=True, correlation_id=signal.correlation_id)
+            await self._report(full=True, correlation_id=received.correlation_id)
             return False
-        return await self._confirmations.receive(signal)
+        allowed = key.signal is Signal.CONFIG or self._context.foreign_signals == "accept"
+        return await self._confirmations.receive(replace(received, swarm_id=self._context.swarm), allowed=allowed)
+
+    async def _refuse(self, key: Key, body: bytes, error: InputError) -> None:
+        """Confirm a signal that cannot be read as an error, if it has the ids that a confirmation needs."""
+        ids = messages.ids(body)
+        if ids is None or key.kind != "signal" or key.signal in (None, Signal.STATUS):
+            return
+        scope = key.scope
+        signal = ControlSignal(
+            correlation_id=ids[0],
+            idempotency_key=ids[1],
+            signal=str(key.signal),  # type: ignore[arg-type]
+            swarm_id=self._context.swarm,
+            role=scope.role,
+            instance=scope.instance,
+        )
+        await self._confirmations.refuse(signal, "BAD_SIGNAL", str(error))
+
+    async def _take_answer(self, report: messages.StatusReport) -> bool:
+        refused = self._confirmations.answered(report)
+        if refused is not None:
+            await self._end_foreign(refused, "the orchestrator did not send it", retryable=False)
+        return True
+
+    async def _end_foreign(self, entry: LedgerEntry, why: str, *, retryable: bool) -> None:
+        message = f"{entry.signal} is refused: {why} (swarm.foreign_signals)"
+        await self._end(entry, CommandEnd(good=False, code="NOT_ORCHESTRATOR", message=message, retryable=retryable))
 
     def _is_ours(self, signal: messages.ControlSignal) -> bool:
         """Return whether a signal names this swarm in its body, or is for one of our components."""
         if signal.swarm_id is not None:
             return signal.swarm_id == self._context.swarm
-        return signal.instance in self._members()
+        return signal.instance in self._members() or signal.instance == self._context.instance
 
     # --- a turn ---
 
@@ -188,13 +218,15 @@ class Controller:
         if now_s >= self._look_s or (self._ledger.open() and now_s >= self._look_s - LOOK_S + LOOK_SOON_S):
             self._look(now_s)
         try:
-            for entry, _ in self._ledger.owed():
-                await self._confirmations.confirm(entry)
+            await self._confirmations.confirm()
             if any(one in _TARGETS for one in self._confirmations.end_given_up()):
                 self._state.change(state=SwarmState.FAILED)
-            for entry in [one for one in self._ledger.open() if Signal(one.signal) is Signal.CONFIG]:
-                await self._check_update(entry, now_s)
+            await self._check_updates(now_s)
             commands = [one for one in self._ledger.open() if Signal(one.signal) in _TARGETS]
+            for entry in [one for one in commands if not one.allowed]:
+                commands.remove(entry)
+                if await self._confirmations.ask(entry, self._context.instance, ORIGIN, now_s):
+                    await self._end_foreign(entry, "no orchestrator says that it sent it", retryable=True)
             while len(commands) > 1 and superseded(commands):
                 message = f"{commands[1].signal} was requested while it was in progress"
                 await self._end(commands.pop(0), CommandEnd(good=False, code="SUPERSEDED", message=message))
@@ -244,7 +276,8 @@ class Controller:
             if signal is Signal.REMOVE:
                 await actions.delete_queues(self._bus, self._state.plan, self._state.former)
             self._state.change(state=state)
-            await self._report_changes(now_s)  # before the confirmation, so that its receiver sees the new state
+            await self._check_updates(now_s)  # before the confirmation, after which this process may be ended
+            await self._report_changes(now_s)  # before it, so that its receiver sees the new state
             self._removing = signal is Signal.REMOVE
             forced = f"ended by force: {', '.join(decision.degraded)}" if decision.degraded else None
             await self._end(entry, CommandEnd(good=True, state=str(state), notes=forced))
@@ -296,7 +329,7 @@ class Controller:
                 continue
             asked = seen.asked_s is not None and now_s - seen.asked_s <= CONFIG_S
             if seen.healthy and seen.enabled not in (None, shall_work) and not asked:
-                await self._actions.ask(one, shall_work, now_s)
+                await self._actions.ask([(one, shall_work)], now_s)
 
     async def _act(self, decision: ReconcileDecision, now_s: float) -> None:
         """Do what `reconcile` decided, and restart components that died meanwhile."""
@@ -307,11 +340,13 @@ class Controller:
             for name in together:
                 self._observer.forget(name)
         members = self._members()
-        asks = [one for one in decision.do if one.what in ("enable", "disable")]
-        await asyncio.gather(*(self._actions.do(members[one.instance], one, now_s) for one in asks))
+        asks = [
+            (members[one.instance], one.what == "enable") for one in decision.do if one.what in ("enable", "disable")
+        ]
+        if asks:
+            await self._actions.ask(asks, now_s)
         for one in decision.do:
-            if one.what not in ("deprovision", "enable", "disable"):
-                await self._actions.do(members[one.instance], one, now_s)
+            await self._actions.do(members[one.instance], one, now_s)
         if self._state.state is SwarmState.STOPPING:
             return  # a component that died meanwhile stays stopped
         for member in members.values():
@@ -321,31 +356,46 @@ class Controller:
 
     # --- config updates ---
 
-    async def _check_update(self, entry: LedgerEntry, now_s: float) -> None:
-        """End a config update once the component reports its result under the signal's correlation id."""
+    async def _check_updates(self, now_s: float) -> None:
+        """End the config updates whose components reported a result, or will not."""
+        updates = [one for one in self._ledger.open() if Signal(one.signal) is Signal.CONFIG]
+        ends = [(entry, end) for entry in updates if (end := self._update_end(entry, now_s)) is not None]
+        if ends:
+            await self._end_all(ends)
+
+    def _update_end(self, entry: LedgerEntry, now_s: float) -> CommandEnd | None:
+        """Return the end of a config update; None if its component may still report a result under its signal's id."""
         began_s = self._began_s.setdefault((entry.signal, entry.key), now_s)
-        report = self._observer.reports.get(str(entry.instance))
-        update = report.data.get("update") if report is not None else None
-        if isinstance(update, dict) and update.get("correlationId") in entry.correlations and report is not None:
-            wrong = update.get("error")
+        instance = str(entry.instance)
+        report = next(filter(None, map(self._observer.updates.get, entry.correlations)), None)
+        if report is not None:
+            wrong = report.data["update"].get("error")
             if wrong:
-                await self._end(entry, CommandEnd(good=False, code="CONFIG_REFUSED", message=str(wrong)[:1000]))
-                return
-            more = {name: value for name, value in (entry.args or {}).items() if name != "enabled"}
-            self._state.update(str(entry.instance), report.enabled, more)
-            await self._end(entry, CommandEnd(good=True, state="Running" if report.enabled else "Stopped"))
-        elif now_s - began_s >= CONFIG_S:
-            message = f"{entry.instance} reported no result for {CONFIG_S:g} s"
-            await self._end(entry, CommandEnd(good=False, code="CONFIG_TIMEOUT", message=message, retryable=True))
+                return CommandEnd(good=False, code="CONFIG_REFUSED", message=str(wrong)[:1000])
+            if not entry.own:
+                more = {name: value for name, value in (entry.args or {}).items() if name != "enabled"}
+                self._state.update(instance, report.enabled, more)
+            return CommandEnd(good=True, state="Running" if report.enabled else "Stopped")
+        seen = self._observer.of(instance)
+        if entry.own and not (seen.launched and seen.alive):
+            return CommandEnd(good=False, code="COMPONENT_GONE", message=f"{instance} ended first", retryable=True)
+        if now_s - began_s >= CONFIG_S:
+            message = f"{instance} reported no result for {CONFIG_S:g} s"
+            return CommandEnd(good=False, code="CONFIG_TIMEOUT", message=message, retryable=True)
+        return None
 
     # --- reporting ---
 
     async def _end(self, entry: LedgerEntry, end: CommandEnd) -> None:
-        if not end.good:
-            member = self._members().get(str(entry.instance))
-            self._summary.error(f"{entry.signal}: {end.message}", entry.correlations[0], member)
-        await self._confirmations.end(entry, end)
-        self._began_s.pop((entry.signal, entry.key), None)
+        await self._end_all([(entry, end)])
+
+    async def _end_all(self, ends: Sequence[tuple[LedgerEntry, CommandEnd]]) -> None:
+        for entry, end in ends:
+            if not end.good and not entry.own:
+                member = self._members().get(str(entry.instance))
+                self._summary.error(f"{entry.signal}: {end.message}", entry.correlations[0], member)
+            self._began_s.pop((entry.signal, entry.key), None)
+        await self._confirmations.end_all(ends)
 
     async def _report_changes(self, now_s: float) -> None:
         now = self._aggregate(now_s)
@@ -372,6 +422,9 @@ class Controller:
                 self._hang_detector.bus_failed()
 
     async def _report(self, *, full: bool, correlation_id: str | None = None) -> None:
+        # Awaited first: the state that is reported must be that of the moment in which the report is sent.
+        plan = self._state.plan
+        depths = await actions.queue_depths(self._bus, plan) if full and plan is not None else []
         now_s, at = time.monotonic(), self._publisher.now()
         state, queues = self._state.state, queues_of(self._state.plan)
         report = status_report(
@@ -383,9 +436,9 @@ class Controller:
         changed = self._summary.changed(lines)
         report.data["components"] = lines if full else changed
         report.data["errors"] = self._summary.errors()
-        if full and self._state.plan is not None:
-            report.data["queues"] = await actions.queue_depths(self._bus, self._state.plan)
-            report.data["warnings"] = list(plans.start_order(self._state.plan).warnings)
+        if full and plan is not None:
+            report.data["queues"] = depths
+            report.data["warnings"] = list(plans.start_order(plan).warnings)
         await self._publisher.status(report)
 
     def _aggregate(self, now_s: float) -> lifecycle.Aggregate:
@@ -398,72 +451,6 @@ class Controller:
             members = {one.instance: one for one in self._state.plan.members()}
             self._planned = (self._state.plan, members)
         return members
-
-
-# --- confirmations ---
-
-
-class Confirmations:
-    """Receive signals and confirm them: each is noted first and confirmed once, unless the orchestrator gave it up."""
-
-    def __init__(self, ledger: CommandLedger, publisher: ControlPublisher, audit: SwarmAudit, folder: str) -> None:
-        self._ledger = ledger
-        self._publisher = publisher
-        self._audit = audit
-        self._folder = folder  # of the swarm
-
-    async def receive(self, signal: ControlSignal) -> bool:
-        """Note a signal, and answer a repeated one as before. Return whether there is work to do."""
-        if signal.correlation_id in read_given_up(self._folder):
-            self._audit.note("ignored", signal.correlation_id, signal=signal.signal, reason="it was given up")
-            return False
-        known = self._ledger.find(signal)
-        again = known is not None and signal.correlation_id in known.correlations  # the same message, sent once more
-        kind, entry = self._ledger.receive(signal, self._publisher.now())
-        if not again:
-            what = "received" if kind == "new" else "duplicate"
-            self._audit.note(what, signal.correlation_id, signal=signal.signal, scope=signal.scope.words)
-        if kind != "new" and not again:
-            await self._publisher.duplicate(entry, signal.correlation_id)
-        if kind == "done":
-            await self.confirm(entry)
-        return True
-
-    async def end(self, entry: LedgerEntry, end: CommandEnd) -> None:
-        """Write the end of a command, then publish it."""
-        self._audit.note(
-            "ready" if end.good else "error",
-            entry.correlations[0],
-            signal=entry.signal,
-            scope=entry.scope.words,
-            code=end.code,
-            state=end.state,
-        )
-        self._ledger.end(entry, end, self._publisher.now())
-        await self.confirm(entry)
-
-    async def confirm(self, entry: LedgerEntry) -> None:
-        for correlation_id in list(entry.unsent):
-            if correlation_id not in read_given_up(self._folder):
-                await self._publisher.confirm(entry, correlation_id)
-            self._ledger.sent(entry, correlation_id)
-
-    def end_given_up(self) -> list[Signal]:
-        """End the commands that the orchestrator gave up, without a confirmation, and return their signals."""
-        open_commands = self._ledger.open()
-        given_up = read_given_up(self._folder) if open_commands else []
-        gone = [entry for entry in open_commands if entry.correlations[0] in given_up]
-        for entry in gone:
-            end = CommandEnd(good=False, code="GIVEN_UP", message="the orchestrator no longer waits for it")
-            self._ledger.end(entry, end, self._publisher.now(), confirmed=entry.correlations)
-        return [Signal(entry.signal) for entry in gone]
-
-    def spent_s(self, entry: LedgerEntry) -> float:
-        """Return the time that a command which an earlier controller process began has already used."""
-        if entry.started_at is None:
-            return 0.0
-        began, now = parse_timestamp(entry.started_at), parse_timestamp(self._publisher.now())
-        return max(0.0, (now - began).total_seconds())
 
 
 def superseded(commands: Sequence[LedgerEntry]) -> bool:

@@ -11,15 +11,16 @@ import os
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from farro.config.settings import ForeignSignals
 from farro.documents import Document
 from farro.errors import AlreadyRunning, BusTrouble, FarroError, InputError
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.swarm import plan as plans
 from farro.swarm.bus.port import Binding, Bus
 from farro.swarm.component.declare import ComponentEnvironment
+from farro.swarm.controller.confirmations import Confirmations
 from farro.swarm.controller.observed import ComponentObserver
 from farro.swarm.controller.state import ControllerState
 from farro.swarm.ledger import LedgerEntry
@@ -28,11 +29,12 @@ from farro.swarm.plan import Bee, Member, SwarmPlan
 from farro.swarm.publish import ControlPublisher, SwarmAudit
 from farro.swarm.reconcile import ComponentAction
 from farro.swarm.wire import names
+from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Scope, Signal
 from farro.worker import restarts
 from farro.worker.runtime import ComponentLimits, ProcessSpec, ProcessView, Runtime
 
-ORIGIN = "controller"  # of signals: a controller does not confirm its own
+ORIGIN = "controller"  # of signals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ class ControllerContext:
     folder: str  # swarms/<id>: its own files, and the logs of its components
     cwd: str
     env: Mapping[str, str]
+    foreign_signals: ForeignSignals = "refuse"  # lifecycle signals that the orchestrator did not send
 
 
 class ComponentActions:
@@ -55,10 +58,12 @@ class ComponentActions:
         runtime: Runtime,
         state: ControllerState,
         observer: ComponentObserver,
+        confirmations: Confirmations,
         publisher: ControlPublisher,
         audit: SwarmAudit,
     ) -> None:
         self._context = context
+        self._confirmations = confirmations
         self._bus = bus
         self._runtime = runtime
         self._state = state
@@ -68,12 +73,10 @@ class ComponentActions:
         self._polls: set[asyncio.Task[None]] = set()
 
     async def do(self, member: Member, action: ComponentAction, now_s: float) -> None:
-        """Do what `reconcile` decided, except `deprovision`, which the controller does for all at once."""
+        """Do what `reconcile` decided for one component. The other actions are done for many at once."""
         match action.what:
             case "launch":
                 await self.launch(member, now_s)
-            case "enable" | "disable":
-                await self.ask(member, action.what == "enable", now_s)
             case "poll":
                 self.poll(action.instance, now_s)
             case "force":
@@ -82,7 +85,7 @@ class ComponentActions:
                 seen = self._observer.of(action.instance)
                 ended = replace(seen, alive=False, launched=False, enabled=False, forced=True)
                 self._observer.put(action.instance, ended)
-            case "deprovision":
+            case "enable" | "disable" | "deprovision":
                 pass
 
     async def launch(self, member: Member, now_s: float) -> None:
@@ -161,15 +164,31 @@ class ComponentActions:
         where = os.path.relpath(self._log(instance), self._context.cwd)
         return f"{where} ends with: {last_line}" if last_line else f"its log: {where}"
 
-    async def ask(self, member: Member, enabled: bool, now_s: float) -> None:
-        """Ask a component to work, or to stop working."""
-        instance = member.instance
-        scope = Scope(swarm=self._context.swarm, role=member.role, instance=instance)
-        correlation = str(uuid.uuid4())
-        self._audit.note("sent", correlation, signal=Signal.CONFIG.value, scope=scope.words, enabled=enabled)
-        args = {"enabled": enabled}
-        await self._publisher.signal(Signal.CONFIG, scope, args, origin=ORIGIN, correlation_id=correlation)
-        self._observer.put(instance, replace(self._observer.of(instance), asked_s=now_s))
+    async def ask(self, asks: Sequence[tuple[Member, bool]], now_s: float) -> None:
+        """Ask components to work (True), or to stop working. Each signal is noted first, and confirmed like others."""
+        signals = []
+        for member, enabled in asks:
+            correlation_id = str(uuid.uuid4())
+            signal = ControlSignal(
+                correlation_id=correlation_id,
+                idempotency_key=correlation_id,
+                signal=Signal.CONFIG.value,
+                swarm_id=self._context.swarm,
+                role=member.role,
+                instance=member.instance,
+                args={"enabled": enabled},
+            )
+            signals.append(signal)
+        self._confirmations.begin_own(signals)
+
+        async def send(one: ControlSignal) -> None:
+            correlation_id = one.correlation_id
+            await self._publisher.signal(
+                Signal.CONFIG, one.scope, one.args, origin=ORIGIN, correlation_id=correlation_id
+            )
+            self._observer.put(str(one.instance), replace(self._observer.of(str(one.instance)), asked_s=now_s))
+
+        await asyncio.gather(*map(send, signals))
 
     async def request_status(self, member: Member) -> None:
         scope = Scope(swarm=self._context.swarm, role=member.role, instance=member.instance)

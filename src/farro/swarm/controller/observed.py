@@ -11,19 +11,21 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 
 from farro.jobs.times import parse_timestamp
+from farro.lazy_dataclass import replace
 from farro.swarm.lifecycle import TTL_S, Observation
 from farro.swarm.plan import Bee, Timeouts
 from farro.swarm.wire import messages
-from farro.worker.process_logs import last_words
+from farro.worker.process_runtime import last_words
 from farro.worker.restarts import STEADY_S, describe_exit
 from farro.worker.runtime import ProcessView, Runtime
 
 POLL_TIMEOUT_S = 3.0
+REMEMBERED = 10_000  # results of config updates
 LATE_S = 120.0  # a dead process's messages may arrive this late
 _ANSWER_LIMIT = 64 << 10
 
@@ -35,6 +37,7 @@ class ComponentObserver:
         self._runtime = runtime
         self.seen: dict[str, Observation] = {}
         self.reports: dict[str, messages.StatusReport] = {}  # the last status message of each
+        self.updates: OrderedDict[str, messages.StatusReport] = OrderedDict()  # correlation id → who reported its end
         self._urls: dict[str, str] = {}
         self._launched_at: dict[str, datetime] = {}
         self._polling: set[str] = set()
@@ -97,6 +100,7 @@ class ComponentObserver:
         known = self.of(status.instance)
         before = self.reports.get(status.instance)
         self.reports[status.instance] = status
+        self._hear_update(status)
         url = status.data.get("healthUrl")
         if isinstance(url, str) and url.startswith("http://"):
             self._urls[status.instance] = url
@@ -120,6 +124,14 @@ class ComponentObserver:
         was = (known.alive, known.healthy, known.enabled)
         new = was != (True, healthy, status.enabled) or known.reported_s is None
         return new or before is None or before.data.get("update") != status.data.get("update")
+
+    def _hear_update(self, status: messages.StatusReport) -> None:
+        """Remember the reported result of a config update. The next report may be about the next update."""
+        update = status.data.get("update")
+        if isinstance(update, dict) and isinstance(correlation_id := update.get("correlationId"), str):
+            self.updates[correlation_id] = status
+            if len(self.updates) > REMEMBERED:
+                self.updates.popitem(last=False)
 
     async def poll(self, instance: str, now_s: float) -> None:
         """Ask a component's health endpoint, unless its URL is unknown or a poll is under way."""

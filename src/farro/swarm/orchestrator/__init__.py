@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from farro.errors import BusTrouble, FarroError, InputError, StorageTrouble, TryAgain
 from farro.host import fs, inotify
-from farro.swarm import lifecycle
+from farro.swarm import lifecycle, requests
 from farro.swarm.bus import LostQueueCheck, wait
 from farro.swarm.bus.port import Consumer, Delivery
 from farro.swarm.files import controller_instance
 from farro.swarm.ledger import CommandEnd
+from farro.swarm.lifecycle import SwarmState
 from farro.swarm.orchestrator.commands import CommandRunner, confirms
 from farro.swarm.orchestrator.state import ControllerLauncher, OrchestratorContext
 from farro.swarm.wire import messages, names
@@ -38,6 +40,7 @@ _LINE: Mapping[str, type | tuple[type, ...]] = {  # of a component in a status
     "failure": str,
     "lastEnd": dict,
 }
+_ADOPTED = frozenset(SwarmState) - {SwarmState.NEW, SwarmState.CREATING}  # states to which a foreign signal can lead
 _TEXT, _DETAILS = 4000, 16_000  # characters of a confirmation that are kept
 
 
@@ -152,13 +155,41 @@ class Orchestrator:
             await self._status(key, message)
         elif isinstance(message, messages.Ready | messages.Error):
             await self._outcome(key, message)
+        elif isinstance(message, messages.ControlSignal):
+            await self._answer(message)
         elif isinstance(message, messages.Warning):
             audit = self._context.audit(message.scope.swarm_id)
             audit.note("warning", message.correlation_id, message=message.message)
 
+    async def _answer(self, question: messages.ControlSignal) -> None:
+        """Tell a controller whether this orchestrator sent a lifecycle signal."""
+        swarm, args = question.swarm_id, question.args or {}
+        if swarm is None or question.instance != controller_instance(swarm):
+            raise InputError("it is a question of no controller")
+        asked = str(args.get("correlationId"))
+        entry = self._context.ledger.by_correlation(asked)
+        known = entry is not None and (entry.swarm, entry.signal) == (swarm, args.get("signal"))
+        now = self._context.now()
+        report = messages.StatusReport(
+            kind="status-full",
+            message_id=str(uuid.uuid4()),
+            timestamp=now,
+            role=names.ORCHESTRATOR,
+            instance=question.instance,
+            swarm_id=swarm,
+            enabled=True,
+            state=str(self._context.state(swarm)),
+            watermark=now,
+            max_staleness_sec=0.0,
+            totals=messages.Totals(total=1, desired=1, healthy=1, running=1, enabled=1),
+            queues=messages.StatusQueues(),
+            data={"health": "UP", "correlationId": question.correlation_id, "asked": asked, "known": known},
+        )
+        await self._context.publisher.status(report)
+
     async def _outcome(self, key: Key, body: messages.Ready | messages.Error) -> None:
         """End the command that a confirmation is about."""
-        entry = self._commands.find(body.correlation_id)
+        entry = self._context.ledger.by_correlation(body.correlation_id)
         if entry is None or not confirms(body, entry) or body.idempotency_key != entry.key:
             raise InputError(f"it confirms {body.correlation_id}, which was not asked for here")
         good = isinstance(body, messages.Ready)
@@ -189,7 +220,7 @@ class Orchestrator:
         swarm = report.swarm_id
         correlation_id = report.data.get("correlationId")
         if isinstance(correlation_id, str) and key.status == "status-full":
-            entry = self._commands.find(correlation_id)
+            entry = self._context.ledger.by_correlation(correlation_id)
             if entry is not None and entry.signal == Signal.STATUS and entry.end is None:
                 if (entry.swarm, entry.role, entry.instance) != (swarm, report.role, report.instance):
                     raise InputError(f"it answers {correlation_id}, which was asked of {entry.instance}")
@@ -205,6 +236,32 @@ class Orchestrator:
         else:
             self._keep_status(swarm, report)
         await self._commands.handshake(swarm, report.timestamp)
+        if self._context.foreign_signals == "accept" and key.kind == "status":
+            self._adopt(swarm, report)
+
+    def _adopt(self, swarm: str, report: messages.StatusReport) -> None:
+        """Take over what signals of others made of a swarm, unless a command of this orchestrator is in progress."""
+        context = self._context
+        if any(one.swarm == swarm and not Signal(one.signal).of_component for one in context.ledger.open()):
+            return
+        with contextlib.suppress(FarroError):  # an unreadable plan: the next report tries again
+            plan = context.files.controller_plan(swarm)
+            if plan is not None and requests.read_plan(plan) != context.files.plan(swarm):
+                context.files.write_plan(swarm, plan)
+        if report.state not in _ADOPTED or report.state == context.state(swarm):
+            return
+        state = SwarmState(report.state)
+        context.audit(swarm).note("adopted", state=state, before=context.state(swarm))
+        reason = str(report.data.get("reason", "a signal of another sender failed"))[:_TEXT]
+        context.change(
+            swarm,
+            state=state,
+            enabled=state in (SwarmState.STARTING, SwarmState.RUNNING),
+            reason=reason if state is SwarmState.FAILED else None,
+            there=state is not SwarmState.REMOVED,
+        )
+        if state is SwarmState.REMOVED:
+            self._controllers.removed(swarm)
 
     def _keep_status(self, swarm: str, report: messages.StatusReport) -> None:
         """Write a status. A delta is merged into the last one: it has only the components that changed."""

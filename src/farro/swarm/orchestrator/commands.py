@@ -22,7 +22,7 @@ from farro.swarm.orchestrator.state import ORIGIN, ControllerLauncher, Orchestra
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.messages import ControlSignal
 from farro.swarm.wire.names import Scope, Signal
-from farro.worker.process_logs import last_lines
+from farro.worker.process_runtime import last_lines
 
 SETTLE_S = 2.0  # after a controller was killed: its last messages are read before it counts as silent
 _DURATIONS = {Signal.CREATE: "provision", Signal.TEMPLATE: "ready", Signal.START: "start"}
@@ -30,7 +30,11 @@ _OVERTAKING = (Signal.STOP, Signal.REMOVE)
 
 
 class CommandRunner:
-    """Entries are known by `id()`: what is not on disk belongs to this process only."""
+    """Carry out commands of the ledger.
+
+    What only this process knows of an entry (deadlines, what it has carried out) is kept in memory by the entry's
+    `id()`, and is lost with the process.
+    """
 
     def __init__(self, context: OrchestratorContext, controllers: ControllerLauncher) -> None:
         self._context = context
@@ -39,21 +43,18 @@ class CommandRunner:
         self._carried_out: set[int] = set()  # commands for which this process has done all that it can
         self._silenced_s: dict[int, float] = {}
         self._unused_keys: set[str] = set()  # routing keys that no command needs any more, still bound
-        self._duplicates_sent: set[str] = set()  # correlation ids for which this process sent ev.duplicate
 
     # --- receiving ---
 
     async def receive(self, signal: ControlSignal) -> None:
         """Note a requested command; one that was requested before is answered as before."""
         context, audit = self._context, self._context.audit(signal.swarm_id)
-        known = context.ledger.find(signal)
-        if known is not None and signal.correlation_id in known.correlations:
-            return  # an earlier process noted it and died before it removed the request's file
         kind, entry = context.ledger.receive(signal, context.now())
+        if kind == "redelivered":
+            return  # an earlier process noted it and died before it removed the request's file
         audit.note("asked", signal.correlation_id, signal=signal.signal, scope=signal.scope.words, origin=signal.origin)
         if kind != "new":
             audit.note("duplicate", signal.correlation_id, signal=signal.signal, original=entry.correlations[0])
-            await self._send_duplicate(entry, signal.correlation_id)
 
     # --- a turn ---
 
@@ -249,12 +250,6 @@ class CommandRunner:
             if at >= began or began > now:  # not a message of an earlier controller; or the clock was set back
                 await self.end(entry, CommandEnd(good=True, state=str(SwarmState.CREATING)))
 
-    def find(self, correlation_id: str) -> LedgerEntry | None:
-        for entry in reversed(self._context.ledger.entries.values()):
-            if correlation_id in entry.correlations:
-                return entry
-        return None
-
     async def end(
         self, entry: LedgerEntry, end: CommandEnd, *, confirmed: str | None = None, keep_state: bool = False
     ) -> None:
@@ -296,14 +291,9 @@ class CommandRunner:
             await self._context.bus.unbind(self._context.queue, Binding(names.CONTROL, key))
         self._unused_keys.discard(key)
 
-    async def _send_duplicate(self, entry: LedgerEntry, correlation: str) -> None:
-        await self._context.publisher.duplicate(entry, correlation)
-        self._duplicates_sent.add(correlation)
-
     async def _confirm(self, entry: LedgerEntry, correlation: str) -> None:
-        if correlation != entry.correlations[0] and correlation not in self._duplicates_sent:
-            await self._send_duplicate(entry, correlation)  # an earlier process may have died before it did
-        self._duplicates_sent.discard(correlation)
+        if correlation != entry.correlations[0]:
+            await self._context.publisher.duplicate(entry, correlation)
         await self._context.publisher.confirm(entry, correlation)
         self._context.ledger.sent(entry, correlation)
 

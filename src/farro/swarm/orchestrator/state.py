@@ -7,14 +7,14 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from farro.config.settings import ForeignSignals
 from farro.errors import AlreadyRunning, FarroError
 from farro.host import fs
 from farro.host.clock import Clock, SystemClock
 from farro.jobs.times import timestamp
-from farro.lazy_dataclass import dataclass
+from farro.lazy_dataclass import dataclass, replace
 from farro.log.structured import Log
 from farro.swarm import processes
 from farro.swarm.bus.port import Binding, Bus
@@ -24,6 +24,7 @@ from farro.swarm.lifecycle import SwarmState
 from farro.swarm.publish import ControlPublisher, SwarmAudit
 from farro.swarm.wire import names
 from farro.swarm.wire.names import Scope, Signal
+from farro.worker import restarts
 from farro.worker.runtime import ProcessSpec, Runtime
 
 ORIGIN = "orchestrator"
@@ -52,8 +53,10 @@ class OrchestratorContext:
         log: Log,
         clock: Clock,
         durable: bool = True,
+        foreign_signals: ForeignSignals = "refuse",
     ) -> None:
         files.make()
+        self.foreign_signals = foreign_signals
         self.files = files
         self.bus = bus
         self.runtime = runtime
@@ -108,9 +111,10 @@ class OrchestratorContext:
         )
 
     def bindings(self, swarm: str) -> list[Binding]:
-        """Return the bindings for a swarm: its controller's status and confirmations, never components' status."""
+        """Return the bindings for a swarm: its controller's status, confirmations and questions, never components'
+        status."""
         instance, scope = controller_instance(swarm), Scope(swarm=swarm)
-        keys = [names.controller_up_key(instance)]
+        keys = [names.controller_up_key(instance), names.question_key(instance)]
         keys += [names.status_key(kind, names.CONTROLLER, instance) for kind in ("status-full", "status-delta")]
         for signal in CONFIRMED_BY_CONTROLLERS:
             keys += [names.event_key(outcome, signal, scope) for outcome in ("ready", "error", "warning")]
@@ -137,8 +141,6 @@ def _own_instance(files: SwarmFiles) -> str:
 
 # --- controllers ---
 
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0  # before a controller that keeps dying is launched again
-STEADY_S = 60.0  # a controller that lived this long does not keep dying
 STOP_S = 5.0
 
 
@@ -189,9 +191,9 @@ class ControllerLauncher:
             count, not_before_s = self._deaths.get(swarm, (0, 0.0))
             if now_s < not_before_s:
                 continue
-            if now_s - self._launched_s.get(swarm, now_s) > STEADY_S:
+            if now_s - self._launched_s.get(swarm, now_s) > restarts.STEADY_S:
                 count = 0
-            self._deaths[swarm] = count + 1, now_s + min(LAST_PAUSE_S, FIRST_PAUSE_S * 2**count)
+            self._deaths[swarm] = count + 1, now_s + restarts.pause_s(count + 2)
             self._context.log("warning", "a controller was not running and is launched", {"swarm": swarm})
             await self.launch(swarm)
         for swarm in list(self._to_clean):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from farro.documents import shapes
 from farro.documents.constraints import Bounds, Matching, Prose
 from farro.errors import BadName, InputError
-from farro.lazy_dataclass import dataclass, field
+from farro.lazy_dataclass import dataclass, field, replace
 from farro.swarm.wire.names import NAME_PATTERN, Key, Scope
 
 MAX_BYTES = 1 << 20
@@ -29,27 +29,31 @@ Moment = Annotated[str, Matching(_TIME, "a time such as 2026-11-16T12:34:56Z")]
 SignalName = Literal[
     "swarm-create", "swarm-template", "swarm-start", "swarm-stop", "swarm-remove", "config-update", "status-request"
 ]
-Phase = Literal["create", "template", "start", "stop", "remove", "config", "status", "runtime"]
+Phase = Literal["create", "template", "start", "stop", "remove", "runtime"]
+EndState = Literal["Ready", "Running", "Stopped", "Removed"]
+
+
+class WireBody:
+    """What a sender adds to a message is ignored: a later version may have more fields."""
+
+    __slots__ = ()
+    takes_more: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScopeBody:
-    takes_more: ClassVar[bool] = True
-
+class ScopeBody(WireBody):
     swarm_id: Name | None = None
     role: Name | None = None
     instance: Name | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ControlSignal:
-    """One shape for all signals."""
-
-    takes_more: ClassVar[bool] = True
+class ControlSignal(WireBody):
+    """One shape for all signals. Its routing key says which signal it is; the body may repeat it."""
 
     correlation_id: Uuid  # new per attempt
     idempotency_key: Uuid  # stable across retries of the same action
-    signal: SignalName
+    signal: SignalName | None = None  # never None after `read`
     message_id: Uuid | None = None
     timestamp: Moment | None = None
     swarm_id: Name | None = None
@@ -64,32 +68,29 @@ class ControlSignal:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ready:
-    """A command had its effect, which was observed."""
-
-    takes_more: ClassVar[bool] = True
+class Reply(WireBody):
+    """What every event about a signal says: it echoes both ids of the signal."""
 
     ts: Moment
     correlation_id: Uuid
     idempotency_key: Uuid
     signal: SignalName
     scope: ScopeBody
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready(Reply):
+    """A command had its effect, which was observed."""
+
     result: Literal["success"] = "success"
-    state: str
+    state: EndState
     notes: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Error:
+class Error(Reply):
     """A command failed; everything that exists was kept."""
 
-    takes_more: ClassVar[bool] = True
-
-    ts: Moment
-    correlation_id: Uuid
-    idempotency_key: Uuid
-    signal: SignalName
-    scope: ScopeBody
     result: Literal["error"] = "error"
     phase: Phase
     code: Annotated[str, Matching(r"[A-Z][A-Z0-9_]{0,63}", "upper-case letters, digits and _")]
@@ -99,23 +100,14 @@ class Error:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Duplicate:
-    """The same command was sent again: its confirmation was repeated, and nothing was done."""
+class Duplicate(Reply):
+    """A signal or its command was sent again, and nothing was done."""
 
-    takes_more: ClassVar[bool] = True
-
-    ts: Moment
-    correlation_id: Uuid  # of the repeated signal
     original_correlation_id: Uuid | None = None
-    idempotency_key: Uuid
-    signal: SignalName
-    scope: ScopeBody
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Warning:  # noqa: A001 - the seed's name
-    takes_more: ClassVar[bool] = True
-
+class Warning(WireBody):  # noqa: A001 - the seed's name
     ts: Moment
     correlation_id: Uuid | None = None
     signal: SignalName
@@ -124,28 +116,25 @@ class Warning:  # noqa: A001 - the seed's name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Totals:
-    takes_more: ClassVar[bool] = True
+class Totals(WireBody):
+    """Counts of components. `total` and `desired` are the same number: farro's first versions sent only `desired`."""
 
-    desired: Annotated[int, Bounds(at_least=0)]
+    total: Annotated[int, Bounds(at_least=0)] | None = None
+    desired: Annotated[int, Bounds(at_least=0)] | None = None
     healthy: Annotated[int, Bounds(at_least=0)]
     running: Annotated[int, Bounds(at_least=0)]
     enabled: Annotated[int, Bounds(at_least=0)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StatusQueues:
-    takes_more: ClassVar[bool] = True
-
+class StatusQueues(WireBody):
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StatusReport:
-    """The status of a component, or of a swarm by its controller: complete (`status-full`), or changes only."""
-
-    takes_more: ClassVar[bool] = True
+class StatusReport(WireBody):
+    """The status of a component, or of a swarm (from its controller): complete (`status-full`), or changes only."""
 
     event: Literal["status"] = "status"
     kind: Literal["status-full", "status-delta"]
@@ -203,6 +192,8 @@ def read(key: Key, data: bytes) -> Message:
     if isinstance(found, StatusReport):
         if key.status not in (None, found.kind):
             raise Disagreement(f"{name}: the body is a {found.kind}, its routing key of a {key.status}")
+    elif isinstance(found, ControlSignal) and found.signal is None and key.signal is not None:
+        found = replace(found, signal=key.signal.value)
     elif found.signal != key.signal:
         raise Disagreement(f"{name}: the body says {found.signal}, its routing key {key.signal}")
     try:
@@ -213,6 +204,18 @@ def read(key: Key, data: bytes) -> Message:
         if own is not None and own != other:
             raise Disagreement(f"{name}: the body is about {stated.words}, its routing key about {scope.words}")
     return found
+
+
+def ids(data: bytes) -> tuple[str, str] | None:
+    """Return the correlation id and the idempotency key of a body that may be wrong otherwise; None if it has none."""
+    if len(data) > MAX_BYTES:
+        return None
+    try:
+        document = _DECODER.decode(data.decode())
+        found = document["correlationId"], document["idempotencyKey"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return None
+    return found if all(isinstance(one, str) and re.fullmatch(UUID, one) for one in found) else None
 
 
 def scope_of(message: Message) -> Scope:

@@ -26,6 +26,7 @@ from farro.lazy_dataclass import dataclass
 
 CONTROL = "ph.control"
 CONTROLLER = "swarm-controller"  # the role of every controller
+ORCHESTRATOR = "orchestrator"  # the role of the orchestrator; its instance is that of the controller that it talks to
 NAME_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(NAME_PATTERN)
 
@@ -47,8 +48,8 @@ class Signal(StrEnum):
 
     @property
     def phase(self) -> str:
-        """Return how the error of a failed command names it: swarm-start is `start`, config-update is `config`."""
-        return self.value.removeprefix("swarm-").partition("-")[0]
+        """Return how the error of a failed command names it: swarm-start is `start`, config-update is `runtime`."""
+        return "runtime" if self.of_component else self.value.removeprefix("swarm-")
 
 
 Outcome = Literal["ready", "error", "duplicate", "warning"]
@@ -114,10 +115,17 @@ def control_queue(role: str, instance: str) -> str:
 
 
 def controller_keys(swarm: str, instance: str) -> list[str]:
-    """Return the routing keys that a controller always receives: commands of its swarm, and status requests."""
+    """Return the routing keys that a controller always receives: commands of its swarm, status requests, and the
+    orchestrator's answers."""
     lifecycle = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
     keys = [signal_key(one, Scope(swarm=swarm)) for one in lifecycle]
-    return [*keys, signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance))]
+    keys.append(signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance)))
+    return [*keys, status_key("status-full", ORCHESTRATOR, instance)]
+
+
+def question_key(controller: str) -> str:
+    """Return the routing key by which a controller asks the orchestrator whether a signal is the orchestrator's."""
+    return signal_key(Signal.STATUS, Scope(role=ORCHESTRATOR, instance=controller))
 
 
 def component_keys(role: str, instance: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 -- Claim the next jobs that an agent may have: strict priority, then entry, from the queues whose tags it offers.
 -- ARGV: time, agent, role, its tags (sorted, joined by commas), correlation ids of 32 characters each (the first is the
---   nonce of this call), policy version, schema version, limit.
+--   nonce of this call), policy version, schema version, limit, the agent as the audit log names it.
 -- More than one job is claimed only if all were never begun and have no files. Above four jobs the limit is half of the
 -- queue, so that some are left for idle workers.
 -- Returns one of
@@ -126,7 +126,7 @@ for i = 1, taken do
   local corr = string.sub(corrs, 32 * i - 31, 32 * i)
   attempts[i] = (tonumber(jobs[i][3]) or 0) + 1
   held[2 * i - 1], held[2 * i] = ids[i], corr
-  log_line(before + i, '{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. ids[i] .. '","role":"' .. role ..
+  log_line(before + i, '{"event":"claimed","actor":"' .. ARGV[9] .. '","job_id":"' .. ids[i] .. '","role":"' .. role ..
     '","from":"queued","status":"in_progress","attempt":' .. attempts[i] .. ',"correlation_id":"' .. corr .. '"}')
 end
 if queued == 0 then

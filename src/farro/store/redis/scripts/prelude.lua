@@ -77,7 +77,7 @@ local function alive(agent)
   local till = tonumber(call('ZSCORE', P .. 'leases', agent) or 0)
   if till <= 0 then return false end
   if till <= beat and call('EXISTS', P .. 'held:' .. agent) == 1 then return false end
-  if till - beat < LEASE * 0.9 then call('ZADD', P .. 'leases', beat + LEASE, agent) end
+  if till - beat < LEASE - 500 then call('ZADD', P .. 'leases', beat + LEASE, agent) end
   return true
 end
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,7 @@ class FilesBus:
         self._swept = False
         self._generation: str | None = None
         self._names: list[str] = []  # queues at that generation
-        self._reached: dict[tuple[str, str], list[str]] = {}  # exchange and key → queues, at that generation
+        self._bound = functools.lru_cache(_KEYS)(self._find_bound)  # cleared when the generation changes
         self._looks: dict[str, int] = {}  # queue → messages until the next count
         self._waiting: list[tuple[str, BusMessage, asyncio.Future[None]]] = []
         self._publishing: asyncio.Task[None] | None = None
@@ -184,8 +185,6 @@ class FilesBus:
             crowded = len(fs.listdir(self._layout.ready(queue))) >= CROWD
         except FileNotFoundError:
             return False
-        if len(self._looks) >= _KEYS:
-            self._looks.clear()
         self._looks[queue] = 0 if crowded else LOOK_AFTER
         return crowded
 
@@ -193,21 +192,16 @@ class FilesBus:
         """Read the queues again if a binding changed; unchanged ones stay cached, however many queues there are."""
         at = self._layout.generation()
         if at is None or at != self._generation:
-            self._names, self._reached = self._layout.names(), {}
-            self._generation = at
+            self._names, self._generation = self._layout.names(), at
+            self._bound.cache_clear()
 
-    def _bound(self, exchange: str, key: str) -> list[str]:
+    def _find_bound(self, exchange: str, key: str) -> list[str]:
         """Return the queues that get a message."""
-        found = self._reached.get((exchange, key))
-        if found is None:
-            found = [queue for queue in self._names if self._fits(queue, exchange, key)]
-            if len(self._reached) >= _KEYS:
-                self._reached.clear()
-            self._reached[exchange, key] = found
-        return found
-
-    def _fits(self, queue: str, exchange: str, key: str) -> bool:
-        return any(binding.exchange == exchange and matches(binding.key, key) for binding in self._bindings(queue))
+        return [
+            queue
+            for queue in self._names
+            if any(binding.exchange == exchange and matches(binding.key, key) for binding in self._bindings(queue))
+        ]
 
     def _bindings(self, queue: str) -> tuple[Binding, ...]:
         """Return the bindings of a queue. Its file is replaced as a whole, so its inode shows a change."""
