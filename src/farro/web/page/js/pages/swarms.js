@@ -117,6 +117,13 @@ export class SwarmsPage {
   /* Edit what a component runs with: its plan, and what was configured since. */
   async configure(component) {
     const swarm = this.selectedId;
+    try {
+      await this.loadSelected(swarm); // a page that was just opened may not have it yet
+    } catch (error) {
+      this.error = error;
+      this.context.redraw();
+      return;
+    }
     const planned = this.plan && this.plan.bees.find((bee) => bee.role === component.role);
     const current = { ...(planned && planned.config), ...this.configured[component.instance] };
     const hint = "What it runs with now, as JSON. Only what you change is sent; what you take out stays as it is.";
