@@ -13,7 +13,7 @@ from farro.host import fs, trees
 from farro.host.processes import Launch, NotStarted, Process
 from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.sandbox import leftovers, paths, violations
-from farro.sandbox.confinement import Confinement, SharedLimits
+from farro.sandbox.confinement import Confinement, LocalService, SharedLimits
 from farro.sandbox.levels import Sandbox
 from farro.sandbox.paths import PathRefused
 from farro.sandbox.violations import Snapshot
@@ -42,11 +42,12 @@ class Confined:
         guarding: Guarding,
         wanted: tuple[str, ...],
         readable: Sequence[str] = (),
+        home: str | None = None,
     ) -> None:
         """Build the confinement. CannotConfine: do not run it.
 
         `wanted`: what it may write, relative to the root. `folder` gets its TMPDIR. `readable`: visible although under
-        /tmp.
+        /tmp. `home`: a folder that it may write besides; it is kept.
         """
         level = guarding.sandbox
         self._sandbox = sandbox = Sandbox.available(level)
@@ -63,6 +64,7 @@ class Confined:
         self._made = {path: os.lstat(path) for path in self._allowed.made}
         self._root = os.path.realpath(root)
         self._readable = tuple(os.path.realpath(path) for path in readable)
+        self._home = () if home is None else (os.path.realpath(home),)
         self.tmp = f"{os.path.realpath(folder)}/{TMP}"
         with contextlib.suppress(FileExistsError):
             fs.mkdir(self.tmp)
@@ -77,18 +79,29 @@ class Confined:
             free_bytes=guarding.free_bytes,
         )
 
-    def start(self, launch: Launch, *, tasks: str | None = None, network: bool | None = None) -> Process | NotStarted:
+    def start(
+        self,
+        launch: Launch,
+        *,
+        tasks: str | None = None,
+        network: bool | None = None,
+        services: tuple[LocalService, ...] = (),
+        reads: tuple[str, ...] | None = None,
+    ) -> Process | NotStarted:
         """Start a process as processes.start does. `tasks`: the folder in which the step may add tasks; `network`
-        None: as configured."""
+        None: as configured; `services`: that it can reach without a network; `reads`: all that it may read besides
+        what every program needs, the workspace and its own installation; None: what its user can read."""
         guarding = self._guarding
         own = () if tasks is None else (os.path.realpath(tasks),)
         online = guarding.network if network is None else network
         confinement = Confinement(
-            writable=(*self._allowed.writable, *own),
+            writable=(*self._allowed.writable, *own, *self._home),
             protected=self._allowed.protected,
             readable=(self._root, *self._readable, *_python()),
             hidden=(*self._locks(), *self._keys(online)),
+            reads=reads,
             network=online,
+            services=services,
             tmp=self.tmp,
             memory_bytes=guarding.memory_bytes,
             processes=guarding.processes,

@@ -8,7 +8,9 @@ whom it does not apply) are counted while they run, and memory is limited per pr
 from __future__ import annotations
 
 import os
+import socket
 import time
+from collections.abc import Callable
 
 from farro.host import cgroup, process_table
 from farro.host.process_limits import ProcessLimits
@@ -23,6 +25,18 @@ _counted = (0.0, 0)
 PROCESSES = 512  # at once, of one step: more than a build needs, less than a machine has
 
 
+@dataclass(frozen=True, slots=True)
+class LocalService:
+    """A service of the worker that a confined process reaches at 127.0.0.1:`port`, although its network is off.
+
+    It listens there itself. Where the process has a network of its own, `serve` is called with a second listener, made
+    in that network, and returns what closes it.
+    """
+
+    port: int
+    serve: Callable[[socket.socket], Callable[[], None]]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confinement:
     """The access rights of a process. Paths are absolute and physical (without links), without a slash at the end."""
@@ -31,7 +45,9 @@ class Confinement:
     protected: tuple[str, ...] = ()  # read-only though inside writable folders
     readable: tuple[str, ...] = ()  # visible though in a folder that is emptied (/tmp, /run)
     hidden: tuple[str, ...] = ()  # not even readable
+    reads: tuple[str, ...] | None = None  # all that is readable besides what is writable; None: what its user can read
     network: bool = False
+    services: tuple[LocalService, ...] = ()  # that it can reach without a network
     tmp: str | None = None  # a private writable folder: TMPDIR, and /tmp where mounts can be made
     memory_bytes: int | None = None  # of each process; of all of them where there is a cgroup
     processes: int | None = PROCESSES  # at once

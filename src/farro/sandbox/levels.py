@@ -79,6 +79,9 @@ class Sandbox:
             if file is None:
                 return NotStarted(reason="not_found", message=f"{launch.argv[0]}: command not found")
             return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
+        if confinement.reads is not None or (confinement.services and not confinement.network):
+            _close(source)
+            return NotStarted(reason="not_supported", message="this sandbox has no closed list and no services yet")
         cwd = os.path.realpath(cwd)
         launch = replace(launch, executable=os.path.join(cwd, file), stdin=source, cwd=cwd, env=env)
         try:
