@@ -1,4 +1,4 @@
-"""The Program port: a coding agent of somebody else, such as Claude Code or Codex.
+"""The AgentProgram port: a coding agent of somebody else, such as Claude Code or Codex.
 
 A program reads the prompt from standard input and writes events to standard output. Its module says three things:
 
@@ -90,7 +90,7 @@ class Reader(Protocol):
         """Return what the whole run says. `code` is the exit code; 128 + N or -N if signal N ended it."""
 
 
-class Program(Protocol):
+class AgentProgram(Protocol):
     """A coding agent and how it is used."""
 
     name: str  # as in the config
