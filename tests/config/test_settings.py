@@ -256,12 +256,24 @@ CLI = {"kind": "cli", "command": ["ask"]}
         ),
         ({"providers": {"x": {"kind": "opnai"}}}, "providers.x.kind: is not a kind of provider; known: openai"),
         ({"providers": {"openai": {}}}, "providers.openai.api_key: is required of a provider of kind openai"),
-        ({"providers": {"cli": {}}}, "providers.cli.command: is required of a provider of kind cli"),
+        ({"providers": {"cli": {}}}, "providers.cli.command: is required, such as"),
         ({"providers": {"cli": {"command": []}}}, "providers.cli.command: must have at least 1"),
         ({"providers": {"scripted": {}}}, "providers.scripted.file: is required of a provider of kind scripted"),
         (
             {"providers": {"a": {**CLI, "api_key": "${K}"}}},
-            "providers.a.api_key: belongs to the kind openai, google, openrouter; this",
+            "providers.a.api_key: belongs to a provider with `program`, which this one does not set",
+        ),
+        (
+            {"providers": {"a": {"kind": "cli", "program": "claud"}}},
+            "providers.a.program: did you mean claude?",
+        ),
+        (
+            {"providers": {"a": {**CLI, "program": "codex", "answer_field": "x"}}},
+            "providers.a.answer_field: is for other commands: farro reads the output of codex itself",
+        ),
+        (
+            {"providers": {"a": {"kind": "cli", "program": "claude", "api_key": "${K}", "login": "${L}"}}},
+            "providers.a.login: is instead of api_key: set one of the two",
         ),
         (
             {"providers": {"a": {**CLI, "file": "x"}}},

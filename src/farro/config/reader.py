@@ -265,7 +265,7 @@ def _secret(path: Path, text: str) -> str | Secret | None:
         return text
     if path[:1] != ("providers",):
         return None
-    if path[2:] == ("api_key",):
+    if path[2:] in (("api_key",), ("login",)):
         return text
     if path[2:3] == ("options",):
         try:

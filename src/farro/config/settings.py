@@ -256,12 +256,15 @@ class ProviderSettings:
     call_usd: Positive | None = None  # the most that one call may cost, where it cannot be computed
     # Of an installed provider, handed on as they are; a text that is one ${NAME} is a Secret.
     options: dict[str, Any] = field(default_factory=dict)
-    # over HTTP
+    # over HTTP, and of a program whose requests go through the gateway
     api_key: Secret | None = None  # ${NAME}, never the key itself
     base_url: FilledText | None = None
     stream: bool = True
     # cli
-    command: Command | None = None
+    program: FilledText | None = None  # a coding agent that farro knows, such as claude; None: any command
+    command: Command | None = None  # of a known program: replaces the first words of its command line
+    login: Secret | None = None  # ${NAME}: a subscription's login, instead of a key
+    idle_timeout_s: Positive | None = None  # without progress of a known program; None: as `timeouts` says
     environment: tuple[FilledText, ...] = ()  # names of variables that it gets besides PATH, HOME and the locale
     workspace: Literal["temp", "root", "worktree"] = "temp"  # where it works
     network: bool = False
@@ -312,7 +315,8 @@ class TimeoutSettings:
     """Timeouts of one provider call."""
 
     http_seconds: Positive = 120.0
-    cli_seconds: Positive = 900.0
+    cli_seconds: Positive = 3600.0
+    cli_idle_seconds: Positive = 900.0  # without progress of a program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,6 +476,10 @@ class Settings:
         usual_s = self.timeouts.cli_seconds if is_program else self.timeouts.http_seconds
         return (role and role.timeout_s) or own.timeout_s or usual_s
 
+    def idle_timeout_s(self, provider: str) -> float:
+        """Return how long a program of that provider may run without progress."""
+        return self.providers[provider].idle_timeout_s or self.timeouts.cli_idle_seconds
+
     def secret_variables(self) -> tuple[str, ...]:
         """Return the names of variables that hold secrets: those that the config declares, and those passed to programs
         under a name that looks secret."""
@@ -479,7 +487,9 @@ class Settings:
         doors = (self.redis.password, self.agq.key, self.amqp.password, self.web.token)
         found.update((secret.name, None) for secret in doors if secret is not None)
         for provider in self.providers.values():
-            found.update((secret.name, None) for secret in _secrets((provider.api_key, provider.options)))
+            found.update(
+                (secret.name, None) for secret in _secrets((provider.api_key, provider.login, provider.options))
+            )
             found.update((name, None) for name in provider.environment if names_a_secret(name))
         return tuple(found)
 

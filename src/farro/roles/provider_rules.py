@@ -15,19 +15,23 @@ from farro.roles.names import RUNNER
 
 OVER_HTTP = ("openai", "google", "openrouter")
 KINDS = (*OVER_HTTP, "cli", "scripted")
+PROGRAMS = ("claude", "codex", "gemini", "opencode", "goose", "aider", "cursor-agent", "amp")  # coding agents
 HTTP_TRIES, CLI_TRIES = 4, 2  # of one call (SPEC-1 §9)
 ENTRY_POINTS = "farro.providers"  # the entry point group with which an installed package adds a kind
 
 _OF_ALL = frozenset({"kind", "model", "timeout_s", "max_output_tokens", "prices", "call_usd"})
 _OF_HTTP = frozenset({"api_key", "base_url", "stream"})
+_OF_PROGRAM = frozenset({"api_key", "base_url", "login", "idle_timeout_s"})
 _FIELDS = {
     **dict.fromkeys(OVER_HTTP, _OF_HTTP),
     "cli": frozenset(
         {"command", "environment", "workspace", "network", "fatal_exit_codes", "answer_field", "cost_field"}
+        | {"program"}
+        | _OF_PROGRAM
     ),
     "scripted": frozenset({"file"}),
 }
-_NEEDED = {"cli": ("command", '["claude", "-p"]'), "scripted": ("file", '"answers.json"')}
+_NEEDED = {"scripted": ("file", '"answers.json"')}
 
 # Compiled on use: every command imports this module.
 _SENSITIVE = r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH"
@@ -79,14 +83,33 @@ def _provider_faults(
     if kind in OVER_HTTP and provider.get("api_key") is None and provider.get("base_url") is None:
         example = f"${{{kind.upper()}_API_KEY}}"
         yield Fault((*at, "api_key"), f'is required of a provider of kind {kind}, such as "{example}"')
-    if provider.get("cost_field") is not None and provider.get("answer_field") is None:
-        yield Fault((*at, "answer_field"), "is required where cost_field is: both are fields of the same JSON output")
+    if kind == "cli":
+        yield from _cli_faults(at, provider)
     yield from _url_faults(at, provider.get("base_url"))
     command = provider.get("command")
     for index, word in enumerate(command if isinstance(command, list) else ()):
         if isinstance(word, str) and any(map(names_a_secret, re.findall(_VARIABLE, word))):
             message = "a secret on a command line is seen by every user of this machine; name it under `environment`"
             yield Fault((*at, "command", index), message)
+
+
+def _cli_faults(at: tuple[str, ...], provider: dict[str, Any]) -> Iterator[Fault]:
+    program = provider.get("program")
+    if program is None:
+        if provider.get("command") is None:
+            known = ", ".join(PROGRAMS)
+            yield Fault((*at, "command"), f'is required, such as ["my-agent"], or set program to one of: {known}')
+        for member in sorted(_OF_PROGRAM & provider.keys()):
+            yield Fault((*at, member), "belongs to a provider with `program`, which this one does not set")
+    elif isinstance(program, str) and program not in PROGRAMS:
+        known = f"is not one of {', '.join(PROGRAMS)}; set command for another program"
+        yield Fault((*at, "program"), did_you_mean(program, PROGRAMS, known))
+    elif provider.get("answer_field") is not None:
+        yield Fault((*at, "answer_field"), f"is for other commands: farro reads the output of {program} itself")
+    if provider.get("api_key") is not None and provider.get("login") is not None:
+        yield Fault((*at, "login"), "is instead of api_key: set one of the two")
+    if provider.get("cost_field") is not None and provider.get("answer_field") is None:
+        yield Fault((*at, "answer_field"), "is required where cost_field is: both are fields of the same JSON output")
 
 
 def _url_faults(at: tuple[str, ...], url: Any) -> Iterator[Fault]:
