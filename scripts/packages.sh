@@ -25,6 +25,7 @@ needed=(
   ip:iproute2
   rabbitmqctl:rabbitmq-server
   chromium:chromium
+  npm:npm
 )
 
 missing=()
