@@ -5,6 +5,7 @@ test_hostile.py checks what it cannot do.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -41,13 +42,18 @@ class Box:
         self.count = 0
 
     def start(
-        self, *argv: str, stdin: str | None = None, env: Mapping[str, str] | None = None, **more: str
+        self,
+        *argv: str,
+        stdin: str | int | None = None,
+        stdout: int | None = None,
+        env: Mapping[str, str] | None = None,
+        **more: str,
     ) -> Process | NotStarted:
         self.count += 1
         launch = Launch(
             argv=argv,
             stdin=stdin,
-            stdout=str(self.folder / f"{self.count}.out"),
+            stdout=str(self.folder / f"{self.count}.out") if stdout is None else stdout,
             stderr=str(self.folder / f"{self.count}.err"),
             cwd=more.get("cwd", str(self.folder)),
             env={"PATH": os.environ["PATH"], "FARRO_CLAIM": f"box-{self.folder}", **(env or {})},
@@ -97,6 +103,40 @@ def test_a_confined_process_may_stop_reading_early(box: Box) -> None:
     (box.folder / "source").write_bytes(b"line\n" * (1 << 20))
     assert box.run("head", "-n", "1", stdin=str(box.folder / "source")).code == 0
     assert box.out == "line\n"
+
+
+def test_a_caller_talks_to_a_confined_process_over_pipes(box: Box) -> None:
+    began = len(os.listdir("/proc/self/fd"))
+    (reading, writing), (answers, answering) = os.pipe(), os.pipe()
+    process = box.start("sh", "-c", 'while read line; do echo "you said $line"; done', stdin=reading, stdout=answering)
+    assert isinstance(process, Process), process
+    with open(writing, "w") as said, open(answers) as heard:
+        for word in ("one", "two"):
+            print(word, file=said, flush=True)
+            assert heard.readline() == f"you said {word}\n"
+        said.close()
+        assert heard.read() == ""
+    assert process.wait(60) is not None
+    assert len(os.listdir("/proc/self/fd")) == began
+
+
+@pytest.mark.parametrize("fault", ["command", "cwd", "link", "stderr"])
+def test_the_pipes_of_a_program_that_does_not_start_are_closed(box: Box, fault: str) -> None:
+    (reading, writing), (answers, answering) = os.pipe(), os.pipe()
+    if fault == "link":
+        box.inside.rmdir()
+        box.inside.symlink_to("/etc")
+    elif fault == "stderr":
+        (box.folder / "1.err").write_text("there already")
+    command = "no-such-program" if fault == "command" else "true"
+    cwd = str(box.folder / "nowhere") if fault == "cwd" else str(box.folder)
+    with contextlib.suppress(FileExistsError):
+        assert isinstance(box.start(command, stdin=reading, stdout=answering, cwd=cwd), NotStarted)
+    assert os.read(answers, 1) == b""
+    with pytest.raises(BrokenPipeError):
+        os.write(writing, b"x")
+    os.close(writing)
+    os.close(answers)
 
 
 def test_a_program_behind_a_link_in_a_visible_folder_can_be_run(box: Box) -> None:

@@ -6,7 +6,8 @@ Decisions, each measured or learned:
 - A separate session, not only a group: if the worker has a terminal, a background group is stopped when it reads the
   terminal, and a step could read the operator's keys. Without a controlling terminal neither can happen. The extra
   cost is not measurable.
-- Output goes straight into files: memory is bounded for any output, and no pump threads are needed. Input is the file
+- Output goes straight into files: memory is bounded for any output, and no pump threads are needed (a pipe is for a
+  program that its caller talks to). Input is the file
   itself: any size, any bytes, and a reader that stops early (`head`) causes no error.
 - stderr is opened for appending: a script's `> /dev/stderr` opens the file again and truncates it, and later output
   would follow a hole of NULs. Not so stdout: a program that writes an archive there seeks back to its headers.
@@ -98,7 +99,7 @@ class Launch:
     argv: Sequence[str]
     executable: str | None = None  # the file to execute; None: argv[0] is searched on the PATH of `env`
     stdin: str | int | None  # a path, None for /dev/null, or a descriptor, which `start` closes
-    stdout: str  # this file and that of stderr are created and must not exist
+    stdout: str | int  # a file, which like that of stderr must not exist, or a descriptor, which `start` closes
     stderr: str
     cwd: str
     env: Mapping[str, str]
@@ -121,14 +122,19 @@ def start(
     """
     if limits is not None and not process_limits.available():
         return NotStarted(reason="not_supported", message="limits can be set on Linux only")
-    argv, stdin, stdout, stderr = launch.argv, launch.stdin, launch.stdout, launch.stderr
-    opened: list[int] = []
+    argv, stdin, stdout = launch.argv, launch.stdin, launch.stdout
+    opened = [given for given in (stdin, stdout) if isinstance(given, int)]
+
+    def create(path: str, *, append: bool) -> int:
+        opened.append(fs.retried(lambda: fs.create_file(path, append=append), path, time.sleep))
+        return opened[-1]
+
     try:
-        if stdin is not None:
-            opened.append(fs.open_read(stdin) if isinstance(stdin, str) else stdin)
-        opened.append(fs.retried(lambda: fs.create_file(stdout, append=False), stdout, time.sleep))
-        opened.append(fs.retried(lambda: fs.create_file(stderr, append=True), stderr, time.sleep))
-        streams = Streams(None if stdin is None else opened[0], *opened[-2:])
+        if isinstance(stdin, str):
+            stdin = fs.open_read(stdin)
+            opened.append(stdin)
+        stdout = create(stdout, append=False) if isinstance(stdout, str) else stdout
+        streams = Streams(stdin, stdout, create(launch.stderr, append=True))
         started_s = time.monotonic()
         try:
             with process_tree.starting():

@@ -51,7 +51,7 @@ _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 def start(
     bwrap: str, launch: Launch, confinement: Confinement, bounds: SharedLimits | None = None
 ) -> Process | NotStarted:
-    """Like processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    """Like processes.start, confined. PathRefused: nothing was started, and no descriptor is closed."""
     _refuse_links(launch, confinement)
     with PinnedPaths(confinement) as pinned:
 
@@ -59,15 +59,17 @@ def start(
             return _start(bwrap, launch, confinement, bounds, pinned.fds)
 
         def begin_anew() -> Process | NotStarted:
-            fs.unlink(launch.stdout)
-            fs.unlink(launch.stderr)
+            for path in (launch.stdout, launch.stderr):
+                if isinstance(path, str):
+                    fs.unlink(path)
             return begin()
 
         try:
             return rebuilt(begin(), begin_anew, lambda made: made.message if isinstance(made, NotStarted) else None)
         finally:
-            if isinstance(launch.stdin, int):
-                os.close(launch.stdin)
+            for fd in (launch.stdin, launch.stdout):
+                if isinstance(fd, int):
+                    os.close(fd)
 
 
 def rebuilt(result: _Result, start: Callable[[], _Result], error_of: Callable[[_Result], str | None]) -> _Result:
@@ -82,7 +84,7 @@ def rebuilt(result: _Result, start: Callable[[], _Result], error_of: Callable[[_
 def _start(
     bwrap: str, launch: Launch, confinement: Confinement, bounds: SharedLimits | None, pinned: Mapping[str, int]
 ) -> Process | NotStarted:
-    """Try once; stdin, a descriptor, stays open."""
+    """Try once; descriptors of the launch stay open."""
     name, file = machine(), launch.executable
     assert name is not None
     assert file is not None
@@ -106,6 +108,7 @@ def _start(
             ],
             executable=bwrap,
             stdin=os.dup(launch.stdin) if isinstance(launch.stdin, int) else None,
+            stdout=os.dup(launch.stdout) if isinstance(launch.stdout, int) else launch.stdout,
             cwd="/",
             env={name: value for name, value in launch.env.items() if name.startswith(_MARKS)},
         )

@@ -38,7 +38,7 @@ _DEV = "/dev"
 def start(
     abi: int, launch: Launch, confinement: Confinement, bounds: SharedLimits | None = None
 ) -> Process | NotStarted:
-    """Like processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    """Like processes.start, confined. PathRefused: nothing was started, and no descriptor is closed."""
     rules = ruleset_of(confinement, abi)
 
     def spawn(fork: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:

@@ -75,7 +75,7 @@ class Sandbox:
         source = _piped(launch.stdin) if isinstance(launch.stdin, str) else launch.stdin
         file = launch.executable or which(launch.argv[0], env.get("PATH"), cwd)
         if file is None or not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
-            _close(source)
+            _close(source, launch.stdout)
             if file is None:
                 return NotStarted(reason="not_found", message=f"{launch.argv[0]}: command not found")
             return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
@@ -90,7 +90,7 @@ class Sandbox:
             if self.level == "B":
                 return landlock.start(self.abi, launch, confinement, bounds)
         except PathRefused as refused:
-            _close(source)
+            _close(source, launch.stdout)
             return NotStarted(reason="refused", message=str(refused))
         return processes.start(launch, limits=limits_of(confinement, bounds, alone=False))
 
@@ -194,9 +194,10 @@ _BY_ABI = (
 )
 
 
-def _close(fd: int | None) -> None:
-    if fd is not None:
-        os.close(fd)
+def _close(*ends: str | int | None) -> None:
+    for fd in ends:
+        if isinstance(fd, int):
+            os.close(fd)
 
 
 def _piped(path: str) -> int:
