@@ -36,7 +36,7 @@ class ProgramRun:
     """One run of a program.
 
     A program with a gateway holds the gateway's token and never a key or a login. Without one it finds its own key
-    among the variables that the config names for it.
+    among the variables that the config names for it: `variables` are the names of those that are set.
     """
 
     model: str | None = None
@@ -45,6 +45,7 @@ class ProgramRun:
     home: str  # private and writable, kept as long as the session
     cwd: str
     gateway: GatewayAddress | None = None
+    variables: frozenset[str] = frozenset()
     login: bool = False  # the gateway holds a subscription's login, not a key
     max_usd: Decimal | None = None  # the most that this run may cost, for programs that can keep to it
     read_only: bool = False  # the program's own tools for writing are switched off where it can
@@ -99,10 +100,14 @@ class AgentProgram(Protocol):
     new_session: NewSession
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
-        """Return how this run is started."""
+        """Return how this run is started. Raises InputError, with what to do, for a run that the program cannot do."""
 
-    def reader(self, on_progress: Callable[[str], None]) -> Reader:
-        """Return a reader of one run. It passes on a short line, without line break, for each event worth watching."""
+    def reader(self, run: ProgramRun, on_progress: Callable[[str], None]) -> Reader:
+        """Return a reader of this run, made before its start: some programs report the tokens of their whole session,
+        and the reader takes off those of earlier runs.
+
+        It passes on a short line, without line break, for each event worth watching.
+        """
 
     def resumable(self, home: str, session_id: str, cwd: str) -> bool:
         """Tell whether the program would find that session again."""
