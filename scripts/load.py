@@ -128,7 +128,7 @@ def measure(root: str, jobs: int, slots: int, patience_s: float) -> Load:
 
 def prepare(root: str, cap: int) -> None:
     Path(root, "src").mkdir()
-    busy = {"match": "Meet a busy provider", "times": 1, "error": {"kind": "rate_limited", "retry_after_s": 0.05}}
+    busy = {"match": "Meet a busy provider", "times": 1, "error": {"kind": "limited", "retry_after_s": 0.05}}
     answers = [{"role": role, "answer": ANSWERS.get(role, "Run.")} for role in (*AGENTS, CLERK)]
     Path(root, "answers.json").write_text(json.dumps({"answers": [busy, *answers]}))
     config = {

@@ -171,7 +171,7 @@ def test_a_cut_off_answer_is_refused_though_its_beginning_can_be_read(make: Make
 
 
 def test_a_temporary_trouble_is_retried_and_then_left_to_the_next_attempt(make: MakeRoot) -> None:
-    down = {"error": {"kind": "server"}, "attempt": 1}
+    down = {"error": {"kind": "overloaded"}, "attempt": 1}
     agent_root = make(answers=[down, ENGINEER])
     agent_root.enqueue()
     life = agent_root.until_over()
@@ -181,7 +181,7 @@ def test_a_temporary_trouble_is_retried_and_then_left_to_the_next_attempt(make: 
 
 
 def test_a_refusal_is_final_at_once(make: MakeRoot) -> None:
-    agent_root = make(answers=[{"error": {"kind": "refused", "message": "no such model"}}])
+    agent_root = make(answers=[{"error": {"kind": "denied", "message": "no such model"}}])
     agent_root.enqueue()
     agent_root.work()
     life = agent_root.life()
@@ -199,7 +199,7 @@ def test_a_fallback_answers_when_the_first_provider_is_given_up(make: MakeRoot) 
             "spare": {"kind": "scripted", "file": "spare.json"},
         },
         roles={"SeniorEngineer": {"provider": "script", "fallbacks": [{"provider": "spare"}]}},
-        answers=[{"error": {"kind": "refused"}}],
+        answers=[{"error": {"kind": "denied"}}],
     )
     (agent_root.path / "spare.json").write_text(json.dumps({"answers": [ENGINEER]}))
     agent_root.enqueue()
@@ -371,7 +371,7 @@ def test_a_job_beyond_its_cap_is_in_the_audit_log(make: MakeRoot) -> None:
 
 def test_both_mirrors_are_repaired_by_the_next_claim(make: MakeRoot) -> None:
     """SPEC-1 §9: a worker that finds both reconciles them from the attempts."""
-    down = {"error": {"kind": "server"}, "attempt": 1}
+    down = {"error": {"kind": "overloaded"}, "attempt": 1}
     agent_root = make(answers=[down, ENGINEER])
     agent_root.enqueue()
     agent_root.work()
@@ -384,7 +384,7 @@ def test_both_mirrors_are_repaired_by_the_next_claim(make: MakeRoot) -> None:
 
 
 def test_a_long_pause_that_a_provider_asks_for_delays_the_job(make: MakeRoot) -> None:
-    busy = {"error": {"kind": "rate_limited", "retry_after_s": 300}, "attempt": 1}
+    busy = {"error": {"kind": "limited", "retry_after_s": 300}, "attempt": 1}
     agent_root = make(answers=[busy, ENGINEER])
     agent_root.enqueue()
     agent_root.work()
@@ -412,7 +412,7 @@ def test_a_refusal_is_charged_by_its_tokens(make: MakeRoot, monkeypatch: pytest.
 
 @pytest.mark.parametrize("wait_s", [1e8, 1e15, 1e300])
 def test_no_provider_delays_a_job_for_ever(make: MakeRoot, wait_s: float) -> None:
-    busy = {"error": {"kind": "rate_limited", "retry_after_s": wait_s}, "attempt": 1}
+    busy = {"error": {"kind": "limited", "retry_after_s": wait_s}, "attempt": 1}
     agent_root = make(answers=[busy, ENGINEER])
     agent_root.enqueue()
     agent_root.work()
@@ -445,7 +445,7 @@ STEP = {"id": "a", "command": "true"}
 
 def test_a_worker_that_lost_its_job_makes_no_further_call(make: MakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exception that ends its thread may come late, or a library may swallow it: nothing more is paid."""
-    down = {"error": {"kind": "server"}}
+    down = {"error": {"kind": "overloaded"}}
     agent_root = make(answers=[down, ENGINEER])
     agent_root.enqueue()
     asked: list[int] = []

@@ -346,7 +346,7 @@ def test_hooks_run_after_a_decision_and_get_it(make: MakeRoot) -> None:
 
 def test_a_failing_hook_changes_nothing_and_is_logged(make: MakeRoot) -> None:
     agent_root = make(
-        answers=[{"error": {"kind": "refused"}}], roles={"SeniorEngineer": {"on_failure": [["sh", "-c", "exit 7"]]}}
+        answers=[{"error": {"kind": "denied"}}], roles={"SeniorEngineer": {"on_failure": [["sh", "-c", "exit 7"]]}}
     )
     agent_root.enqueue(routing={"mode": "manager"})
     agent_root.work()

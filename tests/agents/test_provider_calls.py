@@ -23,8 +23,8 @@ from farro.errors import BudgetExceeded, InputError
 from farro.host.clock import ManualClock
 
 OK = Answer(text="yes", usage=Usage(input_tokens=2, output_tokens=1), cost_usd=Decimal("0.5"))
-SERVER = {"kind": "server", "retryable": True}
-LIMITED = {"kind": "rate_limited", "retryable": True, "charged": False}
+SERVER = {"kind": "overloaded", "retryable": True}
+LIMITED = {"kind": "limited", "retryable": True, "charged": False}
 REFUSED = {"kind": "refused", "retryable": False, "charged": False}
 
 
@@ -137,7 +137,7 @@ def test_every_call_is_reserved_before_and_settled_after(scene: Scene) -> None:
 def test_a_provider_is_called_as_often_as_it_has_tries(scene: Scene, tries: int) -> None:
     trouble = failed(scene, scene.candidate("a", SERVER, tries=tries))
     assert len(scene.asked()) == tries == len(trouble.tried)
-    assert (trouble.kind, trouble.retryable) == ("server", True)
+    assert (trouble.kind, trouble.retryable) == ("overloaded", True)
     assert f"a said no ({tries} calls)" == str(trouble)
 
 
@@ -272,6 +272,6 @@ def test_a_role_without_a_provider_is_reported(config: Settings, message: str) -
 
 
 def test_tries_are_serialised_as_json() -> None:
-    one = CallTry(provider="a", model=None, number=1, kind="server", message="no", waited_s=0.0)
+    one = CallTry(provider="a", model=None, number=1, kind="overloaded", message="no", waited_s=0.0)
     keys: Sequence[str] = list(one.to_json())
     assert keys == ["provider", "model", "number", "kind", "message", "waited_s"]

@@ -136,7 +136,7 @@ def test_a_job_without_a_task_is_complete_when_its_one_role_has_succeeded(make: 
 
 
 def test_a_role_that_fails_ends_the_task_and_only_the_manager_makes_that_final(make: MakeRoot) -> None:
-    agent_root = make(answers=[{"error": {"kind": "refused", "message": "no such model"}}])
+    agent_root = make(answers=[{"error": {"kind": "denied", "message": "no such model"}}])
     agent_root.task(ENGINEER, REVIEWER)
     enqueue_task(agent_root)
     agent_root.work()

@@ -24,12 +24,12 @@ from support import eventually
 
 USAGE = Usage(input_tokens=120, output_tokens=7, cache_read_tokens=64)
 OVER_HTTP: dict[str, Trouble] = {
-    "is_rate_limited": ("rate_limited", True),
-    "fails": ("server", True),
+    "is_rate_limited": ("limited", True),
+    "fails": ("overloaded", True),
     "refuses": ("refused", False),
-    "talks_rubbish": ("garbage", True),
-    "breaks_off": ("network", True),
-    "hangs": ("timeout", True),
+    "talks_rubbish": ("failed", True),
+    "breaks_off": ("cut", True),
+    "hangs": ("timed_out", True),
 }
 
 
@@ -109,7 +109,7 @@ def make_ready(kind: str) -> None:
     try:
         provider.answer(request(1, timeout_s=120))
     except Exception as error:
-        assert getattr(error, "kind", "") == "network", error  # noqa: PT017 - no server listens at port 1
+        assert getattr(error, "kind", "") == "failed", error  # noqa: PT017 - no server listens at port 1
     finally:
         provider.close()
 
@@ -150,11 +150,11 @@ class Scripted:
 _ENTRIES: dict[str, dict[str, Any]] = {
     "answers": {"answer": WORDS, "usage": {"input_tokens": 120, "output_tokens": 7, "cache_read_tokens": 64}},
     "is_cut_short": {"answer": WORDS, "whole": False},
-    "is_rate_limited": {"error": {"kind": "rate_limited", "retry_after_s": 7}},
-    "fails": {"error": {"kind": "server"}},
+    "is_rate_limited": {"error": {"kind": "limited", "retry_after_s": 7}},
+    "fails": {"error": {"kind": "overloaded"}},
     "refuses": {"error": {"kind": "refused"}},
-    "talks_rubbish": {"error": {"kind": "garbage"}},
-    "breaks_off": {"error": {"kind": "network"}},
+    "talks_rubbish": {"error": {"kind": "failed"}},
+    "breaks_off": {"error": {"kind": "cut"}},
     "hangs": {"answer": WORDS, "delay_s": 3600},
 }
 
@@ -181,8 +181,8 @@ class Cli:
         "fails": ("failed", True),
         "refuses": ("failed", False),
         "talks_rubbish": ("failed", True),
-        "breaks_off": ("failed", True),
-        "hangs": ("timeout", True),
+        "breaks_off": ("cut", True),
+        "hangs": ("timed_out", True),
     }
 
     def __init__(self, folder: Path) -> None:

@@ -331,7 +331,8 @@ class _LiveOutput:
 def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
     if trouble.violation:
         return StepFailure(PATH_VIOLATION, message)
-    if trouble.kind in ("refused", "missing"):
+    never_asked = not (trouble.charged or trouble.retryable)
+    if trouble.kind in ("refused", "denied") or never_asked:
         return StepFailure("provider_refused", message, retryable=trouble.retryable)
     again, wait_s = trouble.retryable, trouble.retry_after_s
     return StepFailure("provider_unavailable", message, retryable=again, retry_after_s=wait_s)

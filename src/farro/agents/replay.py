@@ -209,7 +209,7 @@ class _NoProvider:
             self.difference = f"call {number} asks something else:\n" + _diff(self._asked[number - 1], now)
         else:
             self.difference = f"call {number} was not made then: {len(self._asked)} were"
-        raise ProviderTrouble("no recorded answer fits", kind="missing", retryable=False, charged=False)
+        raise ProviderTrouble("no recorded answer fits", kind="failed", retryable=False, charged=False)
 
     def close(self) -> None: ...
 

@@ -57,11 +57,11 @@ def test_the_first_matching_entry_is_the_answer(script: Script) -> None:
 
 def test_times_counts_the_calls_of_an_attempt(script: Script) -> None:
     provider = script(
-        {"error": {"kind": "rate_limited", "retry_after_s": 2}, "times": 2},
+        {"error": {"kind": "limited", "retry_after_s": 2}, "times": 2},
         {"answer": "not JSON", "times": 1},
         {"answer": {"ok": True}},
     )
-    assert [trouble_of(provider, asked(call=call)).kind for call in (1, 2)] == ["rate_limited"] * 2
+    assert [trouble_of(provider, asked(call=call)).kind for call in (1, 2)] == ["limited"] * 2
     assert provider.answer(asked(call=3)).text == "not JSON"
     assert json.loads(provider.answer(asked(call=4)).text) == {"ok": True}
     assert json.loads(provider.answer(asked(call=9)).text) == {"ok": True}
@@ -75,7 +75,7 @@ def test_the_answer_depends_on_the_request_alone(script: Script) -> None:
 
 
 def test_an_attempt_can_have_answers_of_its_own(script: Script) -> None:
-    provider = script({"attempt": 1, "error": {"kind": "server"}}, {"answer": "at last"})
+    provider = script({"attempt": 1, "error": {"kind": "overloaded"}}, {"answer": "at last"})
     assert trouble_of(provider, asked(attempt=1)).retryable
     assert provider.answer(asked(attempt=2)).text == "at last"
 
@@ -97,7 +97,7 @@ def test_a_delay_is_waited_for_in_slices_and_ends_with_the_calls_timeout(tmp_pat
     waits: list[float] = []
     provider = ScriptedProvider("play", ProviderSettings(file="a.json"), str(tmp_path), wait=waits.append)
     trouble = trouble_of(provider, replace(asked("slow"), timeout_s=1.0))
-    assert (trouble.kind, trouble.retryable) == ("timeout", True)
+    assert (trouble.kind, trouble.retryable) == ("timed_out", True)
     assert max(waits) <= 0.05
     assert sum(waits) == pytest.approx(1.0)
 
@@ -127,10 +127,10 @@ def test_every_problem_of_a_file_is_reported_with_its_position(tmp_path: Path) -
     assert f"{path}:2:12: answers[0].match: must be text, not a list" in message
     assert f"{path}:4:14: answers[1].pattern: is not a regular expression" in message
     assert f"{path}:6:5: answers[2].tmies: is not a known field; did you mean times?" in message
-    assert "answers[3].error.kind: must be 'rate_limited'" in message
+    assert "answers[3].error.kind: must be 'limited'" in message
 
 
-@pytest.mark.parametrize("entry", [{}, {"answer": "x", "error": {"kind": "server"}}, {"times": 2}])
+@pytest.mark.parametrize("entry", [{}, {"answer": "x", "error": {"kind": "overloaded"}}, {"times": 2}])
 def test_an_entry_has_either_an_answer_or_an_error(script: Script, entry: dict[str, Any]) -> None:
     assert "answers[0]: must have either an answer or an error" in str(trouble_of(script(entry), asked()))
 
@@ -143,7 +143,7 @@ def test_null_is_an_answer(script: Script) -> None:
 def test_a_missing_file_is_a_trouble_of_kind_missing(tmp_path: Path, file: str | None) -> None:
     provider = make_provider("play", ProviderSettings(kind="scripted", file=file), root=str(tmp_path), environ={})
     trouble = trouble_of(provider, asked())
-    assert (trouble.kind, trouble.retryable) == ("missing", False)
+    assert (trouble.kind, trouble.retryable) == ("failed", False)
 
 
 def test_a_changed_file_is_read_again(script: Script, tmp_path: Path) -> None:

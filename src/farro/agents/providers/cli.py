@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from farro.agents.providers.port import SLICE_S, Answer, ProviderTrouble, Reach, Request
+from farro.agents.providers.port import SLICE_S, Answer, ProviderTrouble, Reach, Request, TroubleKind
 from farro.agents.providers.programs import ALWAYS, LIMIT, ProgramOutput, end_of, named, own_mark
 from farro.agents.providers.registry import Place
 from farro.agents.providers.worktrees import Git, open_worktree
@@ -29,6 +29,7 @@ from farro.lazy_dataclass import dataclass, field, replace
 from farro.roles import money
 from farro.roles.provider_rules import CLI_TRIES
 
+SIGNALLED = 128  # an exit code above it: a signal ended the program
 ENDING_S = 1.5  # how long a caller that is interrupted waits for its program to end
 
 
@@ -97,7 +98,7 @@ class CliProvider:
         except CannotConfine as cannot:
             raise ProviderTrouble(
                 f"provider {self.name} was not asked: {cannot}",
-                kind="missing",  # a fault of the config or the machine, not of the program
+                kind="failed",
                 retryable=False,
                 charged=False,
                 violation=cannot.category == PATH_VIOLATION,
@@ -139,7 +140,9 @@ class CliProvider:
                 # Some programs, such as claude, print their error to stdout: it is the only explanation a person gets.
                 hit = confined.hit()
                 why = f": {hit}" if hit else _last(said) or _last(self._said(text))
-                raise self._trouble(f"exit code {code}{why}", retryable=code not in self.settings.fatal_exit_codes)
+                again = code not in self.settings.fatal_exit_codes
+                kind: TroubleKind = "cut" if code > SIGNALLED else "failed"
+                raise self._trouble(f"exit code {code}{why}", kind=kind, retryable=again)
             return self._read(text)
         finally:
             confined.close()
@@ -156,7 +159,7 @@ class CliProvider:
         if file is None:
             raise ProviderTrouble(
                 f"provider {self.name}: {words[0]} was not found; is it installed, and on the worker's PATH?",
-                kind="missing",
+                kind="failed",
                 retryable=False,
                 charged=False,
             )
@@ -195,7 +198,7 @@ class CliProvider:
                 raise self._trouble(f"said more than {LIMIT} bytes", retryable=False)
             if time.monotonic() >= until_s:
                 message = f"provider {self.name}: no answer within {request.timeout_s:g} s"
-                raise ProviderTrouble(message, kind="timeout", retryable=True)
+                raise ProviderTrouble(message, kind="timed_out", retryable=True)
         return ended.code
 
     def _environment(self, private: str) -> dict[str, str]:
@@ -225,11 +228,16 @@ class CliProvider:
         return Answer(text=found, cost_usd=money.reported_cost(cost))
 
     def _trouble(
-        self, message: str, *, retryable: bool, charged: bool = True, violation: bool = False
+        self,
+        message: str,
+        *,
+        kind: TroubleKind = "failed",
+        retryable: bool,
+        charged: bool = True,
+        violation: bool = False,
     ) -> ProviderTrouble:
-        return ProviderTrouble(
-            f"provider {self.name}: {message}", kind="failed", retryable=retryable, charged=charged, violation=violation
-        )
+        message = f"provider {self.name}: {message}"
+        return ProviderTrouble(message, kind=kind, retryable=retryable, charged=charged, violation=violation)
 
 
 def prompt_text(request: Request) -> str:

@@ -57,7 +57,7 @@ def access_to(
     A key is sent only where the config names it: one that happens to be in the environment must not be sent to an
     address that its owner did not choose.
 
-    Raises ProviderTrouble of kind `missing`, which names the variable that is not set or would usually hold the key.
+    Raises ProviderTrouble of kind `failed`, which names the variable that is not set or would usually hold the key.
     """
     if settings.api_key is not None:
         key, key_source = configured_key(name, settings.api_key, environ)
@@ -81,7 +81,7 @@ def configured_key(name: str, api_key: Secret, environ: Mapping[str, str]) -> tu
 
 
 def _missing(message: str) -> ProviderTrouble:
-    return ProviderTrouble(message, kind="missing", retryable=False, charged=False)
+    return ProviderTrouble(message, kind="failed", retryable=False, charged=False)
 
 
 # --- one call ---
@@ -94,6 +94,7 @@ class HttpKind:
     base_url: str
     variable: str  # which usually holds the key
     libraries: tuple[str, ...]  # modules that `model` imports
+    forbids_prompts: bool = False  # a 403 may be about the prompt, not about the key
     model: Callable[[str, ProviderAccess, httpx2.AsyncClient], Model]
 
 
@@ -146,7 +147,7 @@ class HttpProvider:
         except event_loop.OutOfTime:
             result = ProviderTrouble(
                 f"provider {self._name} gave no answer within {request.timeout_s:g} s; timeout_s may be longer",
-                kind="timeout",
+                kind="timed_out",
                 retryable=True,
                 charged=any(exchange.requests for exchange in exchanges),
             )
@@ -179,6 +180,7 @@ class HttpProvider:
             replace(request, model=model),
             name=self._name,
             access=access,
+            forbids_prompts=self._kind.forbids_prompts,
             seen=exchanges[0],
             on_text=on_text if self._settings.stream else None,
         )
@@ -272,6 +274,7 @@ openrouter = _factory(
         base_url="https://openrouter.ai/api/v1",
         variable="OPENROUTER_API_KEY",
         libraries=("openai", "pydantic_ai.models.openrouter"),
+        forbids_prompts=True,
         model=_openrouter_model,
     )
 )

@@ -43,6 +43,7 @@ async def ask(
     *,
     name: str,
     access: ProviderAccess,
+    forbids_prompts: bool,
     seen: Exchange,
     on_text: Callable[[str], None] | None,
 ) -> Answer | ProviderTrouble:
@@ -51,7 +52,7 @@ async def ask(
     A trouble is returned, not raised, so that it is not chained to an exception of a library.
     """
     assert request.model is not None
-    translate = TroubleTranslator(name, request.model, access)
+    translate = TroubleTranslator(name, request.model, access, forbids_prompts=forbids_prompts)
     exchange.set(seen)
     settings = ModelSettings(max_tokens=request.max_output_tokens, max_retries=0)
     messages = _messages(request)
@@ -102,7 +103,7 @@ def _answer(response: ModelResponse, translate: TroubleTranslator) -> Answer | P
         reason = details.get("refusal") or details.get("block_reason") or details.get("finish_reason")
         return translate.filtered(None if reason is None else str(reason), usage)
     if response.finish_reason == "error":
-        return translate.trouble("ended its answer with an error", "server", retryable=True, usage=usage)
+        return translate.trouble("ended its answer with an error", "cut", retryable=True, usage=usage)
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     whole = response.finish_reason != "length"
     if not text and whole:
@@ -132,7 +133,8 @@ _NOTHING_DONE = (400, 401, 402, 403, 404, 405, 413, 415, 422, 429)  # sent befor
 class TroubleTranslator:
     """Translates errors of one provider and model into ProviderTrouble, with advice for people."""
 
-    def __init__(self, name: str, model: str, access: ProviderAccess) -> None:
+    def __init__(self, name: str, model: str, access: ProviderAccess, *, forbids_prompts: bool) -> None:
+        self._forbids_prompts = forbids_prompts
         self._who = f"provider {name}"
         self._name = name
         self._model = model
@@ -152,11 +154,11 @@ class TroubleTranslator:
         if transport is not None or isinstance(error, library.ModelConnectionError):
             return self._broken(transport or error)
         if isinstance(error, library.UserError):
-            return self.trouble(f"cannot ask {self._model}: {self._said(error)}", "refused", charged=False)
+            return self.trouble(f"cannot ask {self._model}: {self._said(error)}", "denied", charged=False)
         if isinstance(error, library.ContentFilterError):
             return self.filtered(None, None)
         if isinstance(error, library.ModelAPIError) and error.in_stream:
-            return self.trouble(f"broke off with an error: {self._said(error)}", "server", retryable=True)
+            return self.trouble(f"broke off with an error: {self._said(error)}", "cut", retryable=True)
         if seen.status is not None:
             return self.garbage("its reply is not what this kind of provider answers")
         return self.trouble(f"cannot be asked: {type(error).__name__}: {self._said(error)}", "failed")
@@ -164,14 +166,14 @@ class TroubleTranslator:
     def filtered(self, reason: str | None, usage: Usage | None) -> ProviderTrouble:
         why = f" ({self._short(reason)})" if reason else ""
         message = f"refused to answer{why}; change the prompt, or give the role a fallback"
-        return self.trouble(message, "refused", usage=usage)
+        return self.trouble(message, "denied", usage=usage)
 
     def garbage(self, what: str, usage: Usage | None = None) -> ProviderTrouble:
         host = f"{self._access.base_url} may not be its address" if usage is None else "nothing was kept of it"
-        return self.trouble(f"gave no answer that can be used: {what}; {host}", "garbage", retryable=True, usage=usage)
+        return self.trouble(f"gave no answer that can be used: {what}; {host}", "failed", retryable=True, usage=usage)
 
     def cut(self) -> ProviderTrouble:
-        return self.trouble("was cut off in the middle of its answer", "network", retryable=True)
+        return self.trouble("was cut off in the middle of its answer", "cut", retryable=True)
 
     def trouble(
         self,
@@ -205,18 +207,25 @@ class TroubleTranslator:
         says = self._words_of(error)
         said = f"answered {status}{says}"
         charged = not (status < 400 or status in _NOTHING_DONE) or getattr(error, "in_stream", False)
-        if isinstance(error, library.ModelQuotaExceededError):
+        if status == 402 or isinstance(error, library.ModelQuotaExceededError):
             message = f"{said}: the account has nothing left; raise its limit, or give the role a fallback"
             return self.trouble(message, "refused", charged=charged)
         if status == 429:
             wait_s = _first(retry_after_s(seen.headers), _delay_in(getattr(error, "body", None)))
             rest = "" if wait_s is None else f"; it asks for a pause of {wait_s:g} s"
             message = f"{said}: too many requests{rest}"
-            return self.trouble(message, "rate_limited", retryable=True, retry_after_s=wait_s, charged=charged)
+            return self.trouble(message, "limited", retryable=True, retry_after_s=wait_s, charged=charged)
         if status in (408, 409) or status >= 500:
             wait_s = retry_after_s(seen.headers)
-            return self.trouble(said, "server", retryable=True, retry_after_s=wait_s, charged=charged)
-        return self.trouble(f"{said}; {self._advice(status, error, seen)}", "refused", charged=charged)
+            return self.trouble(said, "overloaded", retryable=True, retry_after_s=wait_s, charged=charged)
+        kind: TroubleKind = "refused" if self._is_about_the_key(status, error) else "denied"
+        return self.trouble(f"{said}; {self._advice(status, error, seen)}", kind, charged=charged)
+
+    def _is_about_the_key(self, status: int, error: Exception) -> bool:
+        """Tell whether the service does not accept the key, whatever is asked."""
+        if status in (401, 403):
+            return status == 401 or not self._forbids_prompts
+        return isinstance(error, library.ModelAuthenticationError)  # Google calls a wrong key a bad request
 
     def _advice(self, status: int, error: Exception, seen: Exchange) -> str:
         if 300 <= status < 400:
@@ -226,7 +235,7 @@ class TroubleTranslator:
                 f"it redirects{where}, which is not followed because the key would go there: set "
                 f"providers.{self._name}.base_url to the right address"
             )
-        if isinstance(error, library.ModelAuthenticationError):
+        if status == 403 or self._is_about_the_key(status, error):
             return f"the key was not accepted, or may not use {self._model}: check {self._access.key_source}"
         if isinstance(error, library.ModelNotFoundError):
             hint = getattr(error, "suggested_model_id", None)
@@ -241,12 +250,12 @@ class TroubleTranslator:
         host = urlsplit(self._access.base_url).netloc.rpartition("@")[2]
         if isinstance(error, httpx2.TimeoutException):
             return self.trouble(
-                f"took no connection in time ({host})", "timeout", retryable=True, charged=not connecting
+                f"took no connection in time ({host})", "timed_out", retryable=True, charged=not connecting
             )
         if connecting:
             message = f"cannot be reached at {host}: {self._reason(error)}; check base_url and the network"
-            return self.trouble(message, "network", retryable=True, charged=False)
-        return self.trouble(f"ended the connection ({host}): {self._said(error)}", "network", retryable=True)
+            return self.trouble(message, "failed", retryable=True, charged=False)
+        return self.trouble(f"ended the connection ({host}): {self._said(error)}", "cut", retryable=True)
 
     def _words_of(self, error: Exception) -> str:
         """Return the provider's own message in brackets."""

@@ -4,8 +4,8 @@ An adapter makes one call, once. Retries, fallbacks, prices and budgets belong t
 
 - One `answer` is one request on the wire, or one process. The libraries' own retries are switched off.
   [test_one_answer_is_one_request]
-- A failure is a ProviderTrouble that says whether another try may help, and how long the provider asks to wait.
-  [test_errors_say_whether_a_retry_may_help]
+- A call has one of eight outcomes: an Answer, or a ProviderTrouble of one of seven kinds. The trouble also says whether
+  another try may help, and when. [test_errors_say_whether_a_retry_may_help]
 - `answer` returns or raises within `timeout_s`. [test_a_hanging_provider_times_out]
 - An exception may be raised in the calling thread at any line (the step timed out, its job was taken away). The adapter
   waits in slices of at most SLICE_S and ends its request or process before the exception leaves it: within two seconds
@@ -17,6 +17,7 @@ An adapter makes one call, once. Retries, fallbacks, prices and budgets belong t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -27,7 +28,15 @@ from farro.store.ledger import Usage as Usage
 
 SLICE_S = 0.05  # the longest wait of a provider before an exception in its thread is noticed
 
-TroubleKind = Literal["rate_limited", "server", "timeout", "network", "refused", "garbage", "failed", "missing"]
+TroubleKind = Literal[
+    "limited",  # the account has reached a limit: `until`, or `retry_after_s`, says when it resets, if that is known
+    "overloaded",  # the service cannot answer now: 5xx, 408, 409
+    "refused",  # the service does not accept the account: a wrong key, no credit. Only a person can change that
+    "denied",  # the service or the program does not do what is asked: a filtered answer, another 4xx
+    "cut",  # the answer broke off, or a signal ended the program
+    "timed_out",  # no answer within `timeout_s`, or no connection
+    "failed",  # anything else: no key, no model, no program, no connection, an exit code, a reply that is no answer
+]
 
 
 class ProviderTrouble(FarroError):
@@ -39,6 +48,7 @@ class ProviderTrouble(FarroError):
         *,
         kind: TroubleKind,
         retryable: bool,
+        until: datetime | None = None,
         retry_after_s: float | None = None,
         usage: Usage | None = None,
         cost_usd: Decimal | None = None,
@@ -46,8 +56,9 @@ class ProviderTrouble(FarroError):
         violation: bool = False,
     ) -> None:
         self.kind = kind
-        self.retryable = retryable
-        self.retry_after_s = retry_after_s
+        self.retryable = retryable  # another try of the same request may help at once, or after the wait
+        self.until = until  # when the limit resets, if the service names a moment
+        self.retry_after_s = retry_after_s  # the wait that the service asks for
         self.usage = usage
         self.cost_usd = cost_usd
         self.charged = charged  # False: the request did not reach the provider, so it cost nothing

@@ -44,7 +44,7 @@ class ProviderFactory(Protocol):
         """Return the provider that the config calls `name`.
 
         Cheap: libraries are imported and connections made by the first call. What a call lacks (a key, a file) is that
-        call's ProviderTrouble of kind `missing`; settings that cannot work raise InputError.
+        call's ProviderTrouble of kind `failed`; settings that cannot work raise InputError.
         """
 
 

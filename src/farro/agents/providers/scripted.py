@@ -27,7 +27,7 @@ from farro.lazy_dataclass import dataclass
 from farro.roles.money import exact
 from farro.roles.provider_rules import HTTP_TRIES
 
-_PASSING = frozenset({"rate_limited", "server", "timeout", "network", "garbage", "failed"})
+_PASSING = frozenset({"limited", "overloaded", "cut", "timed_out", "failed"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,14 +154,14 @@ class ScriptedProvider:
             if self._read is None or self._read[0] != signature:
                 self._read = signature, _parsed(fs.read_regular(path, documents.DEFAULT.size), path)
         except OSError as error:
-            raise self._trouble(f"{path} cannot be read: {error.strerror}", kind="missing") from None
+            raise self._trouble(f"{path} cannot be read: {error.strerror}") from None
         except BadDocument as error:
             raise self._trouble(f"its answers cannot be read:\n{error}") from None
         return self._read[1]
 
     def _path(self) -> str:
         if self._settings.file is None:
-            raise self._trouble(f"has no answers; set providers.{self._name}.file", kind="missing")
+            raise self._trouble(f"has no answers; set providers.{self._name}.file")
         return os.path.join(self._root, self._settings.file)
 
     def _take_time(self, delay_s: float, timeout_s: float) -> None:
@@ -171,10 +171,10 @@ class ScriptedProvider:
             left_s -= SLICE_S
         if delay_s > timeout_s:
             message = f"provider {self._name} gave no answer within {timeout_s:g} s"
-            raise ProviderTrouble(message, kind="timeout", retryable=True, charged=False)
+            raise ProviderTrouble(message, kind="timed_out", retryable=True, charged=False)
 
-    def _trouble(self, message: str, kind: TroubleKind = "failed") -> ProviderTrouble:
-        return ProviderTrouble(f"provider {self._name}: {message}", kind=kind, retryable=False, charged=False)
+    def _trouble(self, message: str) -> ProviderTrouble:
+        return ProviderTrouble(f"provider {self._name}: {message}", kind="failed", retryable=False, charged=False)
 
 
 def _parsed(text: bytes, source: str) -> AnswerScript:

@@ -140,4 +140,4 @@ def _remove(git: Git, root: str, path: str) -> None:
 
 
 def _trouble(message: str) -> ProviderTrouble:
-    return ProviderTrouble(message, kind="missing", retryable=False, charged=False)
+    return ProviderTrouble(message, kind="failed", retryable=False, charged=False)
