@@ -6,7 +6,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage lint types bench load smoke torture schemas docs clean base dev packages
+.PHONY: help demo test coverage lint types bench load smoke torture engines schemas docs clean base dev packages
 
 SUITES ?=
 ARGS ?=
@@ -43,6 +43,10 @@ smoke: base ## a manager, a worker, one job from end to end
 
 torture: dev packages ## the long form of the crash and contract suites (TORTURE=10 for ten times as long)
 	@FARRO_TORTURE=$(or $(TORTURE),1) $(python) scripts/suites.py --suites "$(or $(SUITES),contracts crash)" -- $(ARGS)
+
+engines: dev packages ## the tests on engines of the long form: podman
+	@scripts/docker.sh podman >/dev/null
+	@FARRO_LONG=engines $(python) scripts/suites.py --suites engines -- -m engines $(ARGS)
 
 schemas: dev ## write schemas/*.json anew from the models
 	@$(python) scripts/schemas.py

@@ -35,7 +35,7 @@ CHECKS: dict[str, list[str]] = {
 }
 SUITES = (
     *("house", "documents", "jobs", "plans", "roles", "config", "host", "log", "doctor", "sandbox", "store"),
-    *("execution", "worker", "queue", "agents", "air", "swarm", "agq", "web", "tui", "mcp", "agx"),
+    *("execution", "worker", "queue", "agents", "air", "swarm", "agq", "web", "tui", "mcp", "agx", "engines"),
     *("contracts", "golden", "browser", "crash", "flows", "storm"),
 )
 # Two at a time: one works while the other waits for processes or for its last test. The longest suite starts first,
@@ -79,7 +79,7 @@ def main() -> int:
     start = time.monotonic()
     env = environment()
     # A run in a long form is not an ordinary one, and options such as -k leave tests out.
-    whole = not asked and not options.args and not env.get("FARRO_TORTURE")
+    whole = not asked and not options.args and not env.get("FARRO_TORTURE") and not env.get("FARRO_LONG")
     reports = list(run_all(asked, options.args, env, measured=whole or options.branches))
     if whole or options.branches:
         reports.append(judge_branches(judged=whole, listed=options.branches))
@@ -174,7 +174,7 @@ def run_suite(
     command = [sys.executable, "-m", "pytest", f"tests/{name}", "-q", f"--junitxml={xml}"]
     command += ["-o", "junit_family=xunit1"]  # the family that names a test's file
     command += ["-n", str(workers() and workers() + (name in WAITING)), "--dist", "worksteal"]
-    if not env.get("FARRO_TORTURE"):
+    if not env.get("FARRO_TORTURE") and not env.get("FARRO_LONG"):
         command += ["-o", f"faulthandler_timeout={HUNG_TEST_S}", "-o", "faulthandler_exit_on_timeout=true"]
     if measured:
         env = {**env, "FARRO_BRANCHES": str(branches.FOLDER / name)}

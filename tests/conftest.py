@@ -17,12 +17,15 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from pytest_socket import socket_allow_hosts
 
 import measured
+from docker_rig import ContainerEngine, start_dockerd
 from servers import RabbitServer, RedisServer
-from support import ROOT, torture, write_figure
+from support import ROOT, long_form, torture, write_figure
 
 # Before the first import of farro. `make test` names the folder.
 BRANCHES = os.environ.get("FARRO_BRANCHES")
 write_branches = measured.start(BRANCHES) if BRANCHES else None
+
+LONG_FORMS = ("torture", "engines", "kubernetes")  # markers of tests with a make target of their own
 
 # A test run that is itself a step of a farro job must not reach that job.
 for _name in ("FARRO_ROOT", "FARRO_JOB", "FARRO_STEP", "FARRO_CLAIM", "FARRO_AGENT"):
@@ -55,13 +58,12 @@ set_hypothesis_home_dir(os.path.join(ROOT, ".build", "hypothesis"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests marked `torture` unless requested. They are not skipped: a skip is a failure in CI."""
-    if torture():
-        return
-    long_form = [item for item in items if item.get_closest_marker("torture")]
-    if long_form:
-        config.hook.pytest_deselected(items=long_form)
-        items[:] = [item for item in items if item not in long_form]
+    """Deselect tests of long forms unless requested. They are not skipped: a skip is a failure in CI."""
+    unwanted = [name for name in LONG_FORMS if not (long_form(name) or (name == "torture" and torture()))]
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:
@@ -120,3 +122,11 @@ def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitSe
     server = RabbitServer(folder=tmp_path_factory.mktemp("rabbit")).start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def dockerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerEngine]:
+    """Share one dockerd between all tests of this process; each test removes its containers."""
+    engine = start_dockerd(tmp_path_factory.mktemp("dockerd"))
+    yield engine
+    engine.stop()

@@ -59,6 +59,11 @@ def torture() -> int:
     return max(int(value), 0) if value.isdigit() else int(bool(value))
 
 
+def long_form(name: str) -> bool:
+    """Return whether the tests marked with this name are requested: FARRO_LONG lists names, and `make NAME` sets it."""
+    return name in os.environ.get("FARRO_LONG", "").split()
+
+
 def write_figure(name: str, value: str | int | float, unit: str = "") -> None:
     """Add a line to the figures that are printed after the run; do nothing outside of a run."""
     path = os.environ.get("FARRO_FIGURES")

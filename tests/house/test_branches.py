@@ -44,7 +44,8 @@ def project(tmp_path: Path) -> Path:
     """Make a project with the real scripts and conftest, one small module in src, and one test."""
     own = {"pyproject.toml": PYPROJECT, "src/farro/choice.py": CHOICE, "tests/jobs/test_choice.py": TEST}
     own["src/farro/__init__.py"] = ""
-    copied = ("suites", "branches"), ("conftest", "support", "measured", "servers")
+    rigs = ("servers", "docker_rig", "private_machine", "cached")
+    copied = ("suites", "branches"), ("conftest", "support", "measured", *rigs)
     for name in (*(f"scripts/{one}" for one in copied[0]), *(f"tests/{one}" for one in copied[1])):
         own[f"{name}.py"] = Path(ROOT, f"{name}.py").read_text()
     for name, text in own.items():

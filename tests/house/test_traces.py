@@ -22,7 +22,7 @@ REGISTRIES = tuple(
         ("proxy", "golang", "org"),
         ("deb", "debian", "org"),
         ("archive", "ubuntu", "com"),
-        ("docker", "io"),
+        ("docker", "io/"),  # without the slash it is a package of Debian
         ("ghcr", "io"),
         ("quay", "io"),
     )
