@@ -18,7 +18,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import branches
@@ -36,14 +36,17 @@ CHECKS: dict[str, list[str]] = {
 SUITES = (
     *("house", "documents", "jobs", "plans", "roles", "config", "host", "log", "doctor", "sandbox", "store"),
     *("execution", "worker", "queue", "agents", "air", "swarm", "agq", "web", "tui", "mcp", "agx", "engines"),
-    *("contracts", "golden", "browser", "crash", "flows", "storm"),
+    *("contracts", "golden", "browser", "crash", "flows", "storm", "real_agents"),
 )
+# What a suite runs besides the system's packages. It is installed beside the suites that run first.
+INSTALLERS = {"real_agents": ["scripts/agents.sh"]}
 # Two at a time: one works while the other waits for processes or for its last test. The longest suite starts first,
 # beside those that wait most; these get one process more.
 FIRST = ("crash", "swarm", "browser", "storm", "flows", "contracts", "sandbox", "plans", "house", "web", "agq")
-WAITING = ("swarm", "browser", "storm", "web", "mcp", "tui")
+WAITING = ("swarm", "browser", "storm", "web", "mcp", "tui", "real_agents")
 LANES = 2
-UNMEASURED = ("house", "golden", "crash", "storm")  # they check texts, or make the same calls many thousand times
+# They check texts, make the same calls many thousand times, or wait for programs that are no part of farro.
+UNMEASURED = ("house", "golden", "crash", "storm", "real_agents")
 BRANCHES = 0.85  # the share of branches of src that the other suites must take
 
 NOTHING_COLLECTED = 5  # pytest's exit code
@@ -108,6 +111,7 @@ def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str], *, m
     """Run every check and suite, or the requested ones. The checks run beside the first suites: the longest of them,
     the type check, uses one core for a minute."""
     checks = [name for name in CHECKS if not asked or name in asked]
+    installing: dict[str, Future[None]] = {}
     suites = [name for name in SUITES if name in asked or (not asked and has_tests(name))]
     shutil.rmtree(branches.FOLDER, ignore_errors=True)
 
@@ -116,9 +120,12 @@ def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str], *, m
             return run_check(name, CHECKS[name], env)
         if not has_tests(name):
             return Report(name=name, failures=[f"tests/{name} has no tests"])
+        if name in installing:
+            installing[name].result()
         return run_suite(name, args, env, measured=measured and name not in UNMEASURED, alone=len(suites) == 1)
 
     with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(LANES if workers() else 1) as lanes:
+        installing |= {name: beside.submit(install, name, env) for name in suites if name in INSTALLERS}
         reports = {name: beside.submit(run, name) for name in checks}
         first = sorted(suites, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
         reports |= {name: lanes.submit(run, name) for name in first}
@@ -128,6 +135,12 @@ def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str], *, m
             for report in reports.values():
                 report.cancel()
             raise SystemExit(130) from None
+
+
+def install(name: str, env: dict[str, str]) -> None:
+    """Install what a suite runs. If that fails its tests are skipped, with CI=true they fail: this says why."""
+    for more in (["more"], []) if env.get("FARRO_TORTURE") else ([],):
+        call(Report(name=f"{name}: installed"), [*INSTALLERS[name], *more], env, live=False)
 
 
 def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:

@@ -361,7 +361,7 @@ def test_the_settings_never_hold_a_secret() -> None:
 
 
 def test_an_installed_kind_has_options_whose_secrets_stay_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farro.config.reader._installed", lambda: ["acme"])
+    monkeypatch.setattr("farro.config.reader._installed", lambda group: ["acme"])
     options = {"token": "${MINE}", "region": "${R}-1", "deep": [{"k": "${MINE}"}], "n": 3}
     settings = read({"providers": {"acme": {"options": options}}}, {"R": "eu"})
     assert settings.providers["acme"].options == {

@@ -51,6 +51,8 @@ def reply_to(dialect: Dialect, conversation: Conversation, turn: Turn, within: S
         tool = tool_for_file(conversation, turn.path, turn.text, within)
         if tool is None and "SEARCH/REPLACE" in conversation.text_of("system"):  # aider edits by its answer
             text = f"{turn.path}\n```\n<<<<<<< SEARCH\n=======\n{turn.text}>>>>>>> REPLACE\n```\n"
+        elif tool is None and "file listing" in conversation.text_of("system"):  # or by whole files
+            text = f"{turn.path}\n```\n{turn.text}```\n"
     elif isinstance(turn, RunCommand):
         tool = tool_for_command(conversation, turn.command)
     elif isinstance(turn, Say):

@@ -213,11 +213,11 @@ def _wrong_providers(data: Any) -> Iterator[Fault]:
     yield from provider_rules.faults(data, _installed)
 
 
-def _installed() -> list[str]:
-    """The kinds of provider that installed packages offer. None of them is imported."""
-    from importlib.metadata import entry_points  # here: most kinds are farro's own
+def _installed(group: str) -> list[str]:
+    """Return the names that installed packages offer in an entry point group. None of them is imported."""
+    from importlib.metadata import entry_points  # here: most kinds and programs are farro's own
 
-    return [point.name for point in entry_points(group=provider_rules.ENTRY_POINTS)]
+    return [point.name for point in entry_points(group=group)]
 
 
 def _problem(document: Document, fault: Fault) -> Problem:

@@ -261,7 +261,7 @@ class ProviderSettings:
     base_url: FilledText | None = None
     stream: bool = True
     # cli
-    program: FilledText | None = None  # a coding agent that farro knows, such as claude; None: any command
+    program: FilledText | None = None  # a coding agent that farro or a package knows, such as claude; None: any command
     command: Command | None = None  # of a known program: replaces the first words of its command line
     login: Secret | None = None  # ${NAME}: a subscription's login, instead of a key
     idle_timeout_s: Positive | None = None  # without progress of a known program; None: as `timeouts` says

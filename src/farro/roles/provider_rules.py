@@ -15,9 +15,11 @@ from farro.roles.names import RUNNER
 
 OVER_HTTP = ("openai", "google", "openrouter")
 KINDS = (*OVER_HTTP, "cli", "scripted")
-PROGRAMS = ("claude", "codex", "gemini", "opencode", "goose", "aider", "cursor-agent", "amp")  # coding agents
+GENERIC = "generic"  # any coding agent: the config names its command
+PROGRAMS = ("claude", "codex", "gemini", "opencode", "goose", "aider", "cursor-agent", "amp", GENERIC)  # coding agents
 HTTP_TRIES, CLI_TRIES = 4, 2  # of one call (SPEC-1 §9)
 ENTRY_POINTS = "farro.providers"  # the entry point group with which an installed package adds a kind
+PROGRAM_ENTRY_POINTS = "farro.programs"  # the same, for a program
 
 _OF_ALL = frozenset({"kind", "model", "timeout_s", "max_output_tokens", "prices", "call_usd"})
 _OF_HTTP = frozenset({"api_key", "base_url", "stream"})
@@ -43,10 +45,13 @@ def names_a_secret(variable: str) -> bool:
     return re.search(_SENSITIVE, variable, re.IGNORECASE) is not None
 
 
-def faults(data: Any, installed: Callable[[], Collection[str]]) -> Iterator[Fault]:
+Installed = Callable[[str], Collection[str]]  # the names that installed packages offer in an entry point group
+
+
+def faults(data: Any, installed: Installed) -> Iterator[Fault]:
     """Yield what is wrong between the fields of a config as it was written.
 
-    `installed` returns the kinds that installed packages offer; it is called only for a kind that is not built in.
+    `installed` is called only for a kind or a program that is not built in.
     """
     providers = _members(data, "providers")
     for name, provider in providers.items():
@@ -56,14 +61,12 @@ def faults(data: Any, installed: Callable[[], Collection[str]]) -> Iterator[Faul
         yield from _role_faults(("roles", role), role, settings, providers)
 
 
-def _provider_faults(
-    at: tuple[str, ...], name: str, provider: dict[str, Any], installed: Callable[[], Collection[str]]
-) -> Iterator[Fault]:
+def _provider_faults(at: tuple[str, ...], name: str, provider: dict[str, Any], installed: Installed) -> Iterator[Fault]:
     kind = provider.get("kind") or name
     if not isinstance(kind, str):
         return  # reported by the shape
     if kind not in KINDS:
-        offered = sorted(installed())
+        offered = sorted(installed(ENTRY_POINTS))
         if kind not in offered:
             known = ", ".join((*KINDS, *offered))
             path = (*at, "kind") if provider.get("kind") else at
@@ -84,7 +87,7 @@ def _provider_faults(
         example = f"${{{kind.upper()}_API_KEY}}"
         yield Fault((*at, "api_key"), f'is required of a provider of kind {kind}, such as "{example}"')
     if kind == "cli":
-        yield from _cli_faults(at, provider)
+        yield from _cli_faults(at, provider, installed)
     yield from _url_faults(at, provider.get("base_url"))
     command = provider.get("command")
     for index, word in enumerate(command if isinstance(command, list) else ()):
@@ -93,23 +96,30 @@ def _provider_faults(
             yield Fault((*at, "command", index), message)
 
 
-def _cli_faults(at: tuple[str, ...], provider: dict[str, Any]) -> Iterator[Fault]:
+def _cli_faults(at: tuple[str, ...], provider: dict[str, Any], installed: Installed) -> Iterator[Fault]:
     program = provider.get("program")
+    if program in (None, GENERIC) and provider.get("command") is None:
+        others = "" if program else f", or set program to one of: {', '.join(PROGRAMS)}"
+        yield Fault((*at, "command"), f'is required, such as ["my-agent"]{others}')
     if program is None:
-        if provider.get("command") is None:
-            known = ", ".join(PROGRAMS)
-            yield Fault((*at, "command"), f'is required, such as ["my-agent"], or set program to one of: {known}')
         for member in sorted(_OF_PROGRAM & provider.keys()):
             yield Fault((*at, member), "belongs to a provider with `program`, which this one does not set")
-    elif isinstance(program, str) and program not in PROGRAMS:
-        known = f"is not one of {', '.join(PROGRAMS)}; set command for another program"
-        yield Fault((*at, "program"), did_you_mean(program, PROGRAMS, known))
+    elif isinstance(program, str) and (unknown := _unknown_program(program, installed)) is not None:
+        yield Fault((*at, "program"), unknown)
     elif provider.get("answer_field") is not None:
         yield Fault((*at, "answer_field"), f"is for other commands: farro reads the output of {program} itself")
     if provider.get("api_key") is not None and provider.get("login") is not None:
         yield Fault((*at, "login"), "is instead of api_key: set one of the two")
     if provider.get("cost_field") is not None and provider.get("answer_field") is None:
         yield Fault((*at, "answer_field"), "is required where cost_field is: both are fields of the same JSON output")
+
+
+def _unknown_program(program: str, installed: Installed) -> str | None:
+    if program in PROGRAMS or program in (offered := sorted(installed(PROGRAM_ENTRY_POINTS))):
+        return None
+    known = (*PROGRAMS, *offered)
+    message = f"is not one of {', '.join(known)}; set program to {GENERIC}, and command, for another one"
+    return did_you_mean(program, known, message)
 
 
 def _url_faults(at: tuple[str, ...], url: Any) -> Iterator[Fault]:

@@ -44,6 +44,7 @@ class ProgramRun:
     resume: bool = False
     home: str  # private and writable, kept as long as the session
     cwd: str
+    prompt_file: str  # its standard input, for a program that reads the prompt from a file; it may read this file
     gateway: GatewayAddress | None = None
     variables: frozenset[str] = frozenset()
     login: bool = False  # the gateway holds a subscription's login, not a key
