@@ -203,7 +203,7 @@ def test_time_without_an_observing_controller_is_no_silence() -> None:
 
     for second in range(0, 60, 5):
         assert judged(second) == (second, False)
-    assert judged(60) == (60, True)
-    assert judged(60, plan.Bee(role="sink", restart="never")) == (60, False)
+    assert judged(61) == (61, True)
+    assert judged(61, plan.Bee(role="sink", restart="never")) == (61, False)
     assert judged(3600) == (0, False)
     assert judged(3601) == (1, False)

@@ -105,6 +105,7 @@ class Observation:
     reported_s: float | None = None  # its last status message or answered health poll
     healthy: bool | None = None
     enabled: bool | None = None
+    switching: bool = False  # it reports that its workload is being started or ended
     asked_s: float | None = None  # when it was last asked to switch between enabled and disabled
     starts: int = 0  # launches in a row; starts over after it lived for long
     launches: int = 0  # all launches since it was last stopped, counted by the runtime
@@ -139,8 +140,12 @@ class Observation:
         if not self.healthy:
             return ComponentState.FAILED
         if self.enabled:
-            return ComponentState.RUNNING
-        return ComponentState.HEALTHY
+            return ComponentState.STOPPING if self.switching else ComponentState.RUNNING
+        return ComponentState.STARTING if self.switching else ComponentState.HEALTHY
+
+
+_RUNNING = (ComponentState.RUNNING, ComponentState.STOPPING)
+_HEALTHY = (ComponentState.HEALTHY, ComponentState.STARTING, *_RUNNING)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,8 +175,8 @@ def aggregate(members: Iterable[str], seen: Mapping[str, Observation], now_s: fl
         totals=Totals(
             total=len(known),
             desired=len(known),
-            healthy=sum(1 for _, state in fresh if state in (ComponentState.HEALTHY, ComponentState.RUNNING)),
-            running=sum(1 for _, state in fresh if state is ComponentState.RUNNING),
+            healthy=sum(1 for _, state in fresh if state in _HEALTHY),
+            running=sum(1 for _, state in fresh if state in _RUNNING),
             enabled=sum(1 for one, _ in fresh if one.enabled),
         ),
     )

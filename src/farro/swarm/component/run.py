@@ -30,12 +30,13 @@ from farro.swarm.bus import AGAIN_S, LostQueueCheck, open_bus, open_until, wait
 from farro.swarm.bus.port import Binding, Bus, BusMessage, Consumer, Delivery
 from farro.swarm.component.declare import Component, ComponentEnvironment
 from farro.swarm.component.workload import ItemWorkload, ServiceWorkload, Workload
-from farro.swarm.lifecycle import HEARTBEAT_S
+from farro.swarm.lifecycle import HEARTBEAT_S, ComponentState
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Scope, Signal
 
 DRAIN_S = 30.0  # seed 003 §8
 LAST_STATUS_S = 3.0  # for the last status
+SWITCH_STATUS_S = 1.0  # for the status before the workload is started or ended
 
 
 class ComponentRunner:
@@ -57,6 +58,7 @@ class ComponentRunner:
         self._health = HealthServer(self._health_data)
         self._health_port = 0
         self._enabled = False
+        self._state = ComponentState.HEALTHY
         self._last_update: dict[str, Any] = {}  # of the last config update: its correlation id and error
         self._started_s = time.monotonic()
         self._control: Consumer | None = None
@@ -110,8 +112,7 @@ class ComponentRunner:
 
     async def _leave(self, updating: asyncio.Task[None]) -> None:
         async with self._switching:  # an update in progress is finished first
-            self.drained = await self._workload.end(DRAIN_S)
-            self._enabled = False
+            self.drained = await self._switch(False) and await self._workload.end(DRAIN_S)
         updating.cancel()
         await asyncio.gather(updating, return_exceptions=True)
         with contextlib.suppress(BusTrouble, TimeoutError):  # an unreachable bus must not delay the end
@@ -187,13 +188,26 @@ class ComponentRunner:
 
     async def _switch(self, enabled: bool) -> bool:
         """Start or end the workload. Return whether all items in progress ended in time."""
-        drained = True
-        if enabled and not self._enabled:
-            await self._workload.begin()
-        elif not enabled and self._enabled:
-            drained = await self._workload.end(DRAIN_S)
-        self._enabled = enabled
+        drained, before = True, self._state
+        if enabled != self._enabled:
+            await self._report_state(ComponentState.STARTING if enabled else ComponentState.STOPPING)
+            try:
+                if enabled:
+                    await self._workload.begin()
+                else:
+                    drained = await self._workload.end(DRAIN_S)
+            except BaseException:
+                self._state = before
+                raise
+            self._enabled, self._state = enabled, ComponentState.RUNNING if enabled else ComponentState.STOPPED
         return drained
+
+    async def _report_state(self, state: ComponentState) -> None:
+        """Report that the workload is being started or ended; the status after it reports the result."""
+        self._state = state
+        with contextlib.suppress(BusTrouble, TimeoutError):  # an unreachable bus must not delay it
+            async with asyncio.timeout(SWITCH_STATUS_S):
+                await self._report("status-delta")
 
     async def _beat(self) -> None:
         lost_queue = LostQueueCheck(self._bus, names.control_queue(self._environment.role, self._environment.instance))
@@ -263,7 +277,7 @@ class ComponentRunner:
             instance=environment.instance,
             swarm_id=environment.swarm,
             enabled=self._enabled,
-            state="Running" if self._enabled else "Healthy",
+            state=self._state,
             watermark=at,  # of a component itself: as old as this message
             max_staleness_sec=0.0,
             totals=messages.Totals(total=1, desired=1, healthy=healthy, running=enabled & healthy, enabled=enabled),

@@ -399,7 +399,7 @@ class Controller:
 
     async def _report_changes(self, now_s: float) -> None:
         now = self._aggregate(now_s)
-        ends = tuple((one.launches, one.end_s) for one in map(self._observer.of, self._members()))
+        ends = tuple((one.launches, one.end_s, one.switching) for one in map(self._observer.of, self._members()))
         what = (self._state.state, now.health, now.totals, ends)
         if what != self._last_reported:
             self._last_reported, self._reported_s = what, now_s

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from farro.jobs.times import parse_timestamp
 from farro.lazy_dataclass import replace
-from farro.swarm.lifecycle import TTL_S, Observation
+from farro.swarm.lifecycle import TTL_S, ComponentState, Observation
 from farro.swarm.plan import Bee, Timeouts
 from farro.swarm.wire import messages
 from farro.worker.process_runtime import last_words
@@ -86,7 +86,7 @@ class ComponentObserver:
     @staticmethod
     def _dead(seen: Observation, known: Observation, found: ProcessView, now_s: float) -> Observation:
         ended_s = now_s if known.ended_s is None else known.ended_s
-        seen = replace(seen, healthy=None, enabled=None, reported_s=None)
+        seen = replace(seen, healthy=None, enabled=None, switching=False, reported_s=None)
         seen = replace(seen, ended_s=ended_s, exit_code=found.exit_code)
         log = known.end_log if known.ended_s is not None else last_words(found)
         how = describe_exit(found.exit_code) if known.hung is None else f"by force: it {known.hung}"
@@ -107,6 +107,7 @@ class ComponentObserver:
         if not known.launched:
             return False
         healthy = status.data.get("health", "UP") == "UP"
+        switching = status.state in (ComponentState.STARTING, ComponentState.STOPPING)
         steady = known.launched_s is not None and now_s - known.launched_s > STEADY_S
         self.put(
             status.instance,
@@ -115,14 +116,15 @@ class ComponentObserver:
                 reported_s=now_s,
                 healthy=healthy,
                 enabled=status.enabled,
+                switching=switching,
                 asked_s=None if known.asked_s is not None and status.enabled != known.enabled else known.asked_s,
                 alive=True,
                 starts=1 if steady else known.starts,
                 hung=None,
             ),
         )
-        was = (known.alive, known.healthy, known.enabled)
-        new = was != (True, healthy, status.enabled) or known.reported_s is None
+        was = (known.alive, known.healthy, known.enabled, known.switching)
+        new = was != (True, healthy, status.enabled, switching) or known.reported_s is None
         return new or before is None or before.data.get("update") != status.data.get("update")
 
     def _hear_update(self, status: messages.StatusReport) -> None:
