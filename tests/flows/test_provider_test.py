@@ -46,7 +46,7 @@ def test_provider_test_reports_model_tokens_and_cost(farro: Program, serve: Serv
         ["cost", "$0.0042"],
         ["answer", "ready"],
     ]
-    assert done.err == "call 1, router some/model: no answer (server)\n"
+    assert done.err == "call 1, router some/model: no answer (overloaded)\n"
     assert len(server.asked) == 2
     assert "are you there?" in json.dumps(server.asked[1].body)
     assert farro.run("ls", code=0).out.count("job-") == 0
@@ -79,7 +79,7 @@ def test_timeout_of_all_http_calls_holds_for_provider_without_its_own(farro: Pro
     config = {"version": "1.0.0", "providers": {"gpt": provider}, "timeouts": {"http_seconds": 0.5}}
     (farro.path / "agents-config.json").write_text(json.dumps(config))
     first, *_ = farro.run("provider-test", "--provider", "gpt", "--json", code=1).json["tried"]
-    assert (first["kind"], "gave no answer within 0.5 s" in first["message"]) == ("timeout", True)
+    assert (first["kind"], "gave no answer within 0.5 s" in first["message"]) == ("timed_out", True)
 
 
 def test_refused_key_fails_with_advice(farro: Program, serve: Serve) -> None:

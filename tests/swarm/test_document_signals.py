@@ -4,20 +4,26 @@ Each one is obeyed or gets its one `ev.error`, is confirmed once, and is reporte
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from farro.host.clock import SystemClock
 from farro.swarm import lifecycle
 from farro.swarm.bus.port import BusMessage
 from farro.swarm.conformance import Captured, check
 from farro.swarm.controller import confirmations
-from farro.swarm.files import read_json
+from farro.swarm.files import SwarmFiles, read_json
 from farro.swarm.lifecycle import Observation
+from farro.swarm.orchestrator import unheard as unheard_signals
+from farro.swarm.orchestrator.state import LaunchOptions, OrchestratorContext
+from farro.swarm.orchestrator.unheard import UnheardSignals
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Signal
 from swarm.fake_cluster import PLAN, Act, FakeCluster, ready
@@ -346,3 +352,67 @@ def test_the_checker_finds_a_second_confirmation_of_a_signal() -> None:
     trace.append(trace[-1])
     assert [one.rule for one in check(trace)] == ["confirmed"]
     assert check(trace, crashes=True) == []  # a sender that died may have sent it again
+
+
+# --- signals to nobody ---
+
+
+@asynccontextmanager
+async def orchestrator(demo: SwarmUnderTest) -> AsyncIterator[None]:
+    """Answer signals to nobody as the orchestrator of a root without swarms does."""
+    options = LaunchOptions(program=("farro",), root=str(demo.folder), env={})
+    files = SwarmFiles(str(demo.folder / "swarms"), durable=False)
+    context = OrchestratorContext(
+        files, demo.bus, demo.runtime, options, log=demo._log, clock=SystemClock(), durable=False
+    )
+    unheard = UnheardSignals(context)
+    signals = await unheard.open()
+    listening = asyncio.create_task(unheard.listen(signals))
+    try:
+        yield
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        await signals.close()
+        await demo.bus.delete(unheard_signals.QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("key", "fields", "phase"),
+    [
+        ("sig.swarm-start.ghost", {"swarmId": "ghost"}, "start"),
+        ("sig.swarm-remove.ghost", {"swarmId": "ghost"}, "remove"),
+        ("sig.config-update.sink.ghost", {"role": "sink", "instance": "ghost", "args": {"enabled": True}}, "runtime"),
+        ("sig.status-request.sink.ghost", {"role": "sink", "instance": "ghost"}, "runtime"),
+    ],
+)
+def test_a_signal_to_nobody_gets_one_error(play: Play, key: str, fields: dict[str, Any], phase: str) -> None:
+    """§1: every control signal results in exactly one success or error, also where no queue is bound to it."""
+
+    async def act(demo: SwarmUnderTest) -> None:
+        async with orchestrator(demo), orchestrator(demo):  # two roots on one bus answer once
+            body = {"correlationId": str(uuid.uuid4()), "idempotencyKey": str(uuid.uuid4()), **fields}
+            await demo.forge(key, body)
+            end = await demo.confirmed(body["correlationId"])
+            assert (end["result"], end["code"], end["phase"]) == ("error", "NO_TARGET", phase)
+            assert end["message"].startswith("there is no ")
+            assert len(confirmed(demo, body["correlationId"])) == 1
+
+    play(act)
+
+
+def test_a_signal_that_is_received_is_not_answered_for_its_target(play: Play) -> None:
+    async def act(demo: SwarmUnderTest) -> None:
+        async with orchestrator(demo), demo.controller():
+            await demo.ask(Signal.TEMPLATE, PIPELINE)
+            first = await type_signal(demo, KEY, **TYPED)
+            assert (await demo.confirmed(first["correlationId"]))["state"] == "Running"
+            foreign = await type_signal(demo, "sig.swarm-stop.demo", swarmId=SWARM)
+            assert (await demo.confirmed(foreign["correlationId"]))["code"] == "NOT_ORCHESTRATOR"
+            ghost = {"correlationId": str(uuid.uuid4()), "idempotencyKey": str(uuid.uuid4()), "swarmId": "ghost"}
+            await demo.forge("sig.swarm-stop.ghost", ghost)  # after it all others were judged
+            assert (await demo.confirmed(ghost["correlationId"]))["code"] == "NO_TARGET"
+            for one in (first, foreign):
+                assert len(confirmed(demo, one["correlationId"])) == 1
+
+    play(act)

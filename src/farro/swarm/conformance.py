@@ -6,7 +6,7 @@
     correlation            a confirmation echoes its signal; each attempt has its own correlation id
     idempotency            a repeated command gets the stored confirmation, and ev.duplicate
     order, observed        enabled as the work flows, disabled in reverse, each stage after the one before was observed
-    namespace              no message is about an unknown swarm, or a component that is in no plan
+    namespace              no message is about an unknown swarm, or a component that is in no plan, but to say so
     status, watermark      status messages have all their fields, with possible values
     handshake              ev.ready.swarm-create comes after the controller's ev.ready.swarm-controller
     state, origin          a success has the state of its signal; only the orchestrator sends lifecycle commands
@@ -31,7 +31,7 @@ from farro.swarm import lifecycle, plan
 from farro.swarm.lifecycle import TTL_S
 from farro.swarm.plan import SwarmPlan, member_stages
 from farro.swarm.wire import messages, names
-from farro.swarm.wire.messages import ControlSignal, Duplicate, Error, Ready, StatusReport
+from farro.swarm.wire.messages import NO_TARGET, ControlSignal, Duplicate, Error, Ready, StatusReport
 from farro.swarm.wire.names import Key, Scope, Signal
 
 _UUID = re.compile(messages.UUID)
@@ -273,6 +273,8 @@ def namespaces(
             homes |= {member.instance: swarm for member in one.members()}
             queues[swarm] |= {name for bee in one.bees for name in (*bee.work.inputs, *bee.work.outputs)}
     for said in decoded:
+        if isinstance(said.body, Error) and said.body.code == NO_TARGET:
+            continue  # it says so itself
         if swarms is not None and said.swarm is not None and said.swarm not in swarms:
             yield violation("namespace", said, f"is of {said.swarm}, which is no known swarm")
             continue

@@ -27,6 +27,7 @@ from farro.swarm.ledger import CommandEnd
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.orchestrator.commands import CommandRunner, confirms
 from farro.swarm.orchestrator.state import ControllerLauncher, OrchestratorContext
+from farro.swarm.orchestrator.unheard import QUEUE, UnheardSignals
 from farro.swarm.wire import messages, names
 from farro.swarm.wire.names import Key, Signal
 
@@ -53,6 +54,7 @@ class Orchestrator:
         self._stopped = asyncio.Event()
         self._turning = asyncio.Lock()  # turns and received events both change the ledger
         self._control: Consumer | None = None
+        self.unheard = UnheardSignals(context)
 
     # --- running ---
 
@@ -60,22 +62,28 @@ class Orchestrator:
         """Run until `stop`. Controllers and their swarms go on after it."""
         await self.open()
         assert self._control is not None
-        listening = asyncio.create_task(self._listen(self._control))
-        watching, lost_queue = self._watch_requests(), LostQueueCheck(self._context.bus, self._context.queue)
+        signals = await self.unheard.open()
+        listening = [asyncio.create_task(one) for one in (self._listen(self._control), self.unheard.listen(signals))]
+        watching = self._watch_requests()
+        lost_queues = [LostQueueCheck(self._context.bus, queue) for queue in (self._context.queue, QUEUE)]
         try:
             while not self._stopped.is_set():
                 self._woken.clear()
                 await self.run_once()
-                await lost_queue.check_if_due(self._context.clock.monotonic_s())
-                if listening.done():
-                    listening.result()
+                for lost_queue in lost_queues:
+                    await lost_queue.check_if_due(self._context.clock.monotonic_s())
+                for task in listening:
+                    if task.done():
+                        task.result()
                 await wait(self._woken, BUSY_S if self._context.ledger.open() else IDLE_S)
         finally:
             asyncio.get_running_loop().remove_reader(watching.fileno())
             watching.close()
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            for task in listening:
+                task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
             await self._control.close()
+            await signals.close()
 
     def stop(self) -> None:
         self._stopped.set()

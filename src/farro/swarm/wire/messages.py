@@ -19,6 +19,7 @@ from farro.errors import BadName, InputError
 from farro.lazy_dataclass import dataclass, field, replace
 from farro.swarm.wire.names import NAME_PATTERN, Key, Scope
 
+NO_TARGET = "NO_TARGET"  # code of an error: the signal names a swarm or a component that does not exist
 MAX_BYTES = 1 << 20
 
 UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
@@ -216,6 +217,14 @@ def ids(data: bytes) -> tuple[str, str] | None:
     except (ValueError, RecursionError, LookupError, TypeError):
         return None
     return found if all(isinstance(one, str) and re.fullmatch(UUID, one) for one in found) else None
+
+
+def origin(data: bytes) -> str | None:
+    """Return what a body says of its sender; None if it says nothing, or has no ids."""
+    if ids(data) is None:
+        return None
+    found = _DECODER.decode(data.decode()).get("origin")
+    return found if isinstance(found, str) else None
 
 
 def scope_of(message: Message) -> Scope:
