@@ -100,6 +100,8 @@ class CallFiles:
 
     def _kept(self, name: str, file: BinaryIO) -> BinaryIO:
         kept = self._files.setdefault(name, file)  # atomic: one of two threads wins
+        if kept is not file:
+            file.close()
         if self._closed:
             kept.close()
         return kept
