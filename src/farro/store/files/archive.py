@@ -122,12 +122,10 @@ def export(context: FilesContext, to: str, jobs: Sequence[JobAt], *, progress: P
 
 def _archive_run(context: FilesContext, trash: prune.Trash, jobs: Sequence[JobAt]) -> int:
     """Archive some jobs together."""
-    writer = SegmentWriter(context.archive_index.folder)
-    try:
+    with _written(context) as writer:
         taken = _packed(context, trash, jobs)
         first = next(taken, None)
         if first is None:
-            writer.discard()
             return 0
         absorbed = _absorbed(context, len(jobs))
         for segment in absorbed:
@@ -139,12 +137,6 @@ def _archive_run(context: FilesContext, trash: prune.Trash, jobs: Sequence[JobAt
             moved += 1
         writer.close(replaces=[segment.name for segment in absorbed])
         _publish(context, writer)
-    except OSError as error:
-        writer.discard()
-        raise _no_segment(context, error) from error
-    except BaseException:
-        writer.discard()
-        raise
     finish_all(context)
     return moved
 
@@ -181,6 +173,18 @@ def _no_segment(context: FilesContext, error: OSError) -> StorageTrouble:
     """Explain that no segment could be written."""
     why = f"{error.strerror}; this run changed nothing. {fs.remedy(error.errno)}"
     return StorageTrouble(f"{context.archive_index.folder}: {why}")
+
+
+@contextlib.contextmanager
+def _written(context: FilesContext) -> Iterator[SegmentWriter]:
+    """Write a segment; one that was not published is removed."""
+    writer = SegmentWriter(context.archive_index.folder)
+    try:
+        yield writer
+    except OSError as error:
+        raise _no_segment(context, error) from error
+    finally:
+        writer.discard()
 
 
 def _publish(context: FilesContext, writer: SegmentWriter) -> None:
@@ -289,19 +293,12 @@ def _write_without(
     context: FilesContext, segment: Segment, without: frozenset[str], *, dropped: Collection[str]
 ) -> int:
     """Write a segment anew without some jobs. Returns the new size."""
-    writer = SegmentWriter(context.archive_index.folder)
-    try:
+    with _written(context) as writer:
         writer.take_over(segment, without)
         writer.begin_fresh()
         writer.close(replaces=[segment.name], dropped=sorted(dropped))
         size = fs.lstat(writer.path).st_size if writer.count else 0
         _publish(context, writer)
-    except OSError as error:
-        writer.discard()
-        raise _no_segment(context, error) from error
-    except BaseException:
-        writer.discard()
-        raise
     finish_all(context)
     return size
 
