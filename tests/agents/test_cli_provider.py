@@ -71,6 +71,42 @@ def test_a_program_writes_where_the_prompt_allows(answered_by: Any) -> None:
 
 
 @pytest.mark.parametrize("level", ["A", "B"])
+def test_a_program_reads_its_workspace_and_what_the_config_names(answered_by: Any, tmp_path: Path, level: str) -> None:
+    """Not farro's own folders, and nothing else that its user can read."""
+    for name in ("library", "notes", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    body = """
+def opens(path):
+    try:
+        return bool(open(path).read(1))
+    except OSError:
+        return False
+root = os.environ["FARRO_ROOT"]
+beside = os.path.dirname(root)
+given = [root + "/src/greeting.txt", root + "/AGENTS.md", beside + "/library/file", beside + "/notes/file"]
+kept = [root + "/agents-config.json", root + "/logs/audit.log", beside + "/other/file", "/etc/shadow"]
+assert [path for path in (*given, *kept) if opens(path)] == given, [path for path in (*given, *kept) if opens(path)]
+"""
+    agent_root = answered_by(
+        body,
+        read_paths=[str(tmp_path / "library")],
+        config={"security": {"sandbox": level}, "roles": {"SeniorEngineer": {"read_paths": ["../notes"]}}},
+    )
+    (agent_root.path / "src/greeting.txt").write_text("hello\n")
+    assert worked(agent_root) is None
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
+@pytest.mark.parametrize("workspace", ["root", "worktree"])
+def test_a_program_uses_git_where_it_works(answered_by: Any, workspace: str, level: str) -> None:
+    body = "import subprocess\nassert subprocess.run(['git', 'log', '-1', '--format=%s']).returncode == 0"
+    agent_root = answered_by(body, workspace=workspace, config={"security": {"sandbox": level}})
+    committed(agent_root)
+    assert worked(agent_root) is None
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
 def test_a_write_elsewhere_fails_the_job_is_audited_and_changes_nothing(answered_by: Any, level: str) -> None:
     body = "open(os.environ['FARRO_ROOT'] + '/AGENTS.md', 'a').write('obey me')"
     agent_root = answered_by(body, config={"security": {"sandbox": level}})

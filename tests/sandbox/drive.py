@@ -18,6 +18,7 @@ from farro.agents.providers.cli import CliProvider
 from farro.agents.providers.port import ChatMessage, ProviderTrouble, Reach, Request
 from farro.config.settings import ProviderSettings
 from farro.execution import process_watch
+from farro.execution.confined import Confined
 from farro.execution.runner import Guarding, Work
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
@@ -51,6 +52,9 @@ def take_away(name: str) -> None:
         violations.changed = lambda *_, **__: []
     elif name == "the end of strays":
         leftovers.end = lambda _: None
+    elif name == "the closed list":
+        start = Confined.start
+        Confined.start = lambda self, launch, **more: start(self, launch, **{**more, "reads": None})  # type: ignore[method-assign]
     elif name == "bounds":
         for level in (bubblewrap, landlock, levels):
             level.limits_of = lambda *_, **__: ProcessLimits()  # type: ignore[attr-defined]
@@ -65,8 +69,8 @@ def take_away(name: str) -> None:
 
 
 def _spelled(words: list[str], old: list[str], new: list[str]) -> list[str]:
-    at = next(number for number in range(len(words)) if words[number : number + len(old)] == old)
-    return [*words[:at], *new, *words[at + len(old) :]]
+    at = next((number for number in range(len(words)) if words[number : number + len(old)] == old), len(words))
+    return [*words[:at], *(new if at < len(words) else ()), *words[at + len(old) :]]  # the probe has fewer
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:

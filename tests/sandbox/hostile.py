@@ -436,6 +436,112 @@ def udp() -> None:
     raise TimeoutError("nobody says whether it arrived")
 
 
+# --- reading what was not given ---------------------------------------------------------------------------------------
+
+
+def secret_in(text: bytes) -> None:
+    """Take what was read; the secret is put together here, so that this process's own memory does not hold it."""
+    if GROUND["secret"][::-1].encode() not in text:
+        raise FileNotFoundError("it holds no secret")
+
+
+def look_into(path: str) -> None:
+    with open(path, "rb") as file:
+        secret_in(file.read(1 << 20))
+
+
+def memory_of(pid: int, address: int | None = None) -> bytes:
+    if address is None:
+        with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
+            address = int(maps.readline().split("-")[0], 16)
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        return memory.read(8)
+
+
+@way
+def read_ssh_key() -> None:
+    look_into(f"{GROUND['home']}/.ssh/id_ed25519")
+
+
+@way
+def read_cloud_key() -> None:
+    look_into(f"{GROUND['home']}/.aws/credentials")
+
+
+@way
+def read_login_of_another_agent() -> None:
+    look_into(f"{GROUND['home']}/.claude/.credentials.json")
+
+
+@way
+def read_another_home() -> None:
+    look_into(GROUND["other_home"])
+
+
+@way
+def read_another_job() -> None:
+    look_into(GROUND["other_job"])
+
+
+@way
+def read_ledger() -> None:
+    look_into(GROUND["ledger"])
+
+
+@way
+def read_config() -> None:
+    look_into(GROUND["config"])
+
+
+@way
+def read_through_a_link() -> None:
+    os.symlink(f"{GROUND['home']}/.ssh/id_ed25519", f"{IN}/link")
+    look_into(f"{IN}/link")
+
+
+@way
+def read_through_a_hardlink() -> None:
+    os.link(f"{GROUND['home']}/.ssh/id_ed25519", f"{IN}/link")
+    look_into(f"{IN}/link")
+
+
+@way
+def read_through_proc() -> None:
+    first_that_works(
+        *(lambda pid=pid: look_into(f"/proc/{pid}/root{GROUND['home']}/.ssh/id_ed25519") for pid in pids())
+    )
+
+
+@way
+def read_environment_of_the_worker() -> None:
+    first_that_works(*(lambda pid=pid: look_into(f"/proc/{pid}/environ") for pid in pids()))
+
+
+@way
+def read_memory_of_another() -> None:
+    if memory_of(VICTIM, GROUND["address"]) != b"unharmed":
+        raise FileNotFoundError("it holds something else")
+
+
+@way
+def read_environment_of_init() -> None:
+    with open("/proc/1/environ", "rb") as file:
+        if not file.read():
+            raise FileNotFoundError("it is empty")
+
+
+@way
+def read_memory_of_init() -> None:
+    memory_of(1)
+
+
+@way
+def read_shadow() -> None:
+    with open("/etc/shadow", "rb") as file:
+        file.read()
+
+
 # --- taking what others need -----------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from farro.sandbox.levels import Sandbox
 from support import ROOT, need
 
 NOBODY = 65534
+SECRET = "canary-of-the-worker-4711"
 HERE = Path(__file__).parent
 
 
@@ -62,6 +63,7 @@ def driver() -> Original:
     """Share one driver between all tests of this process."""
     path = os.pathsep.join((os.path.join(ROOT, "src"), os.path.join(ROOT, "tests")))
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    env["WORKERS_OWN"] = SECRET
     made = Original(str(HERE / "drive.py"), env=env)
     atexit.register(made.close)
     return made
@@ -95,10 +97,26 @@ class Ground:
         lock = self.root / "logs/.audit.lock"
         lock.parent.mkdir()
         lock.touch()
+        self.home = folder / "home/me"
+        secrets = {
+            "key": self.home / ".ssh/id_ed25519",
+            "cloud": self.home / ".aws/credentials",
+            "login": self.home / ".claude/.credentials.json",
+            "other_home": folder / "home/other/notes",
+            "other_job": self.root / "agents/Runner/in-progress/a.0/other/attempts/0001/result.md",
+            "ledger": self.root / "jobs/.ledger/2026-11-19.jsonl",
+            "config": self.root / "agents-config.json",
+        }
+        for path in secrets.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{SECRET}\n")
         self.heard: list[str] = []
         self._flushed = threading.Event()
         self._servers: list[socket.socket] = []
         self.hostile: dict[str, Any] = {
+            "secret": SECRET[::-1],
+            "home": str(self.home),
+            **{name: str(path) for name, path in secrets.items()},
             "in": str(self.inside),
             "out": str(self.outside),
             "lock": str(lock),

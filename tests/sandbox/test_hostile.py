@@ -15,11 +15,15 @@ import pytest
 from farro.host import cgroup
 from farro.sandbox.levels import Sandbox
 from sandbox.hostile_stage import NOBODY, Ground, ground, working
-from sandbox.hostile_ways import WAYS
+from sandbox.hostile_ways import READERS, WAYS
 from support import need
 
 USERS = {"root": 0, "ordinary": NOBODY}
-ONLY_ROOT = {"mknod", "mount", "mount_by_new_calls", "mount_namespace", "setns", "chroot", "chown", "proc_sys"}
+ONLY_ROOT = {"mknod", "mount", "mount_by_new_calls", "mount_namespace", "setns", "chroot", "chown", "proc_sys"} | {
+    "read_shadow"
+}
+# Of the sandbox's first process; test_safeguards.py shows that they succeed without a protection.
+OF_INIT = {"read_environment_of_init", "read_memory_of_init"}
 # Landlock cannot forbid these: they are detected afterwards, and the job fails (sandbox.gaps).
 SEEN_AFTERWARDS = {"chmod", "chmod_of_an_open_file", "utime"}
 # These change nothing and are not prevented: their effect ends with the step (sandbox.gaps).
@@ -27,7 +31,7 @@ OPEN_ON_B = {"lock_of_farro"}
 # Not escapes but attempts to exhaust resources: each has its own test.
 HUNGRY = {"fork_bomb", "memory", "memory_of_many", "disk", "outlive"}
 OF_BTRFS = {"snapshot"}
-OUT = sorted(set(WAYS) - HUNGRY - OF_BTRFS)
+OUT = sorted(set(WAYS) - HUNGRY - OF_BTRFS - set(READERS))
 
 
 @pytest.fixture(params=USERS)
@@ -41,7 +45,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Ground]:
 
 
 @pytest.mark.linux
-@pytest.mark.parametrize("way", OUT)
+@pytest.mark.parametrize("way", sorted({*OUT, *READERS} - OF_INIT))
 def test_every_attack_succeeds_without_a_sandbox(place: Ground, way: str) -> None:
     if way in ONLY_ROOT and place.user != 0:
         return  # the kernel forbids it to other users
@@ -92,6 +96,17 @@ def test_a_hostile_provider_finds_no_way_out(way: str, level: str) -> None:
     assert came.changes == []
     assert came.category in ("step_failed", "path_violation") or (level == "B" and way in OPEN_ON_B), came.message
     assert came.left == []
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("level", ["A", "B"])
+@pytest.mark.parametrize("way", READERS)
+def test_an_agents_program_reads_nothing_that_it_was_not_given(place: Ground, way: str, level: str) -> None:
+    working(level)
+    came = place.run(way, level, provider=True)
+    assert not came.succeeded
+    assert came.category in ("step_failed", "path_violation"), came.message  # it ran, and failed
+    assert (came.changes, came.left) == ([], [])
 
 
 HUNGER = {

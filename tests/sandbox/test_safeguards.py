@@ -11,6 +11,7 @@ import pytest
 
 from farro.sandbox.levels import Sandbox
 from sandbox.hostile_stage import ground
+from sandbox.hostile_ways import READERS
 from support import need
 
 # the removed protection, the level, the attack that then succeeds, whether only root can run it
@@ -37,6 +38,14 @@ TAKEN = [
     (("--ro-bind / / -> --bind / /",), "A", "create", False),
     (("--ro-bind / / -> --bind / /",), "A", "chmod", False),
     (("--ro-bind /proc/sys /proc/sys -> ",), "A", "proc_sys", True),
+    (("the closed list",), "A", "read_ssh_key", False),
+    (("the closed list",), "A", "read_another_job", False),
+    (("the closed list",), "B", "read_cloud_key", False),
+    (("the closed list",), "B", "read_shadow", True),
+    (("landlock",), "B", "read_another_home", False),
+    (("landlock", "capabilities"), "B", "read_environment_of_the_worker", False),
+    (("--tmpfs /proc/1 --remount-ro /proc/1 -> ",), "A", "read_environment_of_init", False),
+    (("--tmpfs /proc/1 --remount-ro /proc/1 -> ",), "A", "read_memory_of_init", False),
     (("bounds",), "A", "fork_bomb", False),
     (("bounds",), "B", "memory", False),
     (("the end of strays",), "B", "outlive", False),
@@ -53,7 +62,13 @@ def test_removing_a_protection_lets_an_attack_succeed(
     need(not only_root or os.geteuid() == 0, "only root can go this way")
     with ground(os.geteuid(), "/var/tmp") as place:  # folders in /tmp are bound once more, read-only
         came = place.run(
-            way, level, without=without, without_cgroup=way == "outlive", processes=60, memory_bytes=256 << 20
+            way,
+            level,
+            without=without,
+            without_cgroup=way == "outlive",
+            provider=way in READERS,
+            processes=60,
+            memory_bytes=256 << 20,
         )
         out = came.succeeded if way != "outlive" else bool(came.left)
         assert out or came.changes, came.message

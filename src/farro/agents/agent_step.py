@@ -258,6 +258,7 @@ class _Calls:
             reach=Reach(
                 root=self.work.root,
                 writable=() if self.role.read_only else self.material.allowed_paths,
+                reads=(*self.role.read_paths, *((own[PAYLOAD_VARIABLE],) if self.material.payload else ())),
                 network=self.role.network,
                 guarding=self.work.guarding,
             ),

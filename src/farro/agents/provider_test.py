@@ -94,7 +94,12 @@ class ProviderTest:
             role=role or "",
             folder=self.folder,
             env={MARKER: self.folder},
-            reach=Reach(root=self.root, network=own.network, guarding=Guarding.of(self.settings.security)),
+            reach=Reach(
+                root=self.root,
+                reads=own.read_paths,
+                network=own.network,
+                guarding=Guarding.of(self.settings.security),
+            ),
         )
 
 

@@ -23,6 +23,7 @@ Cap = Annotated[int, Bounds(at_least=0)]
 Amount = Annotated[float, Bounds(at_least=0)]
 ExitCode = Annotated[int, Bounds(at_least=0, at_most=255)]
 FilledText = Annotated[str, Argument(filled=True)]
+ReadPath = Annotated[str, Matching(r"[^\0]*[^\0/][^\0]*", "a path below /")]
 Command = Annotated[tuple[FilledText, ...], Size(at_least=1)]
 Hooks = Annotated[tuple[Command, ...], Size(at_most=20)]
 Share = Annotated[float, Bounds(more_than=0, at_most=1)]
@@ -267,6 +268,7 @@ class ProviderSettings:
     idle_timeout_s: Positive | None = None  # without progress of a known program; None: as `timeouts` says
     environment: tuple[FilledText, ...] = ()  # names of variables that it gets besides PATH, HOME and the locale
     workspace: Literal["temp", "root", "worktree"] = "temp"  # where it works
+    read_paths: tuple[ReadPath, ...] = ()  # that it may read besides the system, its workspace and its installation
     network: bool = False
     fatal_exit_codes: tuple[ExitCode, ...] = ()  # exit codes that are not retried
     answer_field: FilledText | None = None  # the field of its JSON output that holds the answer
@@ -295,6 +297,7 @@ class RoleSettings:
     max_output_tokens: Count | None = None  # None: as the provider says
     repairs: Annotated[int, Bounds(at_least=0, at_most=10)] = 2  # calls to repair an answer of the wrong form
     read_only: bool = False  # its programs may write nowhere, even if the prompt allows it
+    read_paths: tuple[ReadPath, ...] = ()  # that its programs may read besides those of their provider
     network: bool = False  # its programs may use the network
     budget_usd: Positive | None = None  # per UTC day
     fast_path: bool = False  # a passing result goes straight to the next role, without the manager

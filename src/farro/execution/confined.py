@@ -19,6 +19,7 @@ from farro.sandbox.paths import PathRefused
 from farro.sandbox.violations import Snapshot
 
 NO_SANDBOX = "sandbox_missing"
+_SHOWN = ("AGENTS.md", "schemas", "policy.lock.json")  # of farro's own, what every program may read
 TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, removed when the plan ends
 
 
@@ -90,7 +91,8 @@ class Confined:
     ) -> Process | NotStarted:
         """Start a process as processes.start does. `tasks`: the folder in which the step may add tasks; `network`
         None: as configured; `services`: that it can reach without a network; `reads`: all that it may read besides
-        what every program needs, the workspace and its own installation; None: what its user can read."""
+        what every program needs, the workspace without farro's own folders, and its own installation; None: what its
+        user can read."""
         guarding = self._guarding
         own = () if tasks is None else (os.path.realpath(tasks),)
         online = guarding.network if network is None else network
@@ -98,8 +100,8 @@ class Confined:
             writable=(*self._allowed.writable, *own, *self._home),
             protected=self._allowed.protected,
             readable=(self._root, *self._readable, *_python()),
-            hidden=(*self._locks(), *self._keys(online)),
-            reads=reads,
+            hidden=(*self._locks(), *self._keys(online)) if reads is None else self._farro(),
+            reads=None if reads is None else (self._root, *reads),
             network=online,
             services=services,
             tmp=self.tmp,
@@ -162,6 +164,14 @@ class Confined:
             return ()
         places = (f"{root}/{name}" for root in (self._root, *self._readable) for name in paths.KEYS)
         return tuple(path for path in places if os.path.isdir(path))
+
+    def _farro(self) -> tuple[str, ...]:
+        """Return farro's own folders and its config, which hold other jobs."""
+        found: list[str] = []
+        for root in self._readable or (self._root,):  # a worktree has copies only
+            with contextlib.suppress(OSError):
+                found += (f"{root}/{name}" for name in os.listdir(root) if paths.is_own(name) and name not in _SHOWN)
+        return tuple(found)
 
     def _make_hidden(self) -> None:
         """Make the folder of keys: a folder that does not exist cannot be hidden, and a running step would see the

@@ -27,8 +27,8 @@ _OF_PROGRAM = frozenset({"api_key", "base_url", "login", "idle_timeout_s"})
 _FIELDS = {
     **dict.fromkeys(OVER_HTTP, _OF_HTTP),
     "cli": frozenset(
-        {"command", "environment", "workspace", "network", "fatal_exit_codes", "answer_field", "cost_field"}
-        | {"program"}
+        {"program", "command", "environment", "workspace", "read_paths", "network"}
+        | {"fatal_exit_codes", "answer_field", "cost_field"}
         | _OF_PROGRAM
     ),
     "scripted": frozenset({"file"}),

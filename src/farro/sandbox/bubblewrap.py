@@ -180,7 +180,9 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
     words += ["--cap-drop", "ALL", "--die-with-parent"]
     if not confinement.network:
         words.append("--unshare-net")
-    words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    if confinement.reads is None:
+        words += ["--ro-bind", "/", "/"]
+    words += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     words += ["--size", str(_SHARED_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
     # /run has the sockets of the machine's services.
     words += ["--size", str(1 << 20), "--tmpfs", "/run"] if os.path.isdir("/run") else []
@@ -190,12 +192,7 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
         words += ["--bind-fd", str(pinned[_TMP]), _TMP]
         for folder in _skeleton(confinement, file, cwd):
             words += ["--size", str(1 << 20), "--perms", "0755", "--tmpfs", folder]
-    bound: list[str] = []
-    for path in (*confinement.readable, cwd, file):
-        # Not if it is bound already: a link in it, such as the python of a venv, is broken while this is built.
-        if any(within(path, folder) for folder in EMPTIED) and not any(within(path, one) for one in bound):
-            words += ["--ro-bind-try", path, path]
-            bound.append(path)
+    words += _opened(confinement, cwd, file) if confinement.reads is None else _closed(confinement)
     if network_names := _resolver(confinement):
         words += ["--ro-bind-try", network_names, network_names]
     for path in (*confinement.writable, *((confinement.tmp,) if confinement.tmp is not None else ())):
@@ -204,12 +201,48 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
         words += ["--bind-fd", str(pinned[path]), path]
     for path in confinement.protected:
         words += ["--ro-bind-fd", str(pinned[path]), path]
+    if confinement.reads is not None:  # only now is every mount point made
+        emptied = [path for path in confinement.hidden if path in words and os.path.isdir(path)]
+        return [*words, *(word for path in ("/", *emptied) for word in ("--remount-ro", path)), "--chdir", cwd]
     for path in confinement.hidden:
         if os.path.isdir(path):
             words += ["--perms", "0000", "--tmpfs", path, "--remount-ro", path]
         elif os.path.exists(path):
             words += ["--ro-bind", "/dev/null", path]
     return [*words, "--chdir", cwd]
+
+
+def _opened(confinement: Confinement, cwd: str, file: str) -> list[str]:
+    """Show what must be visible in the folders that are emptied."""
+    words: list[str] = []
+    bound: list[str] = []
+    for path in (*confinement.readable, cwd, file):
+        # Not if it is bound already: a link in it, such as the python of a venv, is broken while this is built.
+        if any(within(path, folder) for folder in EMPTIED) and not any(within(path, one) for one in bound):
+            words += ["--ro-bind-try", path, path]
+            bound.append(path)
+    return words
+
+
+def _closed(confinement: Confinement) -> list[str]:
+    """Show what is in the closed list and nothing else: the sandbox begins with an empty root."""
+    assert confinement.reads is not None
+    words = ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]  # bubblewrap's own, which is the first process inside
+    visible: dict[str, bool] = {}  # each folder that is bound, and each in it that is emptied
+    for path in sorted({*confinement.reads, *confinement.hidden}):
+        around = max((folder for folder in visible if within(path, folder)), key=len, default=None)
+        shown = around is not None and visible[around]
+        hidden = path in confinement.hidden
+        if within(path, "/proc") or hidden != shown:
+            continue
+        if not hidden and os.path.islink(path):
+            words += ["--symlink", os.readlink(path), path]
+        elif hidden and not os.path.isdir(path):
+            words += ["--ro-bind-try", "/dev/null", path]
+        else:
+            words += ["--size", str(1 << 20), "--tmpfs", path] if hidden else ["--ro-bind-try", path, path]
+            visible[path] = not hidden
+    return words
 
 
 def _skeleton(confinement: Confinement, file: str, cwd: str) -> list[str]:
@@ -228,7 +261,8 @@ def _refuse_links(launch: Launch, confinement: Confinement) -> None:
 def _below_tmp(confinement: Confinement, file: str, cwd: str) -> Iterator[tuple[str, str, str]]:
     """Yield each path that is bound in /tmp as its first name, a slash if there is more, and the rest."""
     tmp = () if confinement.tmp is None else (confinement.tmp,)
-    for path in (*confinement.readable, *confinement.writable, *tmp, *confinement.protected, cwd, file):
+    readable = confinement.readable if confinement.reads is None else confinement.reads
+    for path in (*readable, *confinement.writable, *tmp, *confinement.protected, cwd, file):
         if path != _TMP and within(path, _TMP):
             yield path[len(_TMP) + 1 :].partition("/")
 

@@ -119,9 +119,12 @@ def ruleset_of(confinement: Confinement, abi: int) -> int:
     net = _TCP if abi >= 4 and not confinement.network else 0
     fd = syscalls.landlock_ruleset(every, net, _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= 6 else 0, abi)
     try:
-        _allow(fd, "/", _READ_DIR)  # names may be seen: a rule for / alone cannot be written
-        for path in _open_parts("/", (*confinement.hidden, _DEV)):
-            _allow(fd, path, _READ | _READ_DIR)
+        for folder in ("/",) if confinement.reads is None else confinement.reads:
+            parts = list(_open_parts(folder, (*confinement.hidden, _DEV)))
+            if parts != [folder]:  # names may be seen: a rule for the folder alone cannot be written
+                _allow(fd, folder, _READ_DIR)
+            for path in parts:
+                _allow(fd, path, _READ | _READ_DIR)
         for name in _DEVICES:
             _allow(fd, f"{_DEV}/{name}", (_READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV) & every)
         write = every & ~(_MAKE_CHAR | _MAKE_BLOCK)

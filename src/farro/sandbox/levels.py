@@ -16,6 +16,7 @@ from farro.lazy_dataclass import dataclass, replace
 from farro.sandbox import bubblewrap, landlock, seccomp, syscalls
 from farro.sandbox.confinement import Confinement, SharedLimits, limits_of
 from farro.sandbox.paths import PathRefused
+from farro.sandbox.reading import closed_list
 from farro.sandbox.syscalls import machine
 
 Level = Literal["A", "B", "none"]
@@ -79,11 +80,13 @@ class Sandbox:
             if file is None:
                 return NotStarted(reason="not_found", message=f"{launch.argv[0]}: command not found")
             return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
-        if confinement.reads is not None or (confinement.services and not confinement.network):
-            _close(source)
-            return NotStarted(reason="not_supported", message="this sandbox has no closed list and no services yet")
+        if confinement.services and not confinement.network:
+            _close(source, launch.stdout)
+            return NotStarted(reason="not_supported", message="this sandbox has no services yet")
         cwd = os.path.realpath(cwd)
         launch = replace(launch, executable=os.path.join(cwd, file), stdin=source, cwd=cwd, env=env)
+        if confinement.reads is not None:
+            confinement = replace(confinement, reads=closed_list(launch, confinement))
         try:
             if self.level == "A":
                 return bubblewrap.start(self.bwrap, launch, confinement, bounds)
@@ -170,14 +173,15 @@ def _no_landlock(abi: int) -> str | None:
 
 
 _EVERY_LEVEL = (
-    "what the process may read: everything that the worker's user can, except what is hidden from it",
+    "what a step may read: everything that the worker's user can, except what is hidden from it; not so an agent's "
+    "program, which reads a closed list",
     "what it does with the CPU; its time is bounded by the step's timeout",
 )
 _OF_A = ("the programs that it may run: those under /tmp, /run and /dev/shm are not seen",)
 _OF_B = (
     "chmod, chown and utime of files of the worker's own user: under the root this is seen afterwards and fails the "
     "job (not when times are set to now, nor times in farro's own folders, nor beyond 50000 names); elsewhere not",
-    "what other processes show of themselves in /proc (names, arguments)",
+    "what other processes show of themselves in /proc (names, arguments), and names and sizes of files everywhere",
     "priority and processors of an ordinary user's other processes, and System V shared memory of the same user",
     "locks of farro's own files: while it holds one, whoever needs that one waits",
     "a folder that is allowed and holds .git or farro's own folders: nothing new can be made directly in it",

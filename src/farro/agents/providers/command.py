@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from farro.agents.providers.port import SLICE_S, Answer, ProviderTrouble, Reach, Request, TroubleKind
 from farro.agents.providers.programs import ProgramOutput, own_mark
+from farro.agents.providers.read_paths import read_paths
 from farro.agents.providers.worktrees import Git, open_worktree
 from farro.config.settings import ProviderSettings
 from farro.execution.confined import CannotConfine, Confined
@@ -50,6 +51,7 @@ class ProviderCommand:
     stdin: str  # a file
     most_output: int  # bytes
     services: tuple[LocalService, ...] = ()  # that it reaches without a network
+    reads: tuple[str, ...] = ()  # that it may read besides what the config names
 
 
 @dataclass(kw_only=True)
@@ -167,7 +169,8 @@ class CommandProvider(ABC):
             env=command.env,
         )
         network = self.settings.network or call.reach.network
-        process = confined.start(launch, network=network, services=command.services)
+        reads = (*command.reads, *read_paths(self.settings, call.reach, call.root, self.environ))
+        process = confined.start(launch, network=network, services=command.services, reads=reads)
         if isinstance(process, NotStarted):
             violation = process.reason == "refused"
             raise self.trouble(process.message, retryable=process.passing, charged=False, violation=violation)
