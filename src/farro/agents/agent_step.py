@@ -16,15 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from farro.agents import request as requests
+from farro.agents.agent_report import agent_report
 from farro.agents.call_records import (
-    DIFF,
     AnswerFolder,
     RecordedAnswer,
     answers_of_earlier_attempts,
-    recorded_answers,
     remove_private_folders,
 )
 from farro.agents.provider_calls import (
@@ -45,10 +44,11 @@ from farro.agents.providers.port import (
     Request,
 )
 from farro.agents.request import PAYLOAD, PAYLOAD_VARIABLE, RequestMaterial, gather, job_folder
+from farro.agents.session_folder import SessionFolder
 from farro.config.settings import ProviderSettings, RoleSettings, Settings
 from farro.errors import BadDocument, BudgetExceeded, FarroError, InputError, TryAgain
 from farro.execution import task_file
-from farro.execution.results import PlanResult, StepResult
+from farro.execution.results import PlanResult
 from farro.execution.runner import Work
 from farro.execution.size_limit import SNAPSHOT
 from farro.execution.tools import Call, Function, StepFailure
@@ -62,7 +62,7 @@ from farro.roles import answers
 from farro.roles import prompt as prompts
 from farro.roles.money import exact
 from farro.sandbox.redaction import Redactor
-from farro.store.ledger import CallRecord, Charge, Ledger, Prices
+from farro.store.ledger import CallEnd, Charge, Ledger, Prices, Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Agents:
 
     def report(self, work: Work, result: PlanResult, plain: Report) -> Report:
         """Add the role's answer and its cost to the report of a plan."""
-        return _agent_report(work, result, plain, self.ledger.of_job(work.job_id))
+        return agent_report(work, result, plain, self.ledger.of_job(work.job_id))
 
 
 class _Step:
@@ -187,7 +187,7 @@ class _Calls:
         remove_private_folders(self.work.earlier, self._step)
         self._system = requests.system_text(self.material)
         self._earlier = answers_of_earlier_attempts(self.work.earlier, self._step)
-        self._prices = self.agents.prices(self.settings.providers)
+        self.prices = self.agents.prices(self.settings.providers)
         self._made = 0  # calls so far
         self._messages: tuple[ChatMessage, ...] = ()
         self._digest = ""
@@ -201,15 +201,15 @@ class _Calls:
             recorded, home = self._earlier[self._digest]
             self._files.take_over(home)
             answer = recorded.answer
-            self.agents.ledger.settle(recorded.call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
+            self._settle(recorded.call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
             self._made += 1
             self._files.keep(self._made, recorded)
             return answer
         caller = ProviderCaller(
             make_request=lambda candidate, number: self._request(messages, candidate, number),
             reserve=self._reserve,
-            settle=self.agents.ledger.settle,
-            prices=self._prices,
+            settle=self._settle,
+            prices=self.prices,
             clock=self.agents.clock,
             uniform=self.agents.uniform,
             on_answer=self._keep,
@@ -254,6 +254,9 @@ class _Calls:
             role=self.role_name,
             partial=_LiveOutput(self.redactor, self.call.stderr) if described.stream else None,
             folder=self._files.folder,
+            sessions=SessionFolder.of_step(self.work.root, self.work.job_id, self.role_name, self._step).path,
+            idle_timeout_s=self.settings.idle_timeout_s(candidate.name),
+            meter=_StepMeter(self, candidate, number) if described.uses_gateway else None,
             env=own,
             reach=Reach(
                 root=self.work.root,
@@ -269,7 +272,10 @@ class _Calls:
             # The exception that ends this thread may come late, or a library may swallow it.
             raise StepFailure("lost", "the job was taken away: no further call is made for it")
         self._made = number
-        most = self._prices.most_usd(
+        self._call_id = ""
+        if request.meter is not None:  # which reserves each request to a model
+            return ""
+        most = self.prices.most_usd(
             candidate.name,
             candidate.model,
             prompt_bytes=request.prompt_bytes,
@@ -277,17 +283,7 @@ class _Calls:
         )
         if isinstance(candidate.provider, PricedProvider):
             most = max(candidate.provider.most_usd(request), most or Decimal(0))
-        charge = Charge(
-            job_id=self.work.job_id,
-            attempt=self.work.attempt,
-            role=self.role_name,
-            step=self._step,
-            number=number,
-            provider=candidate.name,
-            model=candidate.model,
-            request_sha256=self._digest,
-            most_usd=most,
-        )
+        charge = self.charge(candidate, number, candidate.model, most)
         described = self.settings.providers[candidate.name]
         if isinstance(candidate.provider, PricedProvider):  # its price comes from a file or the config, not from tokens
             charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
@@ -296,11 +292,56 @@ class _Calls:
         self._call_id = self.agents.ledger.reserve(charge, budgets_of(self.settings, self.role.budget_usd))
         return self._call_id
 
+    def charge(self, candidate: ProviderCandidate, number: int, model: str | None, most_usd: Decimal | None) -> Charge:
+        return Charge(
+            job_id=self.work.job_id,
+            attempt=self.work.attempt,
+            role=self.role_name,
+            step=self._step,
+            number=number,
+            provider=candidate.name,
+            model=model,
+            request_sha256=self._digest,
+            most_usd=most_usd,
+        )
+
+    def _settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
+        if call_id:  # else a meter has settled each request
+            self.agents.ledger.settle(call_id, end=end, usage=usage, cost_usd=cost_usd)
+
     def _report_try(self, tried: CallTry) -> None:
         """Write why a call failed to the step's stderr, for people who watch."""
         if tried.message:
             self.call.stderr.write(f"{self.redactor.text(tried.message)}\n".encode("utf-8", "replace"))
             self.call.stderr.flush()
+
+
+class _StepMeter:
+    """Records each request that a program makes through the gateway in the ledger (port: Meter)."""
+
+    def __init__(self, calls: _Calls, candidate: ProviderCandidate, number: int) -> None:
+        self._calls = calls
+        self._candidate = candidate
+        self._number = number
+
+    def reserve(self, model: str | None, prompt_bytes: int, max_output_tokens: int | None) -> str:
+        """Reserve an estimate: programs ask for far more tokens than an answer has."""
+        calls, name = self._calls, self._candidate.name
+        usual = calls.role.max_output_tokens or calls.settings.providers[name].max_output_tokens
+        most = calls.prices.most_usd(
+            name,
+            model or self._candidate.model,
+            prompt_bytes=prompt_bytes,
+            max_output_tokens=min(max_output_tokens or usual, usual),
+        )
+        charge = calls.charge(self._candidate, self._number, model or self._candidate.model, most)
+        return calls.agents.ledger.reserve(charge, budgets_of(calls.settings, calls.role.budget_usd))
+
+    def settle(self, call_id: str, end: CallEnd, usage: Usage | None, model: str | None) -> Decimal | None:
+        calls, name = self._calls, self._candidate.name
+        cost_usd = None if usage is None else calls.prices.cost_usd(name, model or self._candidate.model, usage)
+        calls.agents.ledger.settle(call_id, end=end, usage=usage, cost_usd=cost_usd)
+        return cost_usd
 
 
 class _LiveOutput:
@@ -351,43 +392,6 @@ def _as_json(answer: answers.RoleAnswer) -> str:
 _LIMIT = 8 << 20
 
 
-def _agent_report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRecord]) -> Report:
-    """Extend the plain report: `agent` in result.json, and a result.md in the role's own words.
-
-    `calls` are those of the whole job; the result lists those that this attempt made or rests on.
-    """
-    step = result.step_results[0] if result.step_results else None
-    own = _own(work, step, calls)
-    agent: dict[str, Any] = {
-        "role": work.role,
-        "answer": None,
-        "calls": [_call(call) for call in own],
-        **_cost(own),
-        "job": {"calls": len(calls), **_cost(calls)},
-    }
-    markdown, files = plain.markdown, plain.files
-    if step is not None and step.stdout_path is not None and result.success:
-        text = fs.read_bytes(f"{work.folder}/{step.stdout_path}", _LIMIT).decode("utf-8", "replace")
-        answer = answers.read(work.role, text)
-        if not isinstance(answer, list):
-            agent["answer"] = asdict(answer)
-            markdown = answers.markdown(work.role, answer)
-        diff = f"steps/{step.id}/{DIFF}"
-        if fs.exists(f"{work.folder}/{diff}"):
-            agent["diff"] = diff
-            files = (*files, diff)
-            markdown += f"\nThe diff is in `{diff}` of this attempt.\n"
-    if result.error is not None:
-        markdown = f"# {work.role}: failed\n\n**{result.error.category}**: {result.error.message}\n"
-        words = [] if step is None else step.last_words.strip().splitlines()
-        said = [line for line in words if line.strip() and line not in result.error.message]
-        if said:
-            markdown += "\nBefore that:\n\n" + "\n".join(f"    {line}" for line in said[-20:]) + "\n"
-    if calls:
-        markdown = f"{markdown}\n{_line(own, calls)}\n"
-    return replace(plain, result={**plain.result, "agent": agent}, markdown=markdown, files=files)
-
-
 def _failure_of(attempt_dir: str) -> str | None:
     """Return why an earlier attempt failed; None if it succeeded or was killed."""
     try:
@@ -396,58 +400,3 @@ def _failure_of(attempt_dir: str) -> str | None:
         return None if error is None else f"{error['message']}"
     except (OSError, ValueError, LookupError, TypeError):
         return None
-
-
-def _own(work: Work, step: StepResult | None, calls: Sequence[CallRecord]) -> list[CallRecord]:
-    """Return the calls of this attempt, and those of a killed attempt whose answers it took over.
-
-    For a step that was resumed, return the calls of the attempt that ran it.
-    """
-    attempt = work.attempt
-    if step is not None and step.resumed:
-        attempt = max((call.charge.attempt for call in calls if call.charge.role == work.role), default=attempt)
-    taken_over = set() if step is None else {one.call_id for one in recorded_answers(work.folder, str(step.id))}
-    return [call for call in calls if call.charge.attempt == attempt or call.id in taken_over]
-
-
-def _call(call: CallRecord) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "attempt": call.charge.attempt,
-        "provider": call.charge.provider,
-        "model": call.charge.model,
-        "end": call.end,
-        "usage": None if call.usage is None else call.usage.to_json(),
-        "cost_usd": _number(call.counts_usd),
-        "estimated": call.estimated,
-    }
-
-
-def _cost(calls: Sequence[CallRecord]) -> dict[str, Any]:
-    """Sum the costs. An unknown cost makes the sum null: a sum without it would pass for the whole."""
-    counted = [call.counts_usd for call in calls]
-    total = None if None in counted else sum((one for one in counted if one is not None), Decimal(0))
-    return {"cost_usd": _number(total), "cost_estimated": any(call.estimated for call in calls)}
-
-
-def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
-    """Describe the cost of this result, and of the job so far if it has calls of other attempts or roles."""
-    who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
-    job = f"; the job so far: {_sum(calls)}" if len(calls) > len(own) else ""
-    return f"*{who or 'no answer'}: {_sum(own)}{job}*"
-
-
-def _sum(calls: Sequence[CallRecord]) -> str:
-    cost = _cost(calls)
-    known = cost["cost_usd"] is not None
-    amount = f"${cost['cost_usd']}" if known else "unknown"
-    about = " at most (estimated)" if known and cost["cost_estimated"] else ""
-    usages = [call.usage for call in calls if call.usage is not None]
-    tokens = f", {sum(usage.input_tokens + usage.output_tokens for usage in usages)} tokens" if usages else ""
-    made = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
-    return f"{made}{tokens}, cost {amount}{about}"
-
-
-def _number(amount: Decimal | None) -> str | None:
-    """Format as text: a float would not be exact."""
-    return None if amount is None else format(amount.normalize() if amount else Decimal(0), "f")

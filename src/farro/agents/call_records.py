@@ -20,6 +20,7 @@ from farro.lazy_dataclass import dataclass
 
 _LIMIT = 64 << 20
 DIFF = "diff.patch"  # in the step's folder
+_OF_PROGRAM = ("session_id", "denied", "files")  # of an Answer; the answers of other providers have none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +47,7 @@ class RecordedAnswer:
             "cost_usd": None if answer.cost_usd is None else str(answer.cost_usd),
             "text": answer.text,
             "asked": self.asked,
+            **{name: getattr(answer, name) for name in _OF_PROGRAM if getattr(answer, name)},
         }
 
     @classmethod
@@ -62,6 +64,9 @@ class RecordedAnswer:
                 whole=data["whole"],
                 usage=None if usage is None else Usage(**usage),
                 cost_usd=None if cost is None else Decimal(cost),
+                session_id=data.get("session_id"),
+                denied=tuple(data.get("denied", ())),
+                files=tuple(data.get("files", ())),
             ),
             asked=data["asked"],
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from farro.agents.agent_step import Agents
+    from farro.agents.gateway.port import Admission, GatewayRun
     from farro.agents.manager import Manager
     from farro.agents.provider_calls import CallTry
     from farro.agents.provider_test import ProviderTestResult
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from farro.execution.runner import Runner
     from farro.execution.tools import Tools
     from farro.host.clock import Clock
+    from farro.jobs.envelope import Lifecycle
     from farro.log.audit import AuditPolicy
     from farro.log.structured import Log
     from farro.queue.admission import Gate
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 
 class App:
     """Build the parts that commands and the Python API work with. Stateless: each method gets its root and settings."""
+
+    admit: Callable[[GatewayRun], Admission] | None = None  # to the model gateway; None: this process runs none
 
     # --- the store ---
 
@@ -310,7 +314,7 @@ class App:
                 log=log,
             ),
             abandoning=AbandonedJobs(clock=clock, after_s=settings.watchdog.abandon_after_s),
-            recovery=Recovery(sweep=lambda: self.sweep_runners(root), clock=clock),
+            recovery=Recovery(sweep=lambda: self.sweep(store), clock=clock),
             retention=None if after_s is None else Retention(store=store, after_s=after_s, clock=clock, log=log),
         )
 
@@ -321,11 +325,30 @@ class App:
 
         return ProcessRuntime(f"{root}/{FOLDER}", SystemClock())
 
-    def sweep_runners(self, root: str) -> list[Mapping[str, Any]]:
-        """Free the runner slots whose process died; return what each of them held."""
+    def sweep(self, store: Store) -> list[Mapping[str, Any]]:
+        """Remove the homes of agents' programs whose job has ended, and free the runner slots whose process died;
+        return what each of these held."""
         from farro.execution.runners import runner_slots
 
-        return runner_slots.sweep(root)
+        if os.path.isdir(f"{store.root}/jobs/.homes"):
+            from farro.agents import session_folder
+
+            session_folder.sweep(store, SystemClock().now())
+        return runner_slots.sweep(store.root)
+
+    def forget_sessions(self, root: str, settings: Settings) -> Callable[[Lifecycle], None] | None:
+        """Return what removes the homes of a job that a worker has ended; None: no provider makes any."""
+        if all(provider.program is None for provider in settings.providers.values()):
+            return None
+        from farro.agents import session_folder
+
+        clock = SystemClock()
+
+        def forget(life: Lifecycle) -> None:
+            if session_folder.is_over(life, clock.now()):
+                session_folder.forget(root, life.job_id)
+
+        return forget
 
     # --- agents and providers ---
 
@@ -351,7 +374,7 @@ class App:
 
     def providers(self, root: str) -> Callable[[str, ProviderSettings], Provider]:
         """Return a function that gives a provider by name and settings, the same object for the same pair."""
-        return _Providers(root).get
+        return _Providers(root, self.admit).get
 
     def prices(self, settings: Settings) -> Prices:
         from farro.agents.providers.prices import GenaiPrices
@@ -529,8 +552,9 @@ def _snapshots(root: str, durable: bool) -> Snapshots:
 class _Providers:
     """Keep one provider for each name and settings: its connections are reused, and a changed config makes another."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, admit: Callable[[GatewayRun], Admission] | None) -> None:
         self._root = root
+        self._admit = admit
         self._known: list[tuple[str, ProviderSettings, Provider]] = []
         self._lock = threading.Lock()
 
@@ -541,6 +565,6 @@ class _Providers:
             for known_name, known_settings, provider in self._known:
                 if (known_name, known_settings) == (name, settings):
                     return provider
-            provider = make_provider(name, settings, root=self._root, environ=os.environ)
+            provider = make_provider(name, settings, root=self._root, environ=os.environ, admit=self._admit)
             self._known.append((name, settings, provider))
             return provider

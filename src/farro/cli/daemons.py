@@ -226,7 +226,7 @@ def _worker(
         admit(app, whole, settings, f"worker/{role}")
         hand_off = app.hand_off(path, settings, whole, clock, log, bypass=options.degraded_bypass)
         if options.drain:
-            recovery = Recovery(sweep=lambda: app.sweep_runners(path))
+            recovery = Recovery(sweep=lambda: app.sweep(whole))
             until = Drained(store=whole, role=role, clock=clock, log=log, recovery=recovery)
     setup = WorkerSetup(
         store=store,
@@ -237,6 +237,7 @@ def _worker(
         clock=clock,
         log=log,
         hand_off=hand_off,
+        on_end=app.forget_sessions(path, settings),
         # An idle slot sends its heartbeat once per turn: with a short stale_after_s it must turn more often.
         idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 3),
     )
@@ -262,7 +263,7 @@ def watchdog(once: bool, root: str | None, as_json: bool) -> int:
     def make(app: App, store: Store, settings: Settings, log: Log) -> Daemon:
         from farro.worker.watchdog import Watchdog
 
-        return Watchdog(store=store, log=log, sweep=lambda: app.sweep_runners(store.root))
+        return Watchdog(store=store, log=log, sweep=lambda: app.sweep(store))
 
     def describe(item: Any) -> tuple[Mapping[str, Any], str]:
         data = {"job_id": item.job_id, "agent": item.agent, "what": item.what}

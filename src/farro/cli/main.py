@@ -54,6 +54,7 @@ SECTIONS = {
         ("edit", "Approve it with a text of your own.", "farro.agents.cli.inbox:edit"),
         ("route", "Send a job to a role, whatever its workflow says.", "farro.agents.cli.inbox:route"),
         ("retry", "Run a finished job again, from where it failed.", "farro.cli.steer:retry"),
+        ("session", "Print how to continue an agent's session by hand.", "farro.agents.cli.session:session"),
         ("replay", "Run an agent job again with its recorded answers.", "farro.agents.cli.providers:replay"),
         ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.steer:requeue"),
         ("reset", "Put a named job back to waiting, from its start.", "farro.air.cli:reset"),

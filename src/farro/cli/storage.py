@@ -74,6 +74,7 @@ def prune(
         raise
     finally:
         bar.clear()
+    application().sweep(store)
     reply(as_json, asdict(done), _summary(done))
     pruning.check(done)
 

@@ -276,6 +276,11 @@ class ProviderSettings:
     # scripted
     file: FilledText | None = None
 
+    @property
+    def uses_gateway(self) -> bool:
+        """Return whether the requests of a known program go through the model gateway."""
+        return self.program is not None and (self.api_key, self.login, self.base_url) != (None, None, None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FallbackSettings:

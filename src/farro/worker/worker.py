@@ -73,6 +73,7 @@ class WorkerSetup:
     log: Log
     tags: Collection[str] = ()
     hand_off: HandOff | None = None
+    on_end: Callable[[Lifecycle], None] | None = None  # called with each job that has ended
     idle_s: float = IDLE_S
     turns: Turns = field(default_factory=Turns)
     idle_wait: IdleWait = field(default_factory=IdleWait)
@@ -244,6 +245,10 @@ class Slot:
         """Log the answers to a commit; return the results for which there was no room. Raises other errors."""
         answered = list(zip(results, answers, strict=True))
         self._log.committed([(result.claim, answer) for result, answer in answered])
+        if (on_end := self._setup.on_end) is not None:
+            for answer in answers:
+                if isinstance(answer, Lifecycle) and answer.terminal:
+                    on_end(answer)
         for answer in answers:
             again = isinstance(answer, DiskFull) and not self._stop.requested
             if isinstance(answer, FarroError) and not isinstance(answer, ClaimLost) and not again:

@@ -45,6 +45,7 @@ class Aider:
     command: tuple[str, ...] = ("aider",)
     dialects: tuple[Dialect, ...] = ("chat", "anthropic", "gemini")
     new_session: NewSession = "none"
+    by_hand: tuple[str, ...] = ()
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         if run.login:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from farro.agents.programs.port import Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
+from farro.agents.programs.port import SESSION, Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import missing_own_key
 from farro.agents.programs.stream_json import StreamJsonReader
 
@@ -25,6 +25,7 @@ class Amp:
     command: tuple[str, ...] = ("amp",)
     dialects: tuple[Dialect, ...] = ()
     new_session: NewSession = "reported"
+    by_hand: tuple[str, ...] = ("threads", "continue", SESSION)
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         if run.gateway is not None or _KEY not in run.variables:

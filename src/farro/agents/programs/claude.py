@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 
-from farro.agents.programs.port import Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
+from farro.agents.programs.port import SESSION, Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import missing_key
 from farro.agents.programs.session_files import session_file
 from farro.agents.programs.stream_json import StreamJsonReader
@@ -24,6 +24,7 @@ class Claude:
     command: tuple[str, ...] = ("claude",)
     dialects: tuple[Dialect, ...] = ("anthropic",)
     new_session: NewSession = "chosen"
+    by_hand: tuple[str, ...] = ("--resume", SESSION)
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         args = ["-p", "--output-format", "stream-json", "--verbose", "--settings", f"{run.home}/{_SETTINGS}"]

@@ -11,7 +11,7 @@ from datetime import datetime
 from farro.agents.programs.outcomes import ProgramError
 from farro.agents.programs.output import Event, at, count_at, json_object, objects_at, text_at, tool_line
 from farro.agents.programs.output_reader import NO_TOKENS, EventReader, local_now
-from farro.agents.programs.port import Dialect, GatewayAddress, NewSession, ProgramLaunch, ProgramRun, Reader
+from farro.agents.programs.port import SESSION, Dialect, GatewayAddress, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import missing_key
 from farro.agents.programs.session_files import session_file
 from farro.agents.providers.port import Usage
@@ -32,6 +32,7 @@ class Codex:
     command: tuple[str, ...] = ("codex",)
     dialects: tuple[Dialect, ...] = ("responses",)
     new_session: NewSession = "reported"
+    by_hand: tuple[str, ...] = ("resume", SESSION)
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         args = ["exec"]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from farro.agents.programs.output import Event, at, text_at, tool_line
-from farro.agents.programs.port import Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
+from farro.agents.programs.port import SESSION, Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import missing_own_key
 from farro.agents.programs.session_files import session_file
 from farro.agents.programs.stream_json import StreamJsonReader
@@ -25,6 +25,7 @@ class CursorAgent:
     command: tuple[str, ...] = ("cursor-agent",)
     dialects: tuple[Dialect, ...] = ()
     new_session: NewSession = "reported"
+    by_hand: tuple[str, ...] = ("--resume", SESSION)
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         if run.gateway is not None or _KEY not in run.variables:

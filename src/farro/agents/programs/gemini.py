@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from farro.agents.programs.outcomes import ProgramError
 from farro.agents.programs.output import Event, at, count_at, json_object, number_at, objects_at, text_at, tool_line
 from farro.agents.programs.output_reader import EventReader, local_now
-from farro.agents.programs.port import Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
+from farro.agents.programs.port import SESSION, Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import missing_key
 from farro.agents.programs.session_files import session_file
 from farro.agents.providers.port import Usage
@@ -34,6 +34,7 @@ class Gemini:
     command: tuple[str, ...] = ("gemini",)
     dialects: tuple[Dialect, ...] = ("gemini", "code_assist")
     new_session: NewSession = "chosen"
+    by_hand: tuple[str, ...] = ("--resume", SESSION)
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         args = ["--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust"]

@@ -19,6 +19,7 @@ class Generic:
     command: tuple[str, ...] = ()
     dialects: tuple[Dialect, ...] = ("chat", "anthropic", "responses", "gemini")
     new_session: NewSession = "none"
+    by_hand: tuple[str, ...] = ()
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         if run.login:

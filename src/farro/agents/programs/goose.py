@@ -9,7 +9,7 @@ from datetime import datetime
 from farro.agents.programs.outcomes import ProgramError
 from farro.agents.programs.output import Event, at, count_at, objects_at, text_at, tool_line
 from farro.agents.programs.output_reader import EventReader, local_now
-from farro.agents.programs.port import Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
+from farro.agents.programs.port import SESSION, Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import Service, refuse_login, service_model
 from farro.agents.programs.session_files import file_mentions
 from farro.agents.providers.port import Usage
@@ -33,6 +33,7 @@ class Goose:
     command: tuple[str, ...] = ("goose",)
     dialects: tuple[Dialect, ...] = ("chat", "anthropic", "responses", "gemini")
     new_session: NewSession = "chosen"
+    by_hand: tuple[str, ...] = ("session", "--resume", "--name", SESSION)
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         if run.login:

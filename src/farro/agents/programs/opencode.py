@@ -10,7 +10,7 @@ from decimal import Decimal
 from farro.agents.programs.outcomes import ProgramError
 from farro.agents.programs.output import Event, at, count_at, number_at, text_at, tool_line
 from farro.agents.programs.output_reader import EventReader, local_now
-from farro.agents.programs.port import Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
+from farro.agents.programs.port import SESSION, Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import refuse_login, service_model
 from farro.agents.programs.session_files import file_mentions
 from farro.agents.providers.port import Usage
@@ -36,6 +36,7 @@ class Opencode:
     command: tuple[str, ...] = ("opencode",)
     dialects: tuple[Dialect, ...] = ("chat", "anthropic", "responses", "gemini")
     new_session: NewSession = "reported"
+    by_hand: tuple[str, ...] = ("--session", SESSION)
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         if run.login:

@@ -20,6 +20,7 @@ from farro.agents.providers.port import ProviderTrouble, Usage
 from farro.lazy_dataclass import dataclass, field
 
 Dialect = Literal["anthropic", "responses", "chat", "gemini", "code_assist"]  # the forms of requests to a model
+SESSION = "{session}"
 NewSession = Literal["chosen", "reported", "none"]  # who names a new session: the caller, the program's output, nobody
 
 
@@ -99,6 +100,7 @@ class AgentProgram(Protocol):
     command: tuple[str, ...]  # the first words of its command line
     dialects: tuple[Dialect, ...]  # of its requests, the usual one first; none: it cannot be pointed at a gateway
     new_session: NewSession
+    by_hand: tuple[str, ...]  # the words with which a person continues SESSION; none: it keeps no sessions
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         """Return how this run is started. Raises InputError, with what to do, for a run that the program cannot do."""

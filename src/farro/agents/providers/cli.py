@@ -20,6 +20,10 @@ SIGNALLED = 128  # an exit code above it: a signal ended the program
 
 
 def make(name: str, settings: ProviderSettings, place: Place) -> CommandProvider:
+    if settings.program is not None:
+        from farro.agents.providers.program import make as make_program  # here: other commands need none of it
+
+        return make_program(name, settings, place)
     if settings.command is None:
         raise InputError(f"providers.{name}.command: is required: the command that answers, as a list of words")
     return CliProvider(name=name, settings=settings, environ=place.environ)

@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from farro.errors import FarroError
 from farro.execution.runner import DEFAULTS, Guarding
 from farro.lazy_dataclass import dataclass, field
 from farro.store.ledger import Usage as Usage
+
+if TYPE_CHECKING:
+    from farro.agents.gateway.port import Meter
 
 SLICE_S = 0.05  # the longest wait of a provider before an exception in its thread is noticed
 
@@ -112,6 +115,9 @@ class Request:
     folder: str = ""  # the step's folder, for files of the call
     env: Mapping[str, str] = field(default_factory=dict)  # environment of every process of the step
     reach: Reach | None = None
+    sessions: str | None = None  # the folder of the step's sessions, which outlives the attempt; None: keep none
+    idle_timeout_s: float | None = None  # without progress of a known program
+    meter: Meter | None = None  # counts its requests to models, one by one; None: the caller counts the whole call
 
     @property
     def prompt_bytes(self) -> int:
@@ -128,6 +134,10 @@ class Answer:
     cost_usd: Decimal | None = None  # if the provider reports it
     whole: bool = True  # False: cut off at max_output_tokens
     diff: bytes = field(default=b"", repr=False)  # what a program changed in its own worktree, as a git diff
+    # Of a known program:
+    session_id: str | None = None
+    denied: tuple[str, ...] = ()  # what its own rules refused
+    files: tuple[str, ...] = ()  # that its tools wrote
 
 
 class Provider(Protocol):

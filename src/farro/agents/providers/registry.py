@@ -11,14 +11,17 @@ A kind is a name and a ProviderFactory. A package adds one as an entry point in 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from farro.agents.providers.port import Provider
 from farro.config.settings import ProviderSettings
 from farro.documents import did_you_mean
 from farro.errors import InputError
 from farro.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from farro.agents.gateway.port import Admission, GatewayRun
 
 GROUP = "farro.providers"
 
@@ -37,6 +40,7 @@ class Place:
 
     root: str  # relative paths in the config are relative to this
     environ: Mapping[str, str]  # holds the secrets; never os.environ itself
+    admit: Callable[[GatewayRun], Admission] | None = None  # to the model gateway; None: there is none
 
 
 class ProviderFactory(Protocol):
@@ -52,10 +56,17 @@ class UnknownProvider(InputError):
     """The config names a kind of provider that is not installed or cannot be loaded."""
 
 
-def make_provider(name: str, settings: ProviderSettings, *, root: str, environ: Mapping[str, str]) -> Provider:
+def make_provider(
+    name: str,
+    settings: ProviderSettings,
+    *,
+    root: str,
+    environ: Mapping[str, str],
+    admit: Callable[[GatewayRun], Admission] | None = None,
+) -> Provider:
     """Make the provider of that name as configured. Raises UnknownProvider for an unknown kind."""
     kind = settings.kind or name
-    return _factory(name, kind)(name, settings, Place(root=root, environ=environ))
+    return _factory(name, kind)(name, settings, Place(root=root, environ=environ, admit=admit))
 
 
 def kinds() -> tuple[str, ...]:

@@ -1,0 +1,308 @@
+"""The provider of a known coding agent: `program: claude` (docs/agents.md).
+
+Each call is one run of the program, in a session that outlives the call. A repair, a review round and the attempt after
+a crash resume it and tell only what is new; if the program does not find it any more, a new one is told everything.
+
+What became of a run is judged by what the program wrote, not by its exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from hashlib import sha256
+
+from farro.agents.gateway.port import Admission, GatewayRun, Upstream
+from farro.agents.programs.port import AgentProgram, GatewayAddress, ProgramRun, Reader, ReaderReport
+from farro.agents.programs.registry import find_program
+from farro.agents.providers.command import CommandCall, CommandProvider, ProviderCommand, joined, prompt_text
+from farro.agents.providers.port import Answer, ChatMessage, OutputSink, ProviderTrouble, Request, Usage
+from farro.agents.providers.programs import ALWAYS, ProgramOutput, named
+from farro.agents.providers.registry import Place
+from farro.agents.session_folder import SessionFolder, SessionRecord
+from farro.config.settings import ProviderSettings
+from farro.errors import InputError
+from farro.host import fs, machine
+from farro.host.programs import which
+from farro.lazy_dataclass import dataclass, replace
+from farro.roles.money import exact
+from farro.sandbox.confinement import LocalService
+from farro.store.ledger import CallEnd
+
+GO_ON = "You were interrupted. Go on where you stopped, and answer in the form that was asked for.\n"
+_PROMPT = ".farro-prompt"  # in the home
+_WORK = "work"  # in the home: where it works if its workspace is temporary
+_ENDED = 137  # the exit code of a program that farro has ended
+_MOST = 1 << 30  # bytes of output: events with the content of every file that it reads
+
+
+def make(name: str, settings: ProviderSettings, place: Place) -> CommandProvider:
+    assert settings.program is not None, "the caller looks"
+    try:
+        program = find_program(settings.program)
+    except InputError as unknown:
+        raise InputError(f"providers.{name}.program: {unknown}") from unknown
+    if not (settings.command or program.command):
+        raise InputError(f"providers.{name}.command: is required: the command that answers, as a list of words")
+    return ProgramProvider(name=name, settings=settings, environ=place.environ, program=program, admit=place.admit)
+
+
+@dataclass(kw_only=True)
+class ProgramProvider(CommandProvider):
+    """Runs a known program."""
+
+    program: AgentProgram
+    admit: Callable[[GatewayRun], Admission] | None = None
+
+    def ask(self, call: CommandCall) -> Answer:
+        folder = SessionFolder(path=call.request.sessions or f"{call.folder}/session")
+        with self._admitted(call.request) as admission:
+            try:
+                turn = self._turn(call, folder, admission)
+            except OSError:  # an agent can make its home unusable
+                folder.clear()
+                turn = self._turn(call, folder, admission)
+            try:
+                report = self._report_of(call, turn)
+            except ProviderTrouble as trouble:
+                raise _with_costs(trouble, admission) from None
+            return self._answer_of(turn, report, admission, root=call.root)
+
+    def _admitted(self, request: Request) -> contextlib.AbstractContextManager[Admission | None]:
+        """Ask the gateway for admission, if the requests of the program go through it."""
+        settings = self.settings
+        if not settings.uses_gateway:
+            return contextlib.nullcontext()
+        if self.admit is None:
+            message = "api_key, login and base_url of a program need the model gateway, which does not run here"
+            raise self.trouble(message, retryable=False, charged=False)
+        try:
+            key, login = (
+                None if secret is None else secret.reveal(self.environ, f"providers.{self.name}")
+                for secret in (settings.api_key, settings.login)
+            )
+        except InputError as missing:
+            raise self.trouble(str(missing), retryable=False, charged=False) from None
+        upstream = Upstream(base_url=settings.base_url, key=key, login=login)
+        meter = request.meter or _NoMeter()
+        return self.admit(GatewayRun(upstream=upstream, meter=meter, keep=lambda exchange: None))
+
+    def _report_of(self, call: CommandCall, turn: _Turn) -> ReaderReport:
+        """Run the program, and return what its output says."""
+        with self.confined(call, home=turn.folder.home) as confined, ProgramOutput(call.folder) as output:
+            watch = _Watch(self, call, turn, output)
+            try:
+                code = self.run(call, turn.command, confined=confined, output=output, watch=watch)
+            except ProviderTrouble as trouble:
+                report = watch.reader.end(_ENDED, "")
+                trouble.usage, trouble.cost_usd = report.usage, report.cost_usd
+                raise
+            said = output.last_words()
+            report = watch.reader.end(code, said)
+            self.check_violation(confined, said if code != 0 else "")
+            return report
+
+    def _turn(self, call: CommandCall, folder: SessionFolder, admission: Admission | None) -> _Turn:
+        """Prepare a run: its session, what it is told, and the files that it finds in its home."""
+        folder.make()
+        cwd = f"{folder.home}/{_WORK}" if self.settings.workspace == "temp" else call.root
+        if cwd != call.root:
+            with contextlib.suppress(FileExistsError):
+                fs.mkdir_private(cwd)
+        record, prompt, resume = self._session(call, folder, os.path.realpath(cwd))
+        own = named(self.environ, self.settings.environment)
+        run = ProgramRun(
+            model=call.request.model,
+            session_id=record.session_id,
+            resume=resume,
+            home=folder.home,
+            cwd=record.cwd,
+            prompt_file=f"{folder.home}/{_PROMPT}",
+            gateway=None if admission is None else GatewayAddress(base_url=admission.base_url, token=admission.token),
+            variables=frozenset(name for name, value in own.items() if value),
+            login=self.settings.login is not None,
+            max_usd=None if self.settings.call_usd is None else exact(self.settings.call_usd),
+            read_only=not call.reach.writable,
+        )
+        try:
+            launch = self.program.launch(run)
+        except InputError as cannot:
+            raise self.trouble(str(cannot), retryable=False, charged=False) from None
+        folder.put({**launch.files, _PROMPT: prompt.encode("utf-8", "replace")})
+        folder.write(self.name, record)
+        env = {**named(self.environ, ALWAYS), **own, "HOME": folder.home}
+        first = self.settings.command or self.program.command
+        command = ProviderCommand(
+            words=(*first, *launch.args),
+            env={**env, **call.request.env, "FARRO_ROOT": call.root, **launch.env},
+            reads=self.program.read_paths(which(first[0], env.get("PATH"), cwd) or first[0]),
+            cwd=cwd,
+            stdin=run.prompt_file,
+            most_output=_MOST,
+            services=() if admission is None else (LocalService(admission.port, admission.serve),),
+        )
+        return _Turn(folder=folder, record=record, run=run, command=command, told=_digests(call.request.messages))
+
+    def _session(self, call: CommandCall, folder: SessionFolder, cwd: str) -> tuple[SessionRecord, str, bool]:
+        """Choose the session; return it with what it is told and whether it is resumed."""
+        request, known = call.request, folder.read().get(self.name)
+        if known is not None and (known.program, known.cwd) != (self.program.name, cwd):
+            known = None
+        session_id = None if known is None else known.session_id
+        if known is not None and session_id is not None and self.program.resumable(folder.home, session_id, cwd):
+            news = _news(request.system, request.messages, known.told)
+            if news is not None:
+                return known, news or GO_ON, True
+            session_id = None  # it does not know what another one answered
+        if self.program.new_session == "chosen":
+            session_id = session_id or str(uuid.UUID(int=machine.random_bits(128), version=4))
+        else:
+            session_id = None
+        told = (_digest(request.system), *_digests(request.messages))
+        record = SessionRecord(program=self.program.name, cwd=cwd, session_id=session_id, told=told)
+        return record, prompt_text(request), False
+
+    def _answer_of(self, turn: _Turn, report: ReaderReport, admission: Admission | None, *, root: str) -> Answer:
+        """Return the answer of a run that has ended, and keep its session; or raise its trouble.
+
+        The gateway knows why it refused a request; the program was told something that makes it stop at once.
+        """
+        usage, cost_usd, trouble, model = report.usage, report.cost_usd, report.trouble, report.model
+        if admission is not None:
+            admission.close()
+            passed = admission.report()
+            if passed.exceeded is not None:
+                raise passed.exceeded
+            usage, cost_usd = passed.usage, passed.cost_usd
+            trouble, model = passed.trouble or trouble, passed.model or model
+        if trouble is not None:
+            self._give_up(turn, trouble)
+            raise _replaced(trouble, f"provider {self.name}: {trouble}", usage=usage, cost_usd=cost_usd)
+        text = report.text or ""
+        told = (*turn.record.told, *turn.told, _digest(text))
+        record = replace(turn.record, session_id=report.session_id or turn.record.session_id, told=_unique(told))
+        turn.folder.write(self.name, None if record.session_id is None else record)
+        return Answer(
+            text=text,
+            model=model,
+            usage=usage,
+            cost_usd=cost_usd,
+            session_id=record.session_id,
+            denied=report.denied,
+            files=_unique([path.removeprefix(f"{root}/") for path in report.files]),
+        )
+
+    def _give_up(self, turn: _Turn, trouble: ProviderTrouble) -> None:
+        """Forget a session that would bring the same trouble again."""
+        if trouble.kind == "denied" or (trouble.kind == "failed" and turn.run.resume):
+            turn.folder.write(self.name, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Turn:
+    """One run in a session."""
+
+    folder: SessionFolder
+    record: SessionRecord
+    run: ProgramRun
+    command: ProviderCommand
+    told: tuple[str, ...]  # digests of the messages
+
+
+class _Watch:
+    """Reads the output while it comes: passes progress on, records the session, and ends a run that is stuck."""
+
+    def __init__(self, provider: ProgramProvider, call: CommandCall, turn: _Turn, output: ProgramOutput) -> None:
+        self.reader: Reader = provider.program.reader(turn.run, self._progress)
+        self._provider = provider
+        self._request = call.request
+        self._partial: OutputSink | None = call.request.partial
+        self._turn = turn
+        self._output = output
+        self._known = turn.record.session_id
+        self._last_s = time.monotonic()
+
+    def __call__(self) -> None:
+        self._output.pass_on(self)
+        if self.reader.session_id not in (None, self._known):
+            self._known = self.reader.session_id
+            self._turn.folder.write(self._provider.name, replace(self._turn.record, session_id=self._known))
+        idle_s = self._request.idle_timeout_s
+        if idle_s is not None and time.monotonic() - self._last_s >= idle_s:
+            raise self._provider.trouble(f"no progress for {idle_s:g} s", kind="timed_out", retryable=True)
+
+    def write(self, data: bytes, /) -> int:
+        self.reader.feed(data)
+        self._last_s = time.monotonic()
+        return len(data)
+
+    def flush(self) -> None:
+        if self._partial is not None:
+            self._partial.flush()
+
+    def close(self) -> None: ...
+
+    def _progress(self, line: str) -> None:
+        if self._partial is not None:
+            with contextlib.suppress(ValueError):  # the sink is closed
+                self._partial.write(f"{line}\n".encode("utf-8", "replace"))
+
+
+def _news(system: str, messages: Sequence[ChatMessage], told: Sequence[str]) -> str | None:
+    """Return what a session has not been told yet; None if it lacks an answer, which another session gave."""
+    if any(message.author == "assistant" and _digest(message.text) not in told for message in messages):
+        return None
+    texts = [system, *(message.text for message in messages if message.author == "user")]
+    new = [text.strip() for text in texts if _digest(text) not in told]
+    return joined(new) if new else ""
+
+
+def _digests(messages: Sequence[ChatMessage]) -> tuple[str, ...]:
+    return tuple(_digest(message.text) for message in messages)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.strip().encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _unique(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
+
+
+def _with_costs(trouble: ProviderTrouble, admission: Admission | None) -> ProviderTrouble:
+    """Return the trouble of a run that was ended, with what its requests cost."""
+    if admission is None:
+        return trouble
+    admission.close()
+    passed = admission.report()
+    return _replaced(trouble, str(trouble), usage=passed.usage, cost_usd=passed.cost_usd)
+
+
+def _replaced(
+    trouble: ProviderTrouble, message: str, *, usage: Usage | None, cost_usd: Decimal | None
+) -> ProviderTrouble:
+    return ProviderTrouble(
+        message,
+        kind=trouble.kind,
+        retryable=trouble.retryable,
+        until=trouble.until,
+        retry_after_s=trouble.retry_after_s,
+        usage=usage,
+        cost_usd=cost_usd,
+        charged=trouble.charged,
+        violation=trouble.violation,
+    )
+
+
+class _NoMeter:
+    """Port: Meter. The caller counts the whole call."""
+
+    def reserve(self, model: str | None, prompt_bytes: int, max_output_tokens: int | None) -> str:
+        return ""
+
+    def settle(self, call_id: str, end: CallEnd, usage: Usage | None, model: str | None) -> Decimal | None:
+        return None

@@ -1,0 +1,321 @@
+"""Check the provider of known programs with a scripted program that writes what claude writes.
+
+The real programs are run in tests/real_agents; here is what they cannot be made to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.agent_root import REVIEW, AgentRoot, MakeRoot
+from farro.agents.session_folder import SessionFolder, SessionRecord, is_over, sweep
+from farro.jobs.states import Status
+from flows.program import Program
+
+# It keeps a transcript as claude does, and does what the last line of its prompt says.
+FAKE = """
+import json, os, sys, time
+prompt = sys.stdin.read()
+session = sys.argv[sys.argv.index("--resume" if "--resume" in sys.argv else "--session-id") + 1]
+resumed = "--resume" in sys.argv
+transcript = os.path.expanduser(f"~/.claude/projects/here/{session}.jsonl")
+def say(text, **more):
+    event = {"type": "result", "subtype": "success", "is_error": False, "result": text, "session_id": session}
+    print(json.dumps({**event, **more}), flush=True)
+def tool(name, path):
+    part = {"type": "tool_use", "id": "1", "name": name, "input": {"file_path": path}}
+    print(json.dumps({"type": "assistant", "session_id": session, "message": {"content": [part]}}), flush=True)
+    done = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
+    print(json.dumps({"type": "user", "message": {"content": [done]}}), flush=True)
+def remember():
+    os.makedirs(os.path.dirname(transcript), exist_ok=True)
+    with open(transcript, "a") as file:
+        file.write(json.dumps(prompt) + "\\n")
+with open(os.environ["HOME"] + "/runs", "a") as file:
+    file.write(json.dumps({"args": sys.argv[1:], "prompt": prompt, "env": dict(os.environ)}) + "\\n")
+runs = sum(1 for _ in open(os.environ["HOME"] + "/runs"))
+ANSWER = json.dumps({"summary": "done"})
+"""
+CODEX = """
+import json, os, sys, time
+prompt = sys.stdin.read()
+with open(os.environ["HOME"] + "/runs", "a") as file:
+    file.write(json.dumps({"args": sys.argv[1:], "prompt": prompt}) + "\\n")
+print(json.dumps({"type": "thread.started", "thread_id": "session-1"}), flush=True)
+# then
+item = {"type": "agent_message", "text": json.dumps({"summary": "done"})}
+print(json.dumps({"type": "item.completed", "item": item}))
+print(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 1}}))
+"""
+
+
+@pytest.fixture
+def program(make: MakeRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AgentRoot]:
+    """Make a root whose engineer is a scripted program; `body` is what it does."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-its-own")
+
+    def staged(body: str, *, config: dict[str, Any] | None = None, **provider: Any) -> AgentRoot:
+        script = tmp_path / "root" / "agent.py"
+        described = {
+            "kind": "cli",
+            "program": "claude",
+            "command": [sys.executable, str(script)],
+            "workspace": "root",
+            "environment": ["ANTHROPIC_API_KEY"],
+            **provider,
+        }
+        roles = {"SeniorEngineer": {"provider": "fake"}, "CodeReviewer": {"provider": "script"}}
+        root = make(providers={"fake": described}, **{"roles": roles, **(config or {})})
+        script.write_text(FAKE + body)
+        return root
+
+    return staged
+
+
+def folder_of(root: AgentRoot) -> SessionFolder:
+    return SessionFolder.of_step(root.root, "one", "SeniorEngineer", "1")
+
+
+def runs(root: AgentRoot) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(folder_of(root).home, "runs").read_text().splitlines()]
+
+
+def test_a_program_works_in_a_private_home_outside_of_the_job(program: Any) -> None:
+    root = program("remember(); say(ANSWER)")
+    root.enqueue()
+    root.until_over()
+    assert root.life().error is None
+    home = Path(folder_of(root).home)
+    assert home == root.path.resolve() / "jobs/.homes/one/SeniorEngineer/1/home"
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert stat.S_IMODE((root.path / "jobs/.homes").stat().st_mode) == 0o700
+    (run,) = runs(root)
+    assert run["env"]["HOME"] == str(home)
+    assert run["prompt"].startswith("# ")
+    assert not [path for path in root.folder().rglob("*") if path.name == "transcript" or path.suffix == ".jsonl"][1:]
+
+
+def test_the_id_is_recorded_before_the_program_starts(program: Any) -> None:
+    root = program("", command=["no-such-program"])
+    root.enqueue()
+    root.work()
+    record = folder_of(root).read()["fake"]
+    assert record.program == "claude"
+    assert record.session_id
+
+
+def test_a_session_that_never_began_is_begun(program: Any) -> None:
+    root = program("sys.exit(1) if runs == 1 else say(ANSWER)")
+    root.enqueue()
+    root.until_over()
+    first, second = runs(root)
+    assert [run["args"].count("--session-id") for run in (first, second)] == [1, 1]
+    assert first["prompt"] == second["prompt"]
+    ids = [run["args"][run["args"].index("--session-id") + 1] for run in (first, second)]
+    assert ids[0] == ids[1]
+
+
+def test_a_resumed_session_is_told_only_what_is_new(program: Any) -> None:
+    root = program("remember(); say('not of the form' if runs == 1 else ANSWER)")
+    root.enqueue()
+    root.until_over()
+    first, second = runs(root)
+    assert "--resume" in second["args"]
+    assert "MakeRoot the greeting polite." in first["prompt"]
+    assert second["prompt"].startswith("Your answer could not be read")
+    assert "MakeRoot the greeting polite." not in second["prompt"]
+
+
+def test_a_session_that_cannot_be_resumed_is_begun_with_the_whole_conversation(program: Any) -> None:
+    body = "remember() if runs > 1 else None\nsay('not of the form' if runs == 1 else ANSWER)"
+    root = program(body)
+    root.enqueue()
+    root.until_over()
+    _, second = runs(root)
+    assert "--session-id" in second["args"]
+    assert "MakeRoot the greeting polite." in second["prompt"]
+    assert "You answered:\n\nnot of the form" in second["prompt"]
+
+
+def test_a_session_that_is_refused_for_good_is_not_resumed(program: Any) -> None:
+    body = "remember()\nsay('too long', is_error=True, api_error_status=400) if runs == 1 else say(ANSWER)"
+    root = program(body)
+    root.enqueue()
+    root.work()
+    assert folder_of(root).read() == {}
+    assert len(runs(root)) == 1
+
+
+def test_a_program_that_is_stuck_is_ended_and_resumed_once(program: Any) -> None:
+    body = "remember()\ntime.sleep(60 if runs == 1 else 0)\nsay(ANSWER)"
+    root = program(body, idle_timeout_s=1)
+    root.enqueue()
+    root.until_over()
+    assert (root.life().error, root.life().attempt) == (None, 1)
+    _, second = runs(root)
+    assert "--resume" in second["args"]
+    assert second["prompt"].startswith("You were interrupted.")
+
+
+def test_what_a_program_reports_is_in_the_result(program: Any) -> None:
+    denied = [{"tool_name": "Write", "tool_input": {"file_path": "/etc/passwd"}}]
+    body = f"tool('Edit', os.getcwd() + '/src/greeting.txt')\nsay(ANSWER, permission_denials={denied!r})"
+    root = program(body)
+    root.enqueue()
+    root.until_over()
+    agent = root.result()["agent"]
+    assert agent["files"] == ["src/greeting.txt"]
+    assert agent["denied"] == ["Write /etc/passwd"]
+    assert agent["session_id"] == folder_of(root).read()["fake"].session_id
+    said = (root.folder() / "attempts/0001/steps/1/stderr").read_text()
+    assert "Edit" in said
+    markdown = (root.folder() / "result.md").read_text()
+    assert "src/greeting.txt" in markdown
+    assert "Write /etc/passwd" in markdown
+
+
+def test_an_exit_code_of_zero_is_no_answer(program: Any) -> None:
+    root = program("sys.exit(0)", config={"retry": {"max_attempts": 1}})
+    root.enqueue()
+    root.until_over()
+    error = root.life().error
+    assert error is not None
+    assert "ended in the middle of its work" in error["message"]
+
+
+def test_a_link_that_an_agent_leaves_in_its_home_is_never_followed(program: Any, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "farro.json").write_text("mine")
+    body = (
+        "import shutil\nhome = os.environ['HOME']\nshutil.rmtree(home + '/.claude')\n"
+        f"os.symlink({str(outside)!r}, home + '/.claude')\nos.remove(home + '/.farro-prompt')\n"
+        f"os.symlink({str(outside / 'farro.json')!r}, home + '/.farro-prompt')\n"
+        "say('not of the form' if runs == 1 else ANSWER)"
+    )
+    root = program(body)
+    root.enqueue()
+    root.until_over()
+    assert len(runs(root)) == 2
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("farro.json", "mine")]
+
+
+def test_a_home_that_an_agent_made_unusable_is_made_again(program: Any) -> None:
+    body = (
+        "home = os.environ['HOME']\nos.remove(home + '/.farro-prompt')\n"
+        "os.makedirs(home + '/.farro-prompt/inside')\nsay('not of the form' if 'answered' not in prompt else ANSWER)"
+    )
+    root = program(body)
+    root.enqueue()
+    root.until_over()
+    assert root.life().error is None
+
+
+def test_a_key_needs_the_gateway(program: Any) -> None:
+    root = program("say(ANSWER)", api_key="${ANTHROPIC_API_KEY}")
+    root.enqueue()
+    root.work()
+    error = root.life().error
+    assert error is not None
+    assert "need the model gateway" in error["message"]
+    assert root.calls() == []
+
+
+def test_a_program_without_a_key_is_refused_with_what_to_do(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    root = program("say(ANSWER)")
+    root.enqueue()
+    root.work()
+    error = root.life().error
+    assert error is not None
+    assert "claude has no key" in error["message"]
+    assert [call.end for call in root.calls()] == ["not_charged"]
+
+
+def test_homes_of_ended_jobs_are_swept(program: Any) -> None:
+    root = program("remember(); say(ANSWER)")
+    root.enqueue()
+    root.until_over()
+    for name in ("gone", "two"):
+        os.makedirs(f"{root.root}/jobs/.homes/{name}/Architect/1/home")
+    store = root.store()
+    try:
+        assert sorted(sweep(store, datetime.now(UTC))) == ["gone", "two"]
+        assert Path(folder_of(root).home).exists()  # it goes on, with the reviewer
+        root.answers([{"role": "CodeReviewer", "answer": REVIEW}])
+        root.work("CodeReviewer")
+        sweep(store, datetime.now(UTC))
+    finally:
+        store.close()
+    assert not (root.path / "jobs/.homes/one").exists()
+
+
+def test_sessions_of_a_failed_job_are_kept_for_a_week(program: Any) -> None:
+    root = program("remember(); sys.exit(3)", config={"retry": {"max_attempts": 1}})
+    root.enqueue()
+    root.until_over()
+    life = root.life()
+    assert life.status is Status.FAILED
+    assert not is_over(life, datetime.now(UTC))
+    assert is_over(life, datetime.now(UTC) + timedelta(days=8))
+
+
+def test_the_command_that_continues_a_session_is_printed(program: Any) -> None:
+    root = program("remember(); say(ANSWER)")
+    root.enqueue()
+    root.until_over()
+    farro = Program(root.path)
+    done = farro.run("session", "one", code=0)
+    session_id = root.result()["agent"]["session_id"]
+    home = folder_of(root).home
+    assert done.out.strip().startswith(f"cd {root.root} && HOME={home} {sys.executable} ")
+    assert done.out.strip().endswith(f"--resume {session_id}")
+    (told,) = json.loads(farro.run("session", "one", "--json", code=0).out)["sessions"]
+    assert (told["role"], told["session_id"], told["home"]) == ("SeniorEngineer", session_id, home)
+    assert farro.run("session", "one", "--role", "Architect").code == 2
+
+
+def test_a_session_without_a_known_id_is_not_resumed(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker died after it had started the program, and before the program named its session."""
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-its-own")
+    root = program("", program="codex", environment=["OPENAI_API_KEY"])
+    (root.path / "agent.py").write_text(CODEX)
+    folder = folder_of(root)
+    folder.make()
+    folder.write("fake", SessionRecord(program="codex", cwd=os.path.realpath(root.root), session_id=None))
+    root.enqueue()
+    root.until_over()
+    assert root.life().error is None
+    (run,) = runs(root)
+    assert "resume" not in run["args"]
+    assert "MakeRoot the greeting polite." in run["prompt"]
+    assert folder.read()["fake"].session_id == "session-1"
+
+
+def test_a_session_is_recorded_as_soon_as_the_program_names_it(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-its-own")
+    config = {"retry": {"max_attempts": 1}}
+    root = program("", program="codex", environment=["OPENAI_API_KEY"], idle_timeout_s=1, config=config)
+    (root.path / "agent.py").write_text(CODEX.replace("# then", "time.sleep(60)"))
+    root.enqueue()
+    root.until_over()
+    assert root.life().error is not None
+    assert folder_of(root).read()["fake"].session_id == "session-1"
+
+
+def test_a_worker_removes_the_home_of_a_job_that_it_has_ended(program: Any) -> None:
+    root = program("remember(); say(ANSWER)")
+    root.enqueue(routing={"mode": "role", "next": "SeniorEngineer"})
+    farro = Program(root.path)
+    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
+    assert root.life().status is Status.SUCCEEDED
+    assert not (root.path / "jobs/.homes/one").exists()
