@@ -9,8 +9,10 @@ import codecs
 import ctypes
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import copies
@@ -27,8 +29,15 @@ from farro.host import process_tree
 from farro.host.clock import SystemClock
 from farro.host.process_limits import ProcessLimits
 from farro.jobs.outcomes import Failed, Succeeded
-from farro.sandbox import bubblewrap, landlock, leftovers, levels, seccomp, syscalls, violations
+from farro.sandbox import bubblewrap, landlock, leftovers, levels, seccomp, supervised_connects, syscalls, violations
 from farro.sandbox import confinement as bounding
+from farro.sandbox.confinement import LocalService
+from sandbox.greeting import greet_callers
+
+
+class Everything(list[Any]):
+    def __contains__(self, _: object) -> bool:
+        return True
 
 
 def become(user: int) -> None:
@@ -55,6 +64,9 @@ def take_away(name: str) -> None:
     elif name == "the closed list":
         start = Confined.start
         Confined.start = lambda self, launch, **more: start(self, launch, **{**more, "reads": None})  # type: ignore[method-assign]
+    elif name == "the check of addresses":
+        landlock.supervise = lambda fd, _: supervised_connects.supervise(fd, Everything())
+        supervised_connects.frozenset = lambda allowed: allowed  # type: ignore[attr-defined]
     elif name == "bounds":
         for level in (bubblewrap, landlock, levels):
             level.limits_of = lambda *_, **__: ProcessLimits()  # type: ignore[attr-defined]
@@ -73,6 +85,17 @@ def _spelled(words: list[str], old: list[str], new: list[str]) -> list[str]:
     return [*words[:at], *(new if at < len(words) else ()), *words[at + len(old) :]]  # the probe has fewer
 
 
+def give_services(port: int) -> None:
+    """Let every confined process reach one service of the worker."""
+
+    def serve(listener: socket.socket) -> Callable[[], None]:
+        greet_callers(listener)
+        return lambda: listener.shutdown(socket.SHUT_RDWR)
+
+    start, services = Confined.start, (LocalService(port, serve),)
+    Confined.start = lambda self, launch, **more: start(self, launch, **{**more, "services": services})  # type: ignore[method-assign]
+
+
 def main(order: dict[str, Any]) -> dict[str, Any]:
     codecs.lookup("unicode_escape")  # found now: another user cannot access the folder of root's Python
     become(order["user"])
@@ -83,6 +106,8 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         take_away(name)
     if order["way"] == "outlive":
         process_watch._watches.add(object())  # type: ignore[arg-type]  # another plan runs here: its orphan may be that one's
+    if order["services"]:
+        give_services(order["hostile"]["service"])
     inherited = os.open(f"{order['hostile']['out']}/file", os.O_RDWR)
     os.set_inheritable(inherited, True)
     if order["way"] == "inherited_descriptors" and order["level"] is None:

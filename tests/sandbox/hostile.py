@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ import socket
 import stat
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -542,6 +544,107 @@ def read_shadow() -> None:
         file.read()
 
 
+# --- reaching what was not given -------------------------------------------------------------------------------------
+
+
+def greet() -> None:
+    """Reach the service that was given; without that, the attacks would prove nothing."""
+    with socket.create_connection(("127.0.0.1", GROUND["service"]), timeout=10) as talk:
+        assert talk.recv(10) == b"hello"
+    append(f"{IN}/greeted")
+
+
+def speak(talk: socket.socket) -> None:
+    with talk:
+        talk.settimeout(5)
+        talk.sendall(b"hostile\n")
+
+
+@way
+def talk_to_another_port() -> None:
+    speak(socket.create_connection(("127.0.0.1", GROUND["tcp"]), timeout=5))
+
+
+@way
+def talk_to_another_address() -> None:
+    """On the port of the service."""
+    speak(socket.create_connection(("127.0.0.2", GROUND["service"]), timeout=5))
+
+
+@way
+def talk_over_ipv6() -> None:
+    talk = socket.socket(socket.AF_INET6)
+    talk.connect(("::ffff:127.0.0.1", GROUND["tcp"]))
+    speak(talk)
+
+
+@way
+def talk_over_mptcp() -> None:
+    talk = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+    talk.connect(("127.0.0.1", GROUND["tcp"]))
+    speak(talk)
+
+
+@way
+def talk_with_fast_open() -> None:
+    talk = socket.socket()
+    talk.sendto(b"hostile\n", 0x20000000, ("127.0.0.1", GROUND["tcp"]))
+    speak(talk)
+
+
+@way
+def talk_with_fast_open_by_message() -> None:
+    talk = socket.socket()
+    talk.sendmsg([b"hostile\n"], [], 0x20000000, ("127.0.0.1", GROUND["tcp"]))
+    speak(talk)
+
+
+@way
+def talk_with_fast_open_on_connect() -> None:
+    """connect(2) then only notes the address; the first write goes there."""
+    talk = socket.socket()
+    talk.setsockopt(socket.IPPROTO_TCP, 30, 1)
+    talk.connect(("127.0.0.1", GROUND["tcp"]))
+    speak(talk)
+
+
+@way
+def talk_by_changing_the_address() -> None:
+    """While it is being checked."""
+    allowed, wanted = (struct.pack(">H", port) for port in (GROUND["service"], GROUND["tcp"]))
+    address = bytearray(struct.pack("=H", socket.AF_INET) + allowed + socket.inet_aton("127.0.0.1") + bytes(8))
+    over = threading.Event()
+
+    def change() -> None:
+        for port in itertools.cycle((wanted, allowed)):
+            address[2:4] = port
+            if over.is_set():
+                return
+
+    threading.Thread(target=change, daemon=True).start()
+    pointer = (ctypes.c_char * len(address)).from_buffer(address)
+    try:
+        for _ in range(300):
+            with socket.socket() as talk:
+                if libc.connect(talk.fileno(), pointer, len(address)) == 0 and talk.getpeername()[1] == GROUND["tcp"]:
+                    return
+    finally:
+        over.set()
+    raise ConnectionError("it always went to the service")
+
+
+@way
+def listen_without_bind() -> None:
+    """Take a port on every address, where others find it."""
+    with socket.socket() as server:
+        server.listen()
+        server.settimeout(3)
+        with open(f"{IN}/port.new", "w") as file:
+            file.write(str(server.getsockname()[1]))
+        os.rename(f"{IN}/port.new", f"{IN}/port")
+        server.accept()
+
+
 # --- taking what others need -----------------------------------------------------------------------------------------
 
 
@@ -611,6 +714,8 @@ def outlive() -> None:
 
 if __name__ == "__main__":
     try:
+        if GROUND["greets"]:
+            greet()
         WAYS[sys.argv[1]]()
     except (OSError, MemoryError) as error:
         sys.exit(f"{type(error).__name__}: {error}")

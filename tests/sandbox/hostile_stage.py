@@ -23,6 +23,7 @@ from typing import Any
 
 from copies import Original
 from farro.sandbox.levels import Sandbox
+from sandbox.greeting import greet_callers
 from support import ROOT, need
 
 NOBODY = 65534
@@ -128,7 +129,10 @@ class Ground:
             "memory": 512 << 20,
             "disk": 32 << 20,
             "pause": 0.0,
+            "greets": False,
         }
+        self.hostile["service"] = self._greet()
+        self._listen(socket.AF_INET, ("127.0.0.2", self.hostile["service"]))
         self.hostile["tcp"] = self._listen(socket.AF_INET, ("127.0.0.1", 0))
         self._listen(socket.AF_UNIX, self.hostile["socket"])
         self._listen(socket.AF_UNIX, self.hostile["abstract"].replace("@", "\0"))
@@ -161,6 +165,7 @@ class Ground:
         without: Sequence[str] = (),
         timeout_s: float = 120,
         provider: bool = False,
+        services: bool = False,
         **guarding: Any,
     ) -> Came:
         """Run one attack, confined on that level; None: not confined. `without`: protections to remove (drive.py)."""
@@ -176,8 +181,14 @@ class Ground:
             "without": list(without),
             "user": self.user,
             "provider": provider,  # as the provider of a role, instead of a step of a plan
+            "services": services,  # it may reach one service of the worker
         }
+        over = threading.Event()
+        visitor = threading.Thread(target=self._visit, args=(over,), daemon=True)
+        if way == "listen_without_bind":
+            visitor.start()
         told = drive(order, timeout_s)
+        over.set()
         came = Came(**{"left": [], **json.loads(told.splitlines()[-1])})
         came.changes = self.changes()
         return came
@@ -245,6 +256,23 @@ class Ground:
 
         threading.Thread(target=accept, daemon=True).start()
         return server.getsockname()[1] if family == socket.AF_INET else None
+
+    def _greet(self) -> int:
+        """Serve what an attacker may reach."""
+        server = socket.create_server(("127.0.0.1", 0))
+        self._servers.append(server)
+        greet_callers(server)
+        port: int = server.getsockname()[1]
+        return port
+
+    def _visit(self, over: threading.Event) -> None:
+        """Connect to the port on which an attacker listens, if it can be reached."""
+        place = self.inside / "port"
+        while not place.exists():
+            if over.wait(0.01):
+                return
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", int(place.read_text())), timeout=5).close()
 
     def _receive(self, family: int, address: Any) -> Any:
         server = socket.socket(family, socket.SOCK_DGRAM)

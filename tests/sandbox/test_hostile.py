@@ -15,7 +15,7 @@ import pytest
 from farro.host import cgroup
 from farro.sandbox.levels import Sandbox
 from sandbox.hostile_stage import NOBODY, Ground, ground, working
-from sandbox.hostile_ways import READERS, WAYS
+from sandbox.hostile_ways import READERS, TALKERS, WAYS
 from support import need
 
 USERS = {"root": 0, "ordinary": NOBODY}
@@ -31,7 +31,7 @@ OPEN_ON_B = {"lock_of_farro"}
 # Not escapes but attempts to exhaust resources: each has its own test.
 HUNGRY = {"fork_bomb", "memory", "memory_of_many", "disk", "outlive"}
 OF_BTRFS = {"snapshot"}
-OUT = sorted(set(WAYS) - HUNGRY - OF_BTRFS - set(READERS))
+OUT = sorted(set(WAYS) - HUNGRY - OF_BTRFS - set(READERS) - set(TALKERS))
 
 
 @pytest.fixture(params=USERS)
@@ -45,7 +45,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Ground]:
 
 
 @pytest.mark.linux
-@pytest.mark.parametrize("way", sorted({*OUT, *READERS} - OF_INIT))
+@pytest.mark.parametrize("way", sorted({*OUT, *READERS, *TALKERS} - OF_INIT))
 def test_every_attack_succeeds_without_a_sandbox(place: Ground, way: str) -> None:
     if way in ONLY_ROOT and place.user != 0:
         return  # the kernel forbids it to other users
@@ -107,6 +107,18 @@ def test_an_agents_program_reads_nothing_that_it_was_not_given(place: Ground, wa
     assert not came.succeeded
     assert came.category in ("step_failed", "path_violation"), came.message  # it ran, and failed
     assert (came.changes, came.left) == ([], [])
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("level", ["A", "B"])
+@pytest.mark.parametrize("way", [*TALKERS, "udp", "unix_socket", "abstract_socket", "unix_datagram", "io_uring"])
+def test_a_program_reaches_the_service_that_it_was_given_and_nothing_else(place: Ground, way: str, level: str) -> None:
+    working(level)
+    place.hostile["greets"] = True
+    came = place.run(way, level, provider=True, services=True)
+    assert (place.inside / "greeted").exists(), came.message
+    assert (came.changes, came.left) == ([], [])
+    assert came.category in ("step_failed", "path_violation"), came.message  # it ran, and failed
 
 
 HUNGER = {

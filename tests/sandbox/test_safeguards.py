@@ -11,7 +11,7 @@ import pytest
 
 from farro.sandbox.levels import Sandbox
 from sandbox.hostile_stage import ground
-from sandbox.hostile_ways import READERS
+from sandbox.hostile_ways import READERS, TALKERS
 from support import need
 
 # the removed protection, the level, the attack that then succeeds, whether only root can run it
@@ -38,6 +38,13 @@ TAKEN = [
     (("--ro-bind / / -> --bind / /",), "A", "create", False),
     (("--ro-bind / / -> --bind / /",), "A", "chmod", False),
     (("--ro-bind /proc/sys /proc/sys -> ",), "A", "proc_sys", True),
+    (("the check of addresses",), "B", "talk_to_another_port", False),
+    (("the check of addresses",), "B", "talk_to_another_address", False),
+    (("the check of addresses",), "B", "talk_over_ipv6", False),
+    (("seccomp",), "B", "talk_over_mptcp", False),
+    (("seccomp",), "B", "talk_with_fast_open", False),
+    (("seccomp",), "B", "talk_with_fast_open_by_message", False),
+    (("seccomp",), "B", "listen_without_bind", False),
     (("the closed list",), "A", "read_ssh_key", False),
     (("the closed list",), "A", "read_another_job", False),
     (("the closed list",), "B", "read_cloud_key", False),
@@ -66,7 +73,8 @@ def test_removing_a_protection_lets_an_attack_succeed(
             level,
             without=without,
             without_cgroup=way == "outlive",
-            provider=way in READERS,
+            provider=way in (*READERS, *TALKERS),
+            services=way in TALKERS,
             processes=60,
             memory_bytes=256 << 20,
         )

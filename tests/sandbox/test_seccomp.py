@@ -40,8 +40,10 @@ def machine(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def answer(machine: str, name: str, *args: int, inet: bool = True, attributes: bool = True) -> int:
-    code = program(machine, inet=inet, attributes=attributes)
+def answer(
+    machine: str, name: str, *args: int, inet: bool = True, attributes: bool = True, supervised: bool = False
+) -> int:
+    code = program(machine, inet=inet, attributes=attributes, supervised=supervised)
     return run(code, AUDIT_ARCH[machine], NUMBERS[machine][name], *args)
 
 
@@ -113,6 +115,26 @@ def test_only_sockets_of_allowed_families_are_created(machine: str) -> None:
     assert open_ == {"inet", "inet6", "netlink"}
     closed = {name for name, family in families.items() if answer(machine, "socket", family, inet=False) == ALLOW}
     assert closed == set()
+
+
+def test_a_supervised_process_has_tcp_only_and_asks_for_each_connection(machine: str) -> None:
+    def opened(family: int, kind: int, protocol: int) -> bool:
+        return answer(machine, "socket", family, kind, protocol, inet=False, supervised=True) == ALLOW
+
+    for family in (2, 10):
+        assert opened(family, 1, 0)
+        assert opened(family, 1 | 0o2000000 | 0o4000, 6)  # SOCK_CLOEXEC, SOCK_NONBLOCK
+        for kind, protocol in ((1, 262), (1, 132), (2, 0), (2, 17), (3, 6), (5, 0), (5, 132)):
+            assert not opened(family, kind, protocol)
+    assert opened(16, 3, 0)  # netlink
+    assert not any(opened(family, 1, 0) for family in (1, 17, 38, 40, 43))
+    assert answer(machine, "connect", 3, inet=False, supervised=True) == 0x7FC00000
+    assert answer(machine, "connect", 3, inet=False) == answer(machine, "connect", 3) == ALLOW
+    assert answer(machine, "listen", 3, inet=False, supervised=True) == ERRNO | errno.EOPNOTSUPP
+    for name, place in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
+        for flags, wanted in ((0, ALLOW), (0x4000, ALLOW), (0x20000000, ERRNO | errno.EOPNOTSUPP)):
+            args = [0] * place + [flags]
+            assert answer(machine, name, *args, inet=False, supervised=True) == wanted
 
 
 def test_only_socket_pairs_that_stay_connected_are_created(machine: str) -> None:

@@ -22,7 +22,7 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from farro.host import fs, process_limits, process_tree, processes, waiting
@@ -30,7 +30,8 @@ from farro.host.processes import Launch, NotStarted, Process
 from farro.host.thread_turns import RESTING
 from farro.lazy_dataclass import replace
 from farro.sandbox import paths, seccomp
-from farro.sandbox.confinement import Confinement, SharedLimits, limits_of, within
+from farro.sandbox.confinement import Confinement, LocalService, SharedLimits, limits_of, within
+from farro.sandbox.namespace_listeners import serve_inside
 from farro.sandbox.syscalls import machine
 
 if sys.platform != "win32":
@@ -119,14 +120,17 @@ def _start(
         first = _told_pid(info_r)
         if first is None:
             return _not_built(process, launch)
-        process.enclosed(SandboxMonitor(first))
+        inside = SandboxMonitor(first)
+        process.enclosed(inside)
         try:
+            if confinement.services and not confinement.network:
+                inside.serve(confinement.services)
             process_limits.apply(first, limits_of(confinement, bounds, alone=True))
             if bounds is not None:
                 bounds.attach(first)
         except (OSError, ValueError) as error:
             process.end(None, grace_s=0)
-            return NotStarted(reason="not_supported", message=f"its limits could not be set: {error}")
+            return NotStarted(reason="not_supported", message=f"its sandbox could not be prepared: {error}")
         if not _let_go(block_w):
             return _not_built(process, launch)
     return process
@@ -308,10 +312,15 @@ class SandboxMonitor:
 
     def __init__(self, first: int) -> None:
         self._first = first
+        self._end_services: Callable[[], None] | None = None
         process_tree.started(first)  # it becomes our child when the monitor is gone: only `ended` may reap it
         self._pidfd: int | None = None
         with contextlib.suppress(AttributeError, OSError):
             self._pidfd = os.pidfd_open(first)
+
+    def serve(self, services: Sequence[LocalService]) -> None:
+        """Let these services listen in the network of the sandbox, until it has ended."""
+        self._end_services = serve_inside(self._first, services)
 
     def ended(self) -> tuple[float, float, int] | None:
         try:
@@ -328,6 +337,8 @@ class SandboxMonitor:
             return None
         finally:
             process_tree.reaped(self._first)
+            if self._end_services is not None:
+                self._end_services()
         return (usage.ru_utime, usage.ru_stime, usage.ru_maxrss) if pid else None
 
 

@@ -21,6 +21,7 @@ from farro.host import processes
 from farro.host.processes import Launch, NotStarted, Process
 from farro.sandbox import paths, seccomp, syscalls
 from farro.sandbox.confinement import Confinement, SharedLimits, limits_of, within
+from farro.sandbox.supervised_connects import supervise
 from farro.sandbox.syscalls import machine
 
 T = TypeVar("T")
@@ -39,7 +40,9 @@ def start(
     abi: int, launch: Launch, confinement: Confinement, bounds: SharedLimits | None = None
 ) -> Process | NotStarted:
     """Like processes.start, confined. PathRefused: nothing was started, and no descriptor is closed."""
+    served = bool(confinement.services) and not confinement.network
     rules = ruleset_of(confinement, abi)
+    connects: list[int | None] = []
 
     def spawn(fork: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         return on_a_new_thread(lambda: confined(fork))
@@ -48,7 +51,7 @@ def start(
         try:
             if bounds is not None:
                 bounds.enter()
-            _give_up(rules, network=confinement.network)
+            connects.append(_give_up(rules, network=confinement.network, supervised=served))
         except OSError as error:
             raise RightsNotDropped(str(error)) from error
         return fork()
@@ -63,6 +66,9 @@ def start(
         return NotStarted(reason="not_supported", message=f"the sandbox could not be entered: {unconfined}")
     finally:
         os.close(rules)
+        for fd in connects:
+            if fd is not None:  # not on the thread without rights: its threads have none either
+                supervise(fd, [("127.0.0.1", service.port) for service in confinement.services])
 
 
 def give_up_rights(confinement: Confinement, abi: int) -> None:
@@ -74,13 +80,18 @@ def give_up_rights(confinement: Confinement, abi: int) -> None:
         os.close(rules)
 
 
-def _give_up(ruleset: int, *, network: bool) -> None:
+def _give_up(ruleset: int, *, network: bool, supervised: bool = False) -> int | None:
+    """Return the descriptor of supervised connections if there are any."""
     syscalls.no_new_privileges()
     syscalls.drop_capabilities()
     syscalls.landlock_enter(ruleset)
     name = machine()
     assert name is not None
-    syscalls.load_filter(seccomp.program(name, inet=network, attributes=False))  # last: it refuses these calls
+    program = seccomp.program(name, inet=network, attributes=False, supervised=supervised)
+    if supervised:
+        return syscalls.load_supervised_filter(program)  # last: it refuses these calls
+    syscalls.load_filter(program)
+    return None
 
 
 class RightsNotDropped(Exception):

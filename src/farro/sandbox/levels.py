@@ -24,6 +24,7 @@ SandboxChoice = Literal["auto", "A", "B", "none"]
 
 _PROBE_S = 20.0
 _PIECE = 1 << 20
+_NO_SERVICES = "level B cannot let a process reach single hosts here: the container or the kernel refuses pidfd_getfd"
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
@@ -63,6 +64,10 @@ class Sandbox:
         """Return whether the tree must be compared before and after: the kernel does not protect all of it."""
         return self.level != "A"
 
+    def serves(self) -> bool:
+        """Return whether a process without a network can reach single services."""
+        return self.level != "B" or syscalls.supervises()
+
     def start(
         self, launch: Launch, *, confinement: Confinement, bounds: SharedLimits | None = None
     ) -> Process | NotStarted:
@@ -80,9 +85,9 @@ class Sandbox:
             if file is None:
                 return NotStarted(reason="not_found", message=f"{launch.argv[0]}: command not found")
             return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
-        if confinement.services and not confinement.network:
+        if confinement.services and not confinement.network and not self.serves():
             _close(source, launch.stdout)
-            return NotStarted(reason="not_supported", message="this sandbox has no services yet")
+            return NotStarted(reason="not_supported", message=_NO_SERVICES)
         cwd = os.path.realpath(cwd)
         launch = replace(launch, executable=os.path.join(cwd, file), stdin=source, cwd=cwd, env=env)
         if confinement.reads is not None:

@@ -58,6 +58,8 @@ _IOCTL_KIND = 0xFF00
 _CLONES = (0x40049409, 0x4020940D, 0xC0189436)  # FICLONE, FICLONERANGE, FIDEDUPERANGE: need a writable descriptor
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _SOCKET_KIND, _STREAM, _SEQPACKET = 0xF, 1, 5  # the other bits are flags
+_TCP = 6
+_FAST_OPEN = 0x20000000  # MSG_FASTOPEN: sends to an address, without connect
 _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
 _S_ISUID, _S_ISGID = 0o4000, 0o2000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000  # on both machines
@@ -65,12 +67,13 @@ _X32 = 0x40000000
 
 # Opcodes of classic BPF.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_ALLOW, _ERRNO, _NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
 _NR, _ARCH, _ARG = 0, 4, 16  # offsets in struct seccomp_data; both machines are little-endian
 
 
-def program(machine: str, *, inet: bool, attributes: bool) -> bytes:
-    """Return the filter for a machine. `inet`: allow internet sockets. `attributes`: allow setting extended ones."""
+def program(machine: str, *, inet: bool, attributes: bool, supervised: bool = False) -> bytes:
+    """Return the filter for a machine. `inet`: allow internet sockets. `attributes`: allow setting extended ones.
+    `supervised`: allow TCP, without servers, and ask a supervisor about every connection."""
     lines = [
         _line(_LOAD, _ARCH),
         *_unless(_EQUAL, AUDIT_ARCH[machine], errno.ENOSYS),  # 32-bit calls have other numbers; none is needed
@@ -82,7 +85,7 @@ def program(machine: str, *, inet: bool, attributes: bool) -> bytes:
         for name in names:
             if name in NUMBERS[machine]:
                 lines += _when(_EQUAL, NUMBERS[machine][name], code)
-    for name, checks in _looked_into(inet):
+    for name, checks in (*_looked_into(inet, supervised), *(_supervised() if supervised else ())):
         if name in NUMBERS[machine]:
             # For any other call, jump over these checks. The last line of the checks allows the call.
             lines += [_line(_EQUAL, NUMBERS[machine][name], 0, len(checks)), *checks]
@@ -96,7 +99,16 @@ def _refused(attributes: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
         yield errno.EOPNOTSUPP, _ATTRIBUTES
 
 
-def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
+def _supervised() -> Iterator[tuple[str, list[bytes]]]:
+    """Close each way to another host, or to be reached, that is not connect(2)."""
+    yield "connect", [_line(_RETURN, _NOTIFY)]
+    yield "listen", [_line(_RETURN, _ERRNO | errno.EOPNOTSUPP)]  # without bind it takes a port on every address
+    for name, place in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
+        refused = _when(_ANY_BIT, _FAST_OPEN, errno.EOPNOTSUPP)
+        yield name, [_line(_LOAD, _ARG + 8 * place), *refused, _line(_RETURN, _ALLOW)]
+
+
+def _looked_into(inet: bool, supervised: bool) -> Iterator[tuple[str, list[bytes]]]:
     allow = _line(_RETURN, _ALLOW)
     yield "clone", [_line(_LOAD, _ARG), *_when(_ANY_BIT, _NEW_NAMESPACES, errno.EPERM), allow]
     ioctls = [line for number, code in _IOCTLS.items() for line in _when(_EQUAL, number, code)]
@@ -120,10 +132,15 @@ def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
     yield "prlimit64", [_line(_LOAD, _ARG), *_unless(_EQUAL, 0, errno.EPERM), allow]
     # A Unix socket connects by path to any server on the machine (docker's runs as root), and no mount prevents it.
     families = [_line(_LOAD, _ARG)]
-    if inet:
-        for family in (_INET, _INET6, _NETLINK):
+    if inet or supervised:
+        for family in (_NETLINK,) if supervised else (_INET, _INET6, _NETLINK):
             families += [_line(_EQUAL, family, 0, 1), allow]
-    else:
+    if supervised:
+        # TCP only: UDP needs no connection, and other protocols, such as MPTCP, connect past the checks of TCP.
+        tcp = [_line(_LOAD, _ARG + 8), _line(_AND, _SOCKET_KIND), *_unless(_EQUAL, _STREAM, errno.EPROTONOSUPPORT)]
+        tcp += [_line(_LOAD, _ARG + 16), _line(_EQUAL, 0, 2, 0), *_unless(_EQUAL, _TCP, errno.EPROTONOSUPPORT), allow]
+        families += [_line(_EQUAL, _INET, 1, 0), _line(_EQUAL, _INET6, 0, len(tcp)), *tcp]
+    elif not inet:
         for family in (_INET, _INET6):
             families += _when(_EQUAL, family, errno.ENETUNREACH)
     yield "socket", [*families, _line(_RETURN, _ERRNO | errno.EAFNOSUPPORT)]

@@ -7,8 +7,10 @@ None of them changes a file, so they bypass host.fs.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
+import signal
 import struct
 import sys
 
@@ -18,7 +20,10 @@ _LAST_CAPABILITY = 63
 # uid 0 gains no capability when it executes a program (NOROOT), and cannot undo that (the lock bits).
 _ROOT_IS_NOBODY = 0b00101111
 _CAPABILITY_VERSION_3 = 0x20080522
-_SECCOMP_FILTER = 1
+_SECCOMP_FILTER, _ACTION_AVAILABLE = 1, 2
+_NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
+_USER_NOTIF = 0x7FC00000
+_DEATH_SIGNAL = 1
 _RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
 _BENEATH_WITHOUT_MAGIC = 0x08 | 0x02
@@ -31,6 +36,10 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "open": (2, None),
     "ioctl": (16, 29),
     "socket": (41, 198),
+    "connect": (42, 203),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "listen": (50, 201),
     "socketpair": (53, 199),
     "clone": (56, 220),
     "creat": (85, None),
@@ -80,6 +89,7 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
     "clock_adjtime": (305, 266),
+    "sendmmsg": (307, 269),
     "setns": (308, 268),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -183,9 +193,52 @@ def drop_capabilities() -> None:
 
 def load_filter(program: bytes) -> None:
     """Apply the seccomp program to this thread and all that it starts, for good."""
+    _load_filter(program, 0)
+
+
+def load_supervised_filter(program: bytes) -> int:
+    """Like `load_filter`. Return a descriptor that reports the calls that the program passes on to a supervisor."""
+    try:
+        return _load_filter(program, _NEW_LISTENER | _WAIT_KILLABLE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return _load_filter(program, _NEW_LISTENER)  # Linux before 5.19: a signal repeats a call that is being answered
+
+
+def _load_filter(program: bytes, flags: int) -> int:
     code = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
-    _call("seccomp", _SECCOMP_FILTER, 0, head)
+    return _call("seccomp", _SECCOMP_FILTER, flags, head)
+
+
+def supervises() -> bool:
+    """Return whether calls of confined processes can be passed on to this process, which makes them itself."""
+    try:
+        _call("seccomp", _ACTION_AVAILABLE, 0, struct.pack("=I", _USER_NOTIF))
+        own = os.pidfd_open(os.getpid())
+        try:
+            os.close(take_descriptor(own, own))
+        finally:
+            os.close(own)
+    except OSError:
+        return False
+    return True
+
+
+def take_descriptor(pidfd: int, fd: int) -> int:
+    """Return a copy of a descriptor of another process."""
+    return _call("pidfd_getfd", pidfd, fd, 0)
+
+
+def enter_namespace(fd: int, kind: int) -> None:
+    """Move this process (a user namespace; it must have one thread) or this thread into a namespace."""
+    _call("setns", fd, kind)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when the thread that forked it ends."""
+    _prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def open_beneath(folder_fd: int, path: str, flags: int) -> int:
