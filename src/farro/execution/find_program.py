@@ -13,10 +13,10 @@ from farro.documents import did_you_mean
 from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble, child_command_line
 from farro.host.programs import which
 from farro.lazy_dataclass import dataclass
+from farro.plans.model import AGENT as AGENT
 from farro.plans.model import Step
 
 UNIX = "unix"
-AGENT = "agent"
 _SEE = "`farro tools` lists what there is"
 
 

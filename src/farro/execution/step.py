@@ -250,7 +250,7 @@ class Tries:
         if running.ending == "timed out":
             own = running.deadline_s < plan_deadline_s
             timeout_s = step.timeout_s(self.work.step_timeout_s)
-            key = " (runners.task_timeout)" if step.timeout is None else ""  # a prompt for agents cannot set one
+            key = " (runners.task_timeout)" if step.timeout is None and timeout_s == self.work.step_timeout_s else ""
             whose = f"the step's timeout of {timeout_s:g} s{key}" if own else f"the plan's timeout of {plan_time_s:g} s"
             return TryResult(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
         failure = running.started.failure if isinstance(running.started, FunctionRun) else None

@@ -14,6 +14,8 @@ MAX_RETRIES = 100
 MAX_RETRY_DELAY_S = 3600.0
 MAX_TIMEOUT_S = 365 * 86_400  # a hundred of these still fit into an operating system timeout
 DEFAULT_TIMEOUT_S = 1800.0
+AGENT = "agent"  # the tool of a step that an agent answers
+AGENT_TIMEOUT_S = 86_400.0  # of such a step with all its calls, which have timeouts of their own
 AHEAD_BYTES = 1 << 30  # output of a step after which its reader starts while it still runs
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
@@ -63,8 +65,9 @@ class Step:
         return min(self.retry_delay * self.retry_backoff ** (tried - 1), MAX_RETRY_DELAY_S)
 
     def timeout_s(self, default_s: float = DEFAULT_TIMEOUT_S) -> float:
-        """Return the step's timeout, or the root's default."""
-        return default_s if self.timeout is None else self.timeout
+        """Return the step's timeout, or the default: a day for an agent's step, else the root's."""
+        usual_s = AGENT_TIMEOUT_S if self.tool == AGENT else default_s
+        return usual_s if self.timeout is None else self.timeout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
