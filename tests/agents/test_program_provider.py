@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from agents.agent_root import REVIEW, AgentRoot, MakeRoot
+from farro.agents.providers import checks
 from farro.agents.session_folder import SessionFolder, SessionRecord, is_over, sweep
+from farro.doctor.checks import Finding
 from farro.jobs.states import Status
 from flows.program import Program
 
@@ -319,3 +321,36 @@ def test_a_worker_removes_the_home_of_a_job_that_it_has_ended(program: Any) -> N
     farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
     assert root.life().status is Status.SUCCEEDED
     assert not (root.path / "jobs/.homes/one").exists()
+
+
+def test_doctor_starts_the_program_in_the_sandbox(program: Any) -> None:
+    root = program("")
+    script = root.path / "agent.py"
+    script.write_text("import os, sys\nassert 'ANTHROPIC_API_KEY' not in os.environ\nprint('9.9 (Fake)', sys.argv[1])")
+    assert agents_check(root).found == "fake: 9.9 (Fake) --version"
+    script.write_text("import sys\nsys.exit('libfoo.so is missing')")
+    found = agents_check(root)
+    assert found.verdict == "failed"
+    assert found.found == "provider fake: exit code 1: libfoo.so is missing"
+    assert list((root.path / "jobs/.staging").iterdir()) == []
+
+
+def test_doctor_says_how_a_missing_program_is_installed(make: MakeRoot) -> None:
+    root = make(providers={"claude": {"kind": "cli", "program": "claude"}})
+    found = agents_check(root, PATH="/nowhere")
+    assert found.repair == ("npm install --global @anthropic-ai/claude-code",)
+
+
+def test_a_test_question_reaches_the_program_and_leaves_nothing(program: Any) -> None:
+    root = program("say('ready' if 'Are you there?' in prompt else 'no')")
+    farro = Program(root.path)
+    asked = farro.run("provider-test", "--provider", "fake", "--prompt", "Are you there?", code=0)
+    assert "answer  ready" in asked.out
+    assert list((root.path / "jobs/.staging").iterdir()) == []
+    assert not (root.path / "jobs/.homes").exists()
+
+
+def agents_check(root: AgentRoot, **changes: str) -> Finding:
+    environ = {**os.environ, **changes}
+    found = {check.id: check for check in checks.checks(root.settings, environ, root=root.root, config="/c")}
+    return found["agents"].look()

@@ -164,7 +164,8 @@ def test_init_agents_writes_a_config_that_takes_prompts(empty: Program, name: st
     config = json.loads((empty.path / "agents-config.json").read_text())
     assert {config["roles"][role]["provider"] for role in AGENTS[1:]} == {name}
     provider = config["providers"][name]
-    assert (provider["kind"], provider["network"], provider["command"][0]) == ("cli", True, name)
+    assert (provider["kind"], provider["program"], provider["workspace"]) == ("cli", name, "root")
+    assert provider["call_usd"] > 0
     assert job_of(empty, "--id", "one").name == "one"
 
 

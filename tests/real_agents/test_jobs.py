@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from agents.agent_root import CHANGE, REVIEW, AgentRoot
+from farro.agents.providers import checks
 from model_server.scenarios import DONE, PROSE, Hang, Say, Turn, WriteFile
 from model_server.server import ModelServer, ServedRequest
 from real_agents.jobs import agent_root
@@ -152,6 +154,15 @@ def test_a_review_round_goes_on_in_the_session(name: str, root_of: Any, server: 
     assert b"say please" in second.body
     assert CHANGE["summary"].encode() in second.body  # its own words of the round before
     assert second.body.count(b"POLICY") == first.body.count(b"POLICY")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_doctor_starts_it_in_the_sandbox(name: str, root_of: Any) -> None:
+    root = root_of(name)
+    found = {check.id: check for check in checks.checks(root.settings, os.environ, root=root.root, config="/c")}
+    told = found["agents"].look()
+    assert told.verdict == "ok", told
+    assert re.search(rf"^{name}: .*\d+\.\d+", told.found)
 
 
 def recover(root: AgentRoot) -> None:

@@ -1,8 +1,4 @@
-"""Presets of the cli provider for coding agents that people have installed: `farro init --agents claude`.
-
-Each preset reads its prompt from standard input and asks no questions. Its own confirmations are switched off, because
-no person is there to give them: farro's sandbox limits what it may write.
-"""
+"""Presets of the cli provider for coding agents that people have installed: `farro init --agents claude`."""
 
 from __future__ import annotations
 
@@ -26,62 +22,27 @@ class Preset:
     needs: str  # for a person: what is needed besides the program
 
 
+def _preset(program: str, variables: tuple[str, ...], call_usd: float, needs: str) -> Preset:
+    provider = {
+        "kind": "cli",
+        "program": program,
+        "environment": list(variables),
+        "call_usd": call_usd,
+        "workspace": "root",
+        "network": True,
+    }
+    return Preset(provider=provider, needs=f"{needs}; a login in your home is not seen")
+
+
 PRESETS = {
-    "claude": Preset(
-        provider={
-            "kind": "cli",
-            "command": [
-                "claude",
-                "-p",
-                "--output-format",
-                "json",
-                "--permission-mode",
-                "acceptEdits",
-                "--allowedTools",
-                "Read,Glob,Grep,Edit,Write,Bash",
-            ],
-            "answer_field": "result",
-            "cost_field": "total_cost_usd",
-            "environment": ["ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"],
-            "workspace": "root",
-            "network": True,
-        },
-        needs="ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN (`claude setup-token` makes one), set where workers are "
-        "started; a login in your home is not seen",
+    "claude": _preset(
+        "claude",
+        ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"),
+        5,
+        "ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN (`claude setup-token` makes one), set where workers are started",
     ),
-    "codex": Preset(
-        provider={
-            "kind": "cli",
-            # Its own sandbox is off: inside farro's it cannot be set up.
-            "command": [
-                "codex",
-                "exec",
-                "--sandbox",
-                "danger-full-access",
-                "--skip-git-repo-check",
-                "--ephemeral",
-                "--color",
-                "never",
-                "-",
-            ],
-            "environment": ["CODEX_API_KEY", "OPENAI_API_KEY", "CODEX_HOME"],
-            "workspace": "root",
-            "network": True,
-        },
-        needs="CODEX_API_KEY or OPENAI_API_KEY set where workers are started; a login in your home is not seen",
-    ),
-    "gemini": Preset(
-        provider={
-            "kind": "cli",
-            "command": ["gemini", "--output-format", "json", "--approval-mode", "yolo", "--skip-trust"],
-            "answer_field": "response",
-            "environment": ["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT"],
-            "workspace": "root",
-            "network": True,
-            "fatal_exit_codes": [42],  # wrong input
-        },
-        needs="GEMINI_API_KEY set where workers are started",
-    ),
+    "codex": _preset("codex", ("OPENAI_API_KEY",), 2, "OPENAI_API_KEY set where workers are started"),
+    "gemini": _preset("gemini", ("GEMINI_API_KEY",), 2, "GEMINI_API_KEY set where workers are started"),
 }
 
 _READERS = ("CodeReviewer", "Architect")  # these roles judge and plan; nothing they run may write

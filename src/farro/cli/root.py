@@ -108,7 +108,7 @@ def _say_agents(path: str, agents: tuple[str, ...], added: AddedPresets) -> None
     if added.kept:
         say(f"kept as they are: {', '.join(added.kept)}")
     for name in dict.fromkeys(agents):
-        found = which(PRESETS[name].provider["command"][0])
+        found = which(name)
         say(f"{name}: {'found at ' + found if found else 'not found on PATH; install it'}. Needs {PRESETS[name].needs}")
     say("see that it answers: farro provider-test --role SeniorEngineer; then: farro enqueue --prompt-json FILE")
 

@@ -6,11 +6,16 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 
+from farro.agents.providers.port import ProviderTrouble, Reach, Request
+from farro.agents.providers.registry import Place
 from farro.config.settings import Settings
 from farro.doctor.checks import Check, Finding, edit, failed, ok, quoted, warning
+from farro.execution.runner import Guarding
+from farro.host.process_tree import MARKER
 from farro.host.programs import which
-from farro.roles.provider_rules import OVER_HTTP
+from farro.roles.provider_rules import GENERIC, OVER_HTTP
 
+_VERSION_S = 60.0
 _LIBRARIES = {"pydantic_ai": "pydantic-ai-slim", "genai_prices": "genai-prices"}
 _OF_KIND = {"openai": "openai", "google": "google.genai", "openrouter": "openai"}
 _INSTALL = {
@@ -31,6 +36,7 @@ def checks(settings: Settings, environ: Mapping[str, str], *, root: str, config:
             quick=True,
         ),
         Check(id="secrets", title="variables of secrets", look=lambda: _secrets(settings, environ), quick=True),
+        Check(id="agents", title="coding agents", look=lambda: _agents(settings, environ, root, config)),
     ]
 
 
@@ -77,12 +83,65 @@ def _programs(settings: Settings, environ: Mapping[str, str], root: str, config:
     )
 
 
+def _agents(settings: Settings, environ: Mapping[str, str], root: str, config: str) -> Finding:
+    """Start each coding agent in the sandbox, as its jobs do."""
+    from farro.agents.provider_test import scratch_folder  # these: slow to import, and most roots have no agents
+    from farro.agents.providers import program
+
+    described = {name: one for name, one in settings.providers.items() if one.program not in (None, GENERIC)}
+    started, troubles, missing = [], [], []
+    for name, provider in described.items():
+        made = program.make(name, provider, Place(root=root, environ=environ))
+        first = made.words[0]
+        if which(first, environ.get("PATH"), root) is None:
+            missing.append(first)
+            continue
+        try:
+            with scratch_folder(root) as folder:
+                started.append(f"{name}: {made.version(_version_request(settings, root, folder))}")
+        except ProviderTrouble as trouble:
+            troubles.append(str(trouble))
+    if missing:
+        known = [_INSTALL[one] for one in dict.fromkeys(missing) if one in _INSTALL]
+        return failed(
+            f"{', '.join(dict.fromkeys(missing))} not found on PATH",
+            "jobs of this agent fail; install it, or name its whole path as `command` of the provider",
+            *(known or [edit(config)]),
+        )
+    if troubles:
+        return failed(
+            troubles[0],
+            "it does not start in the sandbox; if it lacks a file there, name that in `read_paths` of the provider",
+            edit(config),
+            details=tuple(troubles[1:]),
+        )
+    return ok(", ".join(started) if started else "none")
+
+
+def _version_request(settings: Settings, root: str, folder: str) -> Request:
+    return Request(
+        key="doctor/1/version/1",
+        system="",
+        messages=(),
+        model=None,
+        max_output_tokens=1,
+        timeout_s=_VERSION_S,
+        folder=folder,
+        env={MARKER: folder},
+        reach=Reach(root=root, guarding=Guarding.of(settings.security)),
+    )
+
+
 def _secrets(settings: Settings, environ: Mapping[str, str]) -> Finding:
     """Check that the variables are set. Their values are not read."""
     named = settings.secret_variables()
     if not named:
         return ok("none named")
-    required = {secret.name for provider in settings.providers.values() if (secret := provider.api_key) is not None}
+    required = {
+        secret.name
+        for provider in settings.providers.values()
+        if (secret := provider.api_key or provider.login) is not None
+    }
     unset = [name for name in named if not environ.get(name, "").strip()]
     needed = [name for name in unset if name in required]
     commands = [f"read -rs {name} && export {name}" for name in needed or unset]

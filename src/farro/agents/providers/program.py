@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from hashlib import sha256
 
 from farro.agents.gateway.port import Admission, GatewayRun, Upstream
+from farro.agents.programs.output import one_line
 from farro.agents.programs.port import AgentProgram, GatewayAddress, ProgramRun, Reader, ReaderReport
 from farro.agents.programs.registry import find_program
 from farro.agents.providers.command import CommandCall, CommandProvider, ProviderCommand, joined, prompt_text
@@ -40,7 +42,7 @@ _ENDED = 137  # the exit code of a program that farro has ended
 _MOST = 1 << 30  # bytes of output: events with the content of every file that it reads
 
 
-def make(name: str, settings: ProviderSettings, place: Place) -> CommandProvider:
+def make(name: str, settings: ProviderSettings, place: Place) -> ProgramProvider:
     assert settings.program is not None, "the caller looks"
     try:
         program = find_program(settings.program)
@@ -58,6 +60,11 @@ class ProgramProvider(CommandProvider):
     program: AgentProgram
     admit: Callable[[GatewayRun], Admission] | None = None
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the first words of its command line."""
+        return self.settings.command or self.program.command
+
     def ask(self, call: CommandCall) -> Answer:
         folder = SessionFolder(path=call.request.sessions or f"{call.folder}/session")
         with self._admitted(call.request) as admission:
@@ -71,6 +78,35 @@ class ProgramProvider(CommandProvider):
             except ProviderTrouble as trouble:
                 raise _with_costs(trouble, admission) from None
             return self._answer_of(turn, report, admission, root=call.root)
+
+    def version(self, request: Request) -> str:
+        """Start the program in the sandbox as a call does, without a prompt, and return the version that it prints."""
+        assert request.reach is not None
+        folder = SessionFolder(path=f"{request.folder}/session")
+        folder.make()
+        folder.put({_PROMPT: b""})
+        root = request.reach.root
+        call = CommandCall(
+            request=request, reach=request.reach, folder=request.folder, root=root, stopped=threading.Event()
+        )
+        env = {**named(self.environ, ALWAYS), "HOME": folder.home}
+        command = ProviderCommand(
+            words=(*self.words, "--version"),
+            env={**env, **request.env},
+            reads=self._reads(env, root),
+            cwd=root,
+            stdin=f"{folder.home}/{_PROMPT}",
+            most_output=1 << 20,
+        )
+        with self.confined(call, home=folder.home) as confined, ProgramOutput(call.folder) as output:
+            code = self.run(call, command, confined=confined, output=output, watch=lambda: None)
+            text, said = output.texts()
+        if code != 0:
+            raise self.trouble(f"exit code {code}: {one_line(said or text, 300)}", retryable=False)
+        return one_line(text, 80)
+
+    def _reads(self, env: Mapping[str, str], cwd: str) -> tuple[str, ...]:
+        return self.program.read_paths(which(self.words[0], env.get("PATH"), cwd) or self.words[0])
 
     def _admitted(self, request: Request) -> contextlib.AbstractContextManager[Admission | None]:
         """Ask the gateway for admission, if the requests of the program go through it."""
@@ -135,11 +171,10 @@ class ProgramProvider(CommandProvider):
         folder.put({**launch.files, _PROMPT: prompt.encode("utf-8", "replace")})
         folder.write(self.name, record)
         env = {**named(self.environ, ALWAYS), **own, "HOME": folder.home}
-        first = self.settings.command or self.program.command
         command = ProviderCommand(
-            words=(*first, *launch.args),
+            words=(*self.words, *launch.args),
             env={**env, **call.request.env, "FARRO_ROOT": call.root, **launch.env},
-            reads=self.program.read_paths(which(first[0], env.get("PATH"), cwd) or first[0]),
+            reads=self._reads(env, cwd),
             cwd=cwd,
             stdin=run.prompt_file,
             most_output=_MOST,
