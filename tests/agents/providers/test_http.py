@@ -29,8 +29,8 @@ from fake_providers import (
     raw,
     says,
 )
-from farro.agents.providers.http_call import retry_after_s
 from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble
+from farro.agents.providers.refusals import retry_after_s
 from farro.agents.providers.registry import make_provider
 from farro.config.settings import ProviderSettings, Secret
 from farro.testing.provider import KEY, request

@@ -5,34 +5,18 @@ The exit code alone proves nothing: programs exit with 0 after a refused request
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from decimal import Decimal
 
 from farro.agents.programs.limits import reset_time
 from farro.agents.programs.output import one_line
 from farro.agents.providers.port import ProviderTrouble, TroubleKind, Usage
+from farro.agents.providers.refusals import kind_of_status, kind_of_words
 from farro.lazy_dataclass import dataclass
 
 _SHOWN = 400  # characters of a program's message
 _SIGNALS = 64  # an exit code of 128 + N, with N up to this, is taken for signal N
 
-# Words of the programs and of the APIs behind them. The first group that matches decides. Compiled on use.
-_NO_CREDIT = r"credit balance|credits are|insufficient[_ ](?:quota|funds)|out of (?:usage )?credits|payment required"
-_LIMIT = r"(?:usage|rate|session|weekly|daily|spend|request)[ _-]?limit|hit your .{0,60}limit|quota|too many requests"
-_KEY = r"api[ _-]?key|authenticat|unauthori[sz]ed|not logged in|\blog ?in\b|(?:invalid|expired) (?:\w+ )?token"
-_OVERLOAD = r"overloaded|high demand|internal server error|at capacity|(?:service|temporarily) unavailable|bad gateway"
-_CUT = r"stream (?:was )?(?:disconnected|closed|ended)|connection .{0,30}(?:reset|lost|error)|closed connection"
-_NETWORK = r"network error|socket hang up|connection .{0,30}closed"
-
-_KINDS: tuple[tuple[str, TroubleKind], ...] = (
-    (_NO_CREDIT, "refused"),
-    (_LIMIT, "limited"),
-    (_KEY, "refused"),
-    (_OVERLOAD, "overloaded"),
-    (_CUT, "cut"),
-    (_NETWORK, "cut"),
-)
 _RETRYABLE = ("limited", "overloaded", "cut", "timed_out", "failed")
 
 
@@ -83,7 +67,7 @@ def _error(end: RunEnd) -> ProgramError | None:
     if 0 < signal <= _SIGNALS:
         return ProgramError(message=f"was ended by signal {signal}", kind="cut")
     if end.code != 0:
-        return ProgramError(message=f"exit code {end.code}{_said(end)}", kind=_kind_of_words(end.stderr) or "failed")
+        return ProgramError(message=f"exit code {end.code}{_said(end)}", kind=kind_of_words(end.stderr) or "failed")
     if not end.finished:
         return ProgramError(message=f"ended in the middle of its work{_said(end)}", kind="cut")
     if not end.text.strip():
@@ -92,20 +76,9 @@ def _error(end: RunEnd) -> ProgramError | None:
 
 
 def _kind(error: ProgramError) -> TroubleKind:
-    status, said = error.status, _kind_of_words(error.message)
-    if status is None:
-        return said or "failed"
-    if status == 429:
-        return "refused" if re.search(_NO_CREDIT, error.message, re.IGNORECASE) else "limited"
-    if status in (408, 409) or status >= 500:
-        return "overloaded"
-    if status in (401, 402, 403):
-        return "refused"
-    return said if said == "refused" else "denied"
-
-
-def _kind_of_words(text: str) -> TroubleKind | None:
-    return next((kind for words, kind in _KINDS if re.search(words, text, re.IGNORECASE)), None)
+    if error.status is None:
+        return kind_of_words(error.message) or "failed"
+    return kind_of_status(error.status, error.message)
 
 
 def _said(end: RunEnd) -> str:

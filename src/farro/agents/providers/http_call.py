@@ -8,11 +8,9 @@ Imported by the first call only: this costs more than a second and 70 MB.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -33,6 +31,7 @@ from pydantic_ai.settings import ModelSettings
 
 from farro.agents.providers.http import ProviderAccess
 from farro.agents.providers.port import Answer, ProviderTrouble, Request, TroubleKind, Usage
+from farro.agents.providers.refusals import delay_in, is_charged, message_in, retry_after_s
 from farro.lazy_dataclass import dataclass, field
 from farro.roles import money
 
@@ -127,7 +126,6 @@ def _usage(response: ModelResponse) -> Usage | None:
 E = TypeVar("E", bound=BaseException)
 
 _LONGEST = 300  # characters of a provider's message that are shown
-_NOTHING_DONE = (400, 401, 402, 403, 404, 405, 413, 415, 422, 429)  # sent before any token was generated
 
 
 class TroubleTranslator:
@@ -206,12 +204,12 @@ class TroubleTranslator:
     def _refusal(self, status: int, error: Exception, seen: Exchange) -> ProviderTrouble:
         says = self._words_of(error)
         said = f"answered {status}{says}"
-        charged = not (status < 400 or status in _NOTHING_DONE) or getattr(error, "in_stream", False)
+        charged = is_charged(status) or getattr(error, "in_stream", False)
         if status == 402 or isinstance(error, library.ModelQuotaExceededError):
             message = f"{said}: the account has nothing left; raise its limit, or give the role a fallback"
             return self.trouble(message, "refused", charged=charged)
         if status == 429:
-            wait_s = _first(retry_after_s(seen.headers), _delay_in(getattr(error, "body", None)))
+            wait_s = _first(retry_after_s(seen.headers), delay_in(getattr(error, "body", None)))
             rest = "" if wait_s is None else f"; it asks for a pause of {wait_s:g} s"
             message = f"{said}: too many requests{rest}"
             return self.trouble(message, "limited", retryable=True, retry_after_s=wait_s, charged=charged)
@@ -259,7 +257,7 @@ class TroubleTranslator:
 
     def _words_of(self, error: Exception) -> str:
         """Return the provider's own message in brackets."""
-        words = _message_in(getattr(error, "body", None))
+        words = message_in(getattr(error, "body", None))
         return f" ({self._short(words)})" if words else ""
 
     def _reason(self, error: BaseException) -> str:
@@ -281,37 +279,6 @@ class TroubleTranslator:
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return how long the server asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
-    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            wait_s = float(headers.get(name, "")) * scale
-        except ValueError:
-            continue
-        if 0 <= wait_s < float("inf"):
-            return wait_s
-    try:
-        moment = parsedate_to_datetime(headers.get("retry-after", ""))
-    except (ValueError, OverflowError):  # OverflowError: a year out of range
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
-
-
-def _delay_in(body: Any) -> float | None:
-    """Return the delay that Google puts into the body: `{"@type": "…RetryInfo", "retryDelay": "37s"}`."""
-    if isinstance(body, list) and body:
-        body = body[0]
-    inner = body.get("error") if isinstance(body, dict) else None
-    details = inner.get("details") if isinstance(inner, dict) else None
-    for detail in details if isinstance(details, list) else ():
-        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
-        if isinstance(delay, str) and delay.endswith("s"):
-            return retry_after_s({"retry-after": delay[:-1]})
-    return None
-
-
 def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
@@ -321,16 +288,6 @@ def _status(error: Exception, seen: Exchange) -> int | None:
     if isinstance(error, library.ModelHTTPError):
         return error.status_code
     return seen.status if seen.status is not None and seen.status >= 300 else None
-
-
-def _message_in(body: Any) -> str:
-    if isinstance(body, list) and body:  # Google wraps the error of a stream in a list
-        body = body[0]
-    if isinstance(body, dict):
-        inner = body.get("error", body)
-        words = inner.get("message") if isinstance(inner, dict) else inner
-        return words if isinstance(words, str) else ""
-    return ""
 
 
 def _chain(error: BaseException, kinds: tuple[type[E], ...]) -> Iterator[E]:
