@@ -35,8 +35,19 @@ class Usage:
     cache_read_tokens: Tokens = 0
     cache_write_tokens: Tokens = 0
 
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+        )
+
     def to_json(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+NO_TOKENS = Usage(input_tokens=0, output_tokens=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

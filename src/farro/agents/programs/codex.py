@@ -10,13 +10,14 @@ from datetime import datetime
 
 from farro.agents.programs.outcomes import ProgramError
 from farro.agents.programs.output import Event, at, count_at, json_object, objects_at, text_at, tool_line
-from farro.agents.programs.output_reader import NO_TOKENS, EventReader, local_now
+from farro.agents.programs.output_reader import EventReader, local_now
 from farro.agents.programs.port import SESSION, Dialect, GatewayAddress, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import missing_key
 from farro.agents.programs.session_files import session_file
 from farro.agents.providers.port import Usage
 from farro.host import fs
 from farro.lazy_dataclass import replace
+from farro.store.ledger import NO_TOKENS
 
 _TOKEN = "MODEL_TOKEN"  # noqa: S105 - the name of the variable that holds the gateway's token
 _LOGIN = ".codex/auth.json"

@@ -12,9 +12,9 @@ from farro.agents.programs.output import Event, Lines, count_at, json_object, on
 from farro.agents.programs.port import ReaderReport
 from farro.agents.programs.session_files import is_session_id
 from farro.agents.providers.port import Usage
+from farro.store.ledger import NO_TOKENS
 
 MOST_FILES = 1000  # names of files, and denials, that one report holds
-NO_TOKENS = Usage(input_tokens=0, output_tokens=0)
 _LINE = 1 << 16  # characters of a line of text that is not whole yet
 
 
@@ -109,13 +109,7 @@ class OutputReader(ABC):
 
     def add_usage(self, usage: Usage) -> None:
         """Add the tokens of one request."""
-        before = self.usage or NO_TOKENS
-        self.usage = Usage(
-            input_tokens=before.input_tokens + usage.input_tokens,
-            output_tokens=before.output_tokens + usage.output_tokens,
-            cache_read_tokens=before.cache_read_tokens + usage.cache_read_tokens,
-            cache_write_tokens=before.cache_write_tokens + usage.cache_write_tokens,
-        )
+        self.usage = (self.usage or NO_TOKENS) + usage
 
 
 class EventReader(OutputReader):

@@ -8,9 +8,10 @@ from decimal import Decimal
 
 from farro.agents.programs.outcomes import ProgramError
 from farro.agents.programs.output import Event, at, number_at, objects_at, text_at, tool_line
-from farro.agents.programs.output_reader import NO_TOKENS, EventReader, local_now, usage_beside_cache
+from farro.agents.programs.output_reader import EventReader, local_now, usage_beside_cache
 from farro.agents.providers.port import TroubleKind
 from farro.roles import money
+from farro.store.ledger import NO_TOKENS
 
 _PATHS = ("file_path", "path", "notebook_path")
 _WRITERS = ("Edit", "MultiEdit", "NotebookEdit", "Write", "create_file", "edit_file")
