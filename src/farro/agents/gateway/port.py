@@ -45,7 +45,7 @@ class ModelExchange:
     content_type: str
     request: bytes = field(repr=False)
     response: bytes = field(repr=False)
-    whole: bool  # False: the answer was cut, or is longer than what is kept
+    whole: bool  # False: the answer was cut, or request or answer are longer than what is kept
     model: str | None  # that answered, else that was asked for
     usage: Usage | None
 
@@ -77,7 +77,7 @@ class GatewayReport:
     usage: Usage  # of all answers that told theirs
     cost_usd: Decimal | None  # None: the cost of some request is unknown
     model: str | None  # that answered last
-    trouble: ProviderTrouble | None  # of the last request; None: it was answered
+    trouble: ProviderTrouble | None  # that ended the run, else of the last request; None: that one was answered
     exceeded: BudgetExceeded | None  # why a budget ended the run
 
 
@@ -86,7 +86,7 @@ class Admission(Protocol):
 
     port: int
     token: str
-    base_url: str  # "http://127.0.0.1:PORT"
+    base_url: str  # "http://127.0.0.1:PORT"; with the token as its path if `passes_login`
 
     def report(self) -> GatewayReport: ...
 

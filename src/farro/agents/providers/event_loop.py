@@ -31,6 +31,7 @@ class _Thread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._thread = threading.Thread(target=self._turn, name="providers", daemon=True)
         self._thread.start()
 
@@ -49,7 +50,10 @@ class _Thread:
         self._ending = self.loop.create_task(self._end())
 
     async def _end(self) -> None:
-        """Let async generators finish: asyncio complains on stderr about a task that is pending at the end."""
+        """Let tasks and async generators finish: asyncio complains on stderr about one that is pending at the end."""
+        for close in self.at_end:
+            with contextlib.suppress(Exception, TimeoutError):
+                await asyncio.wait_for(close(), ENDING_S / 2)
         await self.loop.shutdown_asyncgens()
         if others := asyncio.all_tasks() - {self._ending}:
             await asyncio.wait(others, timeout=ENDING_S / 2)
@@ -67,6 +71,12 @@ def _the_loop() -> asyncio.AbstractEventLoop:
             _thread = _Thread()
             atexit.register(_thread.stop)
         return _thread.loop
+
+
+def call_at_end(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `close` when the process ends. Called on the loop's thread."""
+    assert _thread is not None
+    _thread.at_end.append(close)
 
 
 def _forget_after_fork() -> None:
