@@ -40,7 +40,7 @@ def test_an_empty_folder_is_removed_at_once_or_in_the_background(removal: Path, 
     assert trees.remove_or_seal(f"{tmp_path}/tasks", f"{tmp_path}/tasks.sealed")
     assert not any(name.startswith("tasks") for name in os.listdir(tmp_path))
     if trees._background is not None:
-        trees._background._threads.shutdown()
+        trees._background.finish()
     assert not removal.exists() or os.listdir(removal) == []
 
 
@@ -146,3 +146,16 @@ def test_folders_are_counted_on_other_filesystems(kind: str, shm: Path) -> None:
         inside, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(paths)}
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_many_empty_folders_are_removed_by_threads(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    removal = trees.BackgroundRemoval(str(home))
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+        removal.remove(f"{tmp_path}/{number}")
+    removal._threads.shutdown()
+    assert len(os.listdir(home)) == 4, "a thread gets eight at a time"
+    removal.finish()
+    assert os.listdir(home) == []
