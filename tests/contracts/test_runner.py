@@ -5,6 +5,7 @@ Adapters: inline, process. tests/execution covers steps, tests/flows/test_runner
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -21,10 +22,13 @@ from farro.execution.runners.inline import InlineRunner
 from farro.execution.runners.process import ProcessRunner
 from farro.execution.runners.runner_slots import RunnerSlots
 from farro.execution.tools import Tools
+from farro.host import process_tree
 from farro.host.process_limits import ProcessLimits
+from farro.host.process_template import ProcessTemplate
 from farro.jobs.outcomes import Failed, Released, Succeeded
 from farro.testing.runner import *  # noqa: F403 - the suite
 from farro.testing.runner import TOOL_NAMES, RunnerBench, shell, tool
+from farro.testing.waiting import eventually
 
 
 class Bench(RunnerBench):
@@ -48,16 +52,33 @@ class Bench(RunnerBench):
         )
 
 
-@pytest.fixture(params=["inline", "process"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+@pytest.fixture
+def adopting() -> Iterator[None]:
+    """Adopt orphans during one test, as a worker does."""
+    before, _ = process_tree._adopting, process_tree.adopt_orphans()
+    yield
+    eventually(lambda: not process_tree.end_adopted(), "an orphan lives")
+    ctypes.CDLL(None).prctl(process_tree._PR_SET_CHILD_SUBREAPER, int(before), 0, 0, 0)
+    process_tree._adopting = before
+
+
+def in_use(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    if request.param == "template":
+        request.getfixturevalue("adopting")
+    else:
+        monkeypatch.setattr(ProcessTemplate, "fork", lambda self, wanted: None)
     with Bench(tmp_path, request.param).in_use(monkeypatch) as made:
         yield made
 
 
-@pytest.fixture
-def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    with Bench(tmp_path, "process").in_use(monkeypatch) as made:
-        yield made
+@pytest.fixture(params=["inline", "new interpreter", "template"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    yield from in_use(request, tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=["new interpreter", "template"])
+def process(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    yield from in_use(request, tmp_path, monkeypatch)
 
 
 # --- runners in a separate process -------------------------------------------------------------------------------
@@ -85,13 +106,26 @@ def test_every_death_of_a_runner_is_an_outcome(process: Bench, crash: dict[str, 
 def test_a_runner_that_is_killed_after_it_left_its_outcome_has_done_its_work(
     process: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boot = (
-        "import os,sys;sys.path[:]={path!r};from farro.execution.runners import run_job;"
-        "run_job.main();os.kill(os.getpid(),9)"
-    )
-    monkeypatch.setattr(process_runner, "_BOOT", boot)
+    both = "import os,sys;sys.path[:]={path!r};from farro.execution.runners import run_job;"
+    monkeypatch.setattr(process_runner, "_BOOT", both + "run_job.main();os.kill(os.getpid(),9)")
+    serve = "process_template.serve(lambda:[run_job.main(),os.kill(os.getpid(),9)])"
+    monkeypatch.setattr(process_runner, "_TEMPLATE", both + "from farro.host import process_template;" + serve)
     assert isinstance(process.run(shell("echo once >> ran")), Succeeded)
     assert (process.root / "ran").read_text() == "once\n"
+
+
+def test_a_runner_starts_without_its_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopting: None) -> None:
+    with Bench(tmp_path, "template").in_use(monkeypatch) as bench:
+        runner = bench.runner()
+        for number in range(3):
+            bench.attempt = tmp_path / f"attempt-{number}"
+            bench.attempt.mkdir()
+            assert isinstance(bench.run(shell("echo once >> ran"), runner=runner), Succeeded)
+            template = runner._template._started  # type: ignore[attr-defined]
+            assert (template is None) == (number == 1), "the job after its death gets a new interpreter"
+            if number == 0:
+                template.kill()
+        assert (bench.root / "ran").read_text() == "once\n" * 3
 
 
 def test_the_last_output_of_a_runner_is_reported(process: Bench) -> None:

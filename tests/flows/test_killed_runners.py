@@ -2,8 +2,8 @@
 
 The worker reports it and continues, the next attempt resumes, and one commit counts.
 
-The runner kills itself: a `sitecustomize` on the worker's PYTHONPATH, used by this suite only, places a seam in
-`farro run-job`. crash/test_resumed_plans covers killed workers.
+The runner kills itself: a `sitecustomize` on the worker's PYTHONPATH, used by this suite only, places a seam in the
+forks of the worker's template. crash/test_resumed_plans covers killed workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from flows.program import FARRO, Program, marked
 SEAM = """
 import os, signal, sys
 
-if sys.argv[1:2] == ["run-job"]:
+if sys.argv[2:3] == ["run-job"]:  # the template
+    from farro.execution.runners import run_job
     from farro.host import fs
 
     class Killer:
@@ -49,9 +50,15 @@ if sys.argv[1:2] == ["run-job"]:
         def look(self, op, path):
             pass
 
-    folder = os.environ["TEST_KILLED"]
-    if not os.path.exists(f"{folder}/{sys.argv[2]}"):  # the next attempt is left in peace
-        fs.set_seam(Killer(sys.argv[2], folder))
+    run = run_job.main
+
+    def run_until_killed():
+        folder = os.environ["TEST_KILLED"]
+        if not os.path.exists(f"{folder}/{sys.argv[2]}"):  # the next attempt is left in peace
+            fs.set_seam(Killer(sys.argv[2], folder))
+        return run()
+
+    run_job.main = run_until_killed
 """
 NAMES = ["first", "reads", "child"]
 

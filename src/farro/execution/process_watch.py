@@ -150,7 +150,11 @@ class ProcessWatch:
             self.left.update(process_tree.end_marked(self._marker, grace_s, while_waiting=tick, every_s=every_s))
             # Checked for each: a plan may begin meanwhile, and its processes must be left alone.
             if process_tree.adopts_only_its_own():
-                self.left.update(process_tree.end_adopted(lambda pid: _watches == {self}))
+                self.left.update(process_tree.end_adopted(self._alone))
+
+    def _alone(self, pid: int) -> bool:
+        """Return whether no other plan, and no runner, of this process may have started that one."""
+        return _watches == {self} and not process_tree.any_starting()
 
     def tick_if_due(self) -> float:
         """Call the caller's tick if it is due; return the time before it."""

@@ -110,6 +110,11 @@ def adopt_orphans() -> bool:
     return _adopting
 
 
+def adopting() -> bool:
+    """Return whether orphaned descendants become children of this process."""
+    return _adopting
+
+
 def any_left() -> bool:
     """Return whether processes of ended steps may still live: exact and 20 µs after `adopt_orphans`, else always True.
 
@@ -213,6 +218,11 @@ def starting() -> Iterator[None]:
         yield
     finally:
         _starting.discard(token)
+
+
+def any_starting() -> bool:
+    """Return whether a thread is between a fork and `started`: its process is not to be taken for an orphan."""
+    return bool(_starting)
 
 
 def started(pid: int) -> None:

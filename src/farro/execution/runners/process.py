@@ -1,4 +1,4 @@
-"""The process runner: one child process for each job, `farro run-job`. No crash of the job's code can end the worker.
+"""The process runner: one child process for each job. No crash of the job's code can end the worker.
 
 The worker alone holds the lease, heartbeats and commits: the child leaves its outcome in a file (hand_off).
 
@@ -6,7 +6,8 @@ The worker alone holds the lease, heartbeats and commits: the child leaves its o
 - The worker sends a stop through the child's standard input; the end of that input means that the worker is dead.
 - Its output goes through a pipe into the attempt's runner.log, which is bounded.
 - It is not forked from the worker: a fork of a process with threads inherits their locks, and the job would share its
-  worker's memory, modules and open files. Measured: docs/decisions/a-runner-is-a-new-interpreter.md.
+  worker's memory, modules and open files. It is forked from a template that has run no job, and where there is none it
+  is a new interpreter: docs/decisions/a-runner-is-a-fork-of-a-template.md.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from farro.execution.work import failed
 from farro.host import fs, process_identity, process_tree, waiting
 from farro.host.clock import Clock
 from farro.host.process_limits import ProcessLimits
+from farro.host.process_template import Fork, ProcessTemplate
 from farro.host.processes import Exit, Process
 from farro.jobs.outcomes import Outcome, Released
 from farro.log.structured import printable
@@ -101,6 +103,10 @@ _TURN = 16  # chunks of a runner's output before other work
 
 # The runner imports from where the worker does, whatever its cwd and environment are.
 _BOOT = "import sys;sys.path[:]={path!r};from farro.__main__ import main;main()"
+_TEMPLATE = (
+    "import sys;sys.path[:]={path!r};from farro.execution.runners import run_job;"
+    "from farro.host import process_template;run_job.warm_up();process_template.serve(run_job.main)"
+)
 
 
 class ProcessRun:
@@ -199,6 +205,7 @@ class ProcessRunner:
         self._limits = limits
         self._clock = clock
         self._tick_every_s = tick_every_s
+        self._template = ProcessTemplate(_TEMPLATE.format(path=sys.path), word="run-job", env=environ)
 
     def run(self, batch: Sequence[Work]) -> list[Outcome | ProcessRun]:
         """Begin none: the start of a process takes longer than a moment."""
@@ -236,29 +243,36 @@ class ProcessRunner:
             run.events.register(run.log_fd, waiting.READS)
             started_s = time.monotonic()
             with process_tree.starting():
-                popen = subprocess.Popen(
-                    # -u: what a tool printed before a crash must not be lost in a buffer.
-                    [sys.executable, "-P", "-u", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
-                    stdin=child_in,
-                    stdout=child_out,
-                    stderr=child_out,
-                    cwd=work.cwd,
-                    env=self._marked(work),
-                    pass_fds=(place.lease.fd,),
-                    start_new_session=True,
+                run.process = self._forked(work, place, child_in, child_out, started_s) or self._new(
+                    work, place, child_in, child_out, started_s
                 )
-                run.process = Process(popen.pid, started_s, popen)
         finally:
             os.close(child_in)
             os.close(child_out)
-        place.note({"job_id": work.job_id, "claim": work.marker, **process_identity.identity_of(popen.pid)})
+        place.note({"job_id": work.job_id, "claim": work.marker, **process_identity.identity_of(run.process.pid)})
         run.say(RunnerOrder(work=work, tools=self._tools, limits=self._limits, place_fd=place.lease.fd).to_line())
         run.pump()
 
-    def _marked(self, work: Work) -> dict[str, str]:
-        agent = {name: work.env[name] for name in ("FARRO_AGENT",) if name in work.env}
-        own = {process_tree.MARKER: work.marker, "FARRO_JOB": work.job_id, "FARRO_ROOT": work.root}
-        return {**self._environ, **agent, **own}
+    def _forked(self, work: Work, place: RunnerSlot, child_in: int, child_out: int, started_s: float) -> Process | None:
+        """Start it as a fork of the template; None where that is not possible."""
+        fds = {0: child_in, 1: child_out, 2: child_out, place.lease.fd: place.lease.fd}
+        pid = self._template.fork(Fork(name=work.job_id, env=_marks(work), cwd=work.cwd, fds=fds))
+        return None if pid is None else Process(pid, started_s)
+
+    def _new(self, work: Work, place: RunnerSlot, child_in: int, child_out: int, started_s: float) -> Process:
+        """Start it as a new interpreter."""
+        popen = subprocess.Popen(
+            # -u: what a tool printed before a crash must not be lost in a buffer.
+            [sys.executable, "-P", "-u", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
+            stdin=child_in,
+            stdout=child_out,
+            stderr=child_out,
+            cwd=work.cwd,
+            env={**self._environ, **_marks(work)},
+            pass_fds=(place.lease.fd,),
+            start_new_session=True,
+        )
+        return Process(popen.pid, started_s, popen)
 
     def is_alive(self, run: ProcessRun) -> bool:
         return run.process is not None and run.process.exit is None
@@ -331,6 +345,12 @@ class ProcessRunner:
         elif said:
             message += f"; it said last: {said.splitlines()[-1][:200]}"
         return failed(run.work.job_id, DIED, message, retryable=True, detail=said, files=run.log.files)
+
+
+def _marks(work: Work) -> dict[str, str]:
+    """Return the variables by which kill and recovery find a runner."""
+    agent = {name: work.env[name] for name in ("FARRO_AGENT",) if name in work.env}
+    return {process_tree.MARKER: work.marker, **agent, "FARRO_JOB": work.job_id, "FARRO_ROOT": work.root}
 
 
 def _how(ended: Exit | None) -> str:

@@ -1,4 +1,4 @@
-"""Run one attempt of one job in a runner process: `farro run-job`, started by a worker.
+"""Run one attempt of one job in a runner process: a fork of a worker's template, or `farro run-job`.
 
 Reads its order and the worker's messages from standard input, runs the plan, leaves the outcome in the attempt's folder
 and exits. Only the worker claims, heartbeats and commits.
@@ -17,6 +17,7 @@ import threading
 from typing import BinaryIO
 
 from farro.errors import SyncFailed
+from farro.execution.runner import Work
 from farro.execution.runners import hand_off, limits
 from farro.execution.runners.hand_off import RunnerOrder
 from farro.execution.stop import Stop
@@ -53,6 +54,14 @@ def main() -> int:
     process_limits.lift_file_size()
     hand_off.leave(order.work.folder, came)
     return 0
+
+
+def warm_up() -> None:
+    """Load what every job needs, in a template: also what its first plan would build. It runs no job."""
+    prompt = {"plan_id": "none", "steps": [{"step_number": 1, "command": "true"}]}
+    PlanCache().of(prompt)
+    work = Work(job_id="none", prompt=prompt, folder="", marker="", env={}, cwd="", root="", step_timeout_s=1.0)
+    RunnerOrder.from_line(RunnerOrder(work=work, tools={}, limits=process_limits.ProcessLimits()).to_line())
 
 
 def end(code: int) -> None:
