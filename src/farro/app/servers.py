@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from farro.config.settings import AGQ, AGQ_KEYS, Settings
 from farro.errors import InputError
-from farro.host import worker_processes
+from farro.host import machine, worker_processes
 from farro.host.clock import Clock
 from farro.log.audit import AuditLog
 from farro.log.structured import Log
+from farro.store.accounts import Accounts
 from farro.store.library import Library
 from farro.store.port import Store, StoreContext, StoreFactory, StorePolicy
 
@@ -149,6 +150,17 @@ def library(settings: Settings, clock: Clock) -> Library:
 
     name = settings.redis.name
     return RedisLibrary(RedisClient(address, RedisKeys(name).prefix, clock), name)
+
+
+def accounts(settings: Settings, clock: Clock) -> Accounts:
+    """Open the pauses of accounts that every machine sees."""
+    address = redis_address(settings)
+    from farro.store.redis.accounts import RedisAccounts
+    from farro.store.redis.client import RedisClient
+    from farro.store.redis.scripts import RedisKeys
+
+    name = settings.redis.name
+    return RedisAccounts(RedisClient(address, RedisKeys(name).prefix, clock), name, clock, uniform=machine.uniform)
 
 
 def _reap_agent(agent_id: str) -> None:

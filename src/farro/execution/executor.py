@@ -24,7 +24,7 @@ from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
 from farro.host import process_tree
 from farro.host.clock import Clock
-from farro.jobs.outcomes import ErrorInfo
+from farro.jobs.outcomes import AccountWait, ErrorInfo
 from farro.lazy_dataclass import dataclass, replace
 from farro.plans.frontier import Frontier
 from farro.plans.loading import grown
@@ -117,6 +117,7 @@ class _Run:
         self.inline = Inline()
         self.retryable = False
         self.retry_after_s: float | None = None
+        self.wait: AccountWait | None = None
         self.started_s = self.clock.monotonic_s()
         # Without a timeout of its own, a plan is bounded by its steps' timeouts.
         self.deadline_s = self.started_s + (math.inf if plan.timeout is None else plan.timeout)
@@ -220,6 +221,7 @@ class _Run:
             error=error,
             retryable=self.retryable,
             retry_after_s=self.retry_after_s,
+            wait=self.wait,
             left_processes=tuple(sorted(self.watch.left)),
             task_files=tuple(self.tries.task_folder.files),
         )
@@ -339,7 +341,7 @@ class _Run:
             self.frontier.succeeded(step.id)
         else:
             if self.error is None:
-                self.retryable, self.retry_after_s = tried.passing, tried.retry_after_s
+                self.retryable, self.retry_after_s, self.wait = tried.passing, tried.retry_after_s, tried.wait
                 category = tried.category or ("timeout" if ended.timed_out else "step_failed")
                 self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
             self.halted = self.halted or not self.plan.keep_going

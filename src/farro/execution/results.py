@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from farro.host import fs
-from farro.jobs.outcomes import ErrorInfo
+from farro.jobs.outcomes import AccountWait, ErrorInfo
 from farro.lazy_dataclass import dataclass
 
 INLINE_LIMIT = 64 * 1024  # bytes of each stream in result.json; the whole is in the file
@@ -78,6 +78,7 @@ class PlanResult:
     error: ErrorInfo | None  # step_failed, timeout, missing_tool or bad_task; None when all went well
     retryable: bool = False  # the machine's fault, not the plan's: a later attempt may succeed
     retry_after_s: float | None = None  # no attempt can succeed before that
+    wait: AccountWait | None = None  # it stopped where these accounts are needed: the job is to be released
     left_processes: tuple[int, ...] = ()  # not even ended by SIGKILL (stuck in the kernel, or another user's)
     task_files: tuple[str, ...] = ()  # the files of added tasks
 

@@ -20,7 +20,7 @@ from farro.execution.tools import Call, LazyCall, Tools
 from farro.host import fs, process_tree, processes
 from farro.host.clock import Clock
 from farro.host.processes import Exit, Launch, NotStarted, Process
-from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
+from farro.jobs.outcomes import PATH_VIOLATION, AccountWait, ErrorInfo
 from farro.lazy_dataclass import dataclass, replace
 from farro.plans.model import Plan, Step
 
@@ -96,6 +96,7 @@ class TryResult:
     passing: bool = False  # the machine's fault: a later attempt may succeed
     category: str | None = None  # of the error, if not the usual one
     retry_after_s: float | None = None  # no attempt of the job can succeed before that
+    wait: AccountWait | None = None  # the job waits for these accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +256,16 @@ class Tries:
             return TryResult(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
         failure = running.started.failure if isinstance(running.started, FunctionRun) else None
         if failure is not None:
-            more, category, wait_s = failure.retryable, failure.category, failure.retry_after_s
-            error = str(failure)
-            return TryResult(exit=ended, error=error, again=more, passing=more, category=category, retry_after_s=wait_s)
+            more = failure.retryable
+            return TryResult(
+                exit=ended,
+                error=str(failure),
+                again=more,
+                passing=more,
+                category=failure.category,
+                retry_after_s=failure.retry_after_s,
+                wait=failure.wait,
+            )
         if ended.code in step.ok_exit_codes:
             return TryResult(exit=ended, error=None)
         return TryResult(

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from farro.execution import task_file
+from farro.jobs.outcomes import AccountWait
 from farro.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ class StepFailure(Exception):
         *,
         retryable: bool = False,
         retry_after_s: float | None = None,
+        wait: AccountWait | None = None,
         exit_code: int = 1,
     ) -> None:
         self.category = category  # from a small set, for audit and metrics
         self.retryable = retryable  # a later attempt of the job may succeed
         self.retry_after_s = retry_after_s  # no attempt can succeed before that
+        self.wait = wait  # the job did not fail: it goes back to its queue and waits for these accounts
         self.exit_code = exit_code
         super().__init__(message)
 
@@ -59,6 +62,7 @@ class StepFailure(Exception):
             message,
             retryable=self.retryable,
             retry_after_s=self.retry_after_s,
+            wait=self.wait,
             exit_code=self.exit_code,
         )
 

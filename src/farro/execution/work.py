@@ -122,6 +122,8 @@ def outcome_of(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | 
     if result.error is not None and is_agent_prompt(work.prompt):  # its only step is generated, so its id means nothing
         message = result.error.message.removeprefix(f"step {plan.steps[0].id}: ")
         result = replace(result, error=replace(result.error, message=message))
+    if result.error is not None and result.wait is not None:
+        return Released(note=result.error.message, wait=result.wait)
     report = Report(result=result.to_json(work.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files)
     if agents is not None and is_agent_prompt(work.prompt):
         report = agents.report(work, result, report)

@@ -13,7 +13,8 @@ from farro.jobs.times import in_words
 from farro.lazy_dataclass import dataclass, replace
 
 MANAGER_AWAY_S = 30.0  # a manager that was silent for longer is away (SPEC-1 §12)
-STANDS = frozenset({"no_worker", "tags", "paused", "human", "agent_dead"})  # these last until a person acts
+# These last until a person acts.
+STANDS = frozenset({"no_worker", "tags", "paused", "human", "agent_dead", "account_refused"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +63,9 @@ class Facts:
     before: int = 0  # jobs of its queue that entered it earlier
     manager_silent_s: float | None = None  # None: there is no sign of a manager
     paused: str | None = None  # why its queue is paused
+    account: str | None = None  # a paused account that it waits for
+    account_words: str = ""  # why that one is paused, and until when
+    account_refused: bool = False  # until a person resumes it
     lock: str | None = None  # the agent that is about to claim it
     lock_alive: bool = False
 
@@ -161,6 +165,12 @@ def _in_progress(facts: Facts) -> Diagnosis:
 def _queued(facts: Facts) -> Iterator[Diagnosis]:
     if facts.waits:
         yield from _waits_for_others(facts)
+    if facts.account is not None:
+        yield Diagnosis(
+            reason="account_refused" if facts.account_refused else "account_limited",
+            message=f"it waits for its provider: {facts.account_words}",
+            fix=f"farro provider resume {facts.account}" if facts.account_refused else None,
+        )
     if facts.not_before is not None and facts.not_before > facts.now:
         left = in_words((facts.not_before - facts.now).total_seconds())
         yield Diagnosis(

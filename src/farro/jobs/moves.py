@@ -18,6 +18,7 @@ from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass, replace
 
 LONGEST_WAIT_S = 86_400.0  # the longest delay that a provider may ask for: quotas renew daily
+AWAITS_ACCOUNT = "awaits_account"  # the code of a hop that released a job whose provider's account is paused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +87,15 @@ def waits_for_person(lifecycle: Lifecycle) -> bool:
     """Return whether the manager sent the job to wait for a person. A job with dependencies waits from its
     submission."""
     return waits(lifecycle) and lifecycle.decision is not None and lifecycle.decision.reason is Reason.ROUTED
+
+
+def awaited_accounts(lifecycle: Lifecycle) -> tuple[str, ...]:
+    """Return the paused accounts that a queued job waits for."""
+    if lifecycle.status is not Status.QUEUED or not lifecycle.hops:
+        return ()
+    route = lifecycle.hops[-1].route or {}
+    accounts = route.get("accounts") if route.get("code") == AWAITS_ACCOUNT else None
+    return tuple(map(str, accounts)) if isinstance(accounts, list) else ()
 
 
 def dependency_failed(role: str, why: str) -> Move:
@@ -217,8 +227,12 @@ def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: 
                     case GiveUp():
                         pass
             return Move(reason=Reason.COMMITTED, status=Status.FAILED, role=lifecycle.role, error=error)
-        case Released(note=note):
-            return Move(reason=Reason.RELEASED, status=Status.QUEUED, role=lifecycle.role, note=note or None)
+        case Released(note=note, wait=wait):
+            back = Move(reason=Reason.RELEASED, status=Status.QUEUED, role=lifecycle.role, note=note or None)
+            if wait is None:
+                return back
+            route = {"code": AWAITS_ACCOUNT, "accounts": list(wait.accounts)}
+            return replace(back, delay_s=min(wait.delay_s, LONGEST_WAIT_S), route=route)
         case Unroutable(error=error):
             return Move(reason=Reason.ROUTING_EXHAUSTED, status=Status.STALE, role=lifecycle.role, error=error)
     assert_never(outcome)

@@ -53,10 +53,19 @@ class Failed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AccountWait:
+    """The paused accounts that a job waits for."""
+
+    accounts: tuple[str, ...]
+    delay_s: float  # until one of them may answer again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Released:
-    """Returned unfinished at shutdown; it counts as no attempt."""
+    """Returned unfinished, at shutdown or because its provider's account is paused; it counts as no attempt."""
 
     note: str = ""
+    wait: AccountWait | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     ANSWERED = "answered"  # a person approved or refused
     MIGRATED = "migrated"  # moved to another store; only a job that was never started
     REROUTED = "rerouted"  # a person overrode the workflow
+    RESUMED = "resumed"  # a person resumed the account that it waited for
 
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.KILLED})
@@ -58,7 +59,7 @@ _S, _R = Status, Reason
 TRANSITIONS: MappingProxyType[tuple[Status, Status], frozenset[Reason]] = MappingProxyType(
     {
         (_S.QUEUED, _S.IN_PROGRESS): frozenset({_R.CLAIMED}),
-        (_S.QUEUED, _S.QUEUED): frozenset({_R.ANSWERED, _R.REROUTED}),  # from one place to another
+        (_S.QUEUED, _S.QUEUED): frozenset({_R.ANSWERED, _R.REROUTED, _R.RESUMED}),  # to another place or time
         (_S.QUEUED, _S.KILLED): frozenset({_R.KILLED, _R.MIGRATED}),
         (_S.IN_PROGRESS, _S.SUCCEEDED): frozenset({_R.COMMITTED, _R.FORCE_COMPLETED}),
         (_S.IN_PROGRESS, _S.FAILED): frozenset({_R.COMMITTED}),

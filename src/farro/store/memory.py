@@ -13,6 +13,7 @@ from farro.host.clock import Clock
 from farro.jobs.retry import Uniform
 from farro.jobs.states import Status
 from farro.log.audit import Audit, no_audit
+from farro.store.accounts import StoredAccounts
 from farro.store.feed import ChangeFeed
 from farro.store.port import Change, QueuePause, StorePolicy
 from farro.store.transactional import StoredAgent, StoredJob, TransactionalStore
@@ -97,6 +98,27 @@ class MemoryState:
             self._feeds[role].publish([], gap=True)
 
 
+class MemoryAccounts(StoredAccounts):
+    """The Accounts port over a dictionary."""
+
+    def __init__(self, clock: Clock, *, uniform: Uniform, boot_id: str = "memory") -> None:
+        self.clock = clock
+        self.uniform = uniform
+        self.boot_id = boot_id
+        self.records: dict[str, str] = {}
+
+    def load(self) -> Mapping[str, str]:
+        return dict(self.records)
+
+    def swap(self, account: str, before: str | None, after: str | None) -> bool:
+        if self.records.get(account) != before:
+            return False
+        self.records.pop(account, None)
+        if after is not None:
+            self.records[account] = after
+        return True
+
+
 class MemoryStore(TransactionalStore):
     """The Store port over dictionaries."""
 
@@ -112,6 +134,10 @@ class MemoryStore(TransactionalStore):
     ) -> None:
         super().__init__(roles=roles, policy=policy, clock=clock, random_bits=random_bits, uniform=uniform, audit=audit)
         self.state = MemoryState(self.feeds)
+        self._accounts = MemoryAccounts(clock, uniform=uniform)
+
+    def accounts(self) -> MemoryAccounts:
+        return self._accounts
 
     @property
     def root(self) -> str:

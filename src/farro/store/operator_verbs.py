@@ -49,6 +49,13 @@ def move_for_reroute(seen: Lifecycle, role: str, note: str | None, route: Mappin
     return Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
 
 
+def move_for_start(seen: Lifecycle, note: str | None) -> Move:
+    """Return the move of a job whose account was resumed. IllegalTransition: the job does not wait for one."""
+    if not moves.awaited_accounts(seen):
+        raise IllegalTransition(f"{seen.job_id} does not wait for an account; nothing was changed")
+    return Move(reason=Reason.RESUMED, status=Status.QUEUED, role=seen.role, note=note)
+
+
 def move_for_requeue(note: str | None, delay_s: float | None) -> Move:
     return Move(reason=Reason.REQUEUED, status=Status.QUEUED, role="", delay_s=delay_s, note=note)
 
@@ -118,6 +125,9 @@ class OperatorVerbs(Store, Protocol):
         self, agent: Agent, job_id: str, role: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle:
         return self._changed(agent, job_id, lambda job: move_for_reroute(job.lifecycle, role, note, route))
+
+    def start_now(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
+        return self._changed(agent, job_id, lambda job: move_for_start(job.lifecycle, note))
 
     def finalize(
         self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None

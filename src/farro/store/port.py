@@ -42,7 +42,8 @@ from farro.lazy_dataclass import dataclass, field
 from farro.log.audit import Audit
 from farro.log.structured import Log
 
-if TYPE_CHECKING:  # queries and managers import these; a worker needs neither
+if TYPE_CHECKING:  # queries and managers import these; a worker needs none
+    from farro.store.accounts import Accounts
     from farro.store.audit_events import AuditEvents
     from farro.store.leadership import Leadership
 
@@ -499,6 +500,10 @@ class Store(WorkerStore, Protocol):
         """Put the job into that role's queue whatever its workflow says. It must be queued, stale, waiting for a
         person, or failed and not final. [test_a_person_overrides_the_route]"""
 
+    def start_now(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
+        """Let a job start at once that waits for a paused account (jobs.moves.awaited_accounts). IllegalTransition: it
+        does not wait for one, or no longer; nothing was changed. [test_a_job_that_waits_for_an_account_starts_now]"""
+
     def finalize(
         self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle | None:
@@ -657,6 +662,10 @@ class Store(WorkerStore, Protocol):
     def leadership(self) -> Leadership:
         """Return the election of the manager: among the processes of the root, or of all machines that share the store.
         [test_one_manager_acts_across_machines]"""
+
+    def accounts(self) -> Accounts:
+        """Return the accounts of providers that are paused: for the root, or for all machines that share the store.
+        [tests/contracts/test_accounts.py]"""
 
     def roles(self) -> Sequence[str]: ...
 

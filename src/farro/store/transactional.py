@@ -44,6 +44,7 @@ from farro.log.audit import Audit, Value
 from farro.plans import after
 from farro.plans.after import DependencyState
 from farro.plans.metadata import priority, required_tags
+from farro.store.accounts import Accounts
 from farro.store.feed import ChangeFeed
 from farro.store.leadership import FileLeadership
 from farro.store.listed_queries import ListedQueries
@@ -671,6 +672,11 @@ class TransactionalStore(OperatorVerbs, ListedQueries):
 
     def leadership(self) -> FileLeadership:
         return FileLeadership(root=self.root, clock=self._clock)
+
+    def accounts(self) -> Accounts:
+        from farro.store.files.accounts import FilesAccounts
+
+        return FilesAccounts(self.root, self._clock, uniform=self._uniform, durable=self._policy.durable)
 
     def find(self, job_id: str, *, place: str | None = None) -> JobView | None:
         ids.check_job_id(job_id)

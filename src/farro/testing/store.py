@@ -21,10 +21,20 @@ from farro.errors import (
     UnknownJob,
     UnknownRole,
 )
-from farro.jobs import ids
+from farro.jobs import ids, moves
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import Move
-from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
+from farro.jobs.outcomes import (
+    AccountWait,
+    Child,
+    ErrorInfo,
+    Failed,
+    Outcome,
+    Released,
+    Report,
+    Succeeded,
+    Unroutable,
+)
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
 from farro.store.port import Agent, Claim, PersonAnswer, QueuePause, Store, Submission, Submitted
@@ -1270,6 +1280,42 @@ def test_a_person_overrides_the_route(kit: StoreKit) -> None:
         assert claimed(kit.store, worker(kit.store, role="CodeReviewer")).job_id == job_id
     with pytest.raises(UnknownRole):
         kit.store.reroute(operator(kit.store), make_queued(kit), "Nobody")
+
+
+WAIT = AccountWait(accounts=("claude",), delay_s=3600)
+
+
+def test_a_job_that_waits_for_an_account_is_not_counted(kit: StoreKit) -> None:
+    agent = worker(kit.store)
+    job_id = make_queued(kit)
+    for _ in range(2 * RETRY.max_attempts):
+        told = commit_one(kit.store, claimed(kit.store, agent), Released(note="limited", wait=WAIT))
+        assert (told.status, moves.awaited_accounts(told), told.attempts_in_hop(told.attempt)) == (
+            Status.QUEUED,
+            ("claude",),
+            0,
+        )
+        assert kit.store.claim(agent, 1) == []
+        kit.clock.advance(WAIT.delay_s)
+    assert claimed(kit.store, agent).job_id == job_id
+    assert moves.awaited_accounts(life(kit.store, job_id)) == ()
+
+
+def test_a_job_that_waits_for_an_account_starts_now(kit: StoreKit) -> None:
+    agent = worker(kit.store)
+    job_id = make_queued(kit)
+    commit_one(kit.store, claimed(kit.store, agent), Released(note="limited", wait=WAIT))
+    assert kit.store.claim(agent, 1) == []
+    told = kit.store.start_now(operator(kit.store), job_id, note="resumed")
+    assert (told.status, told.not_before, told.hops[-1].reason) == (Status.QUEUED, None, Reason.RESUMED)
+    claim = claimed(kit.store, agent)
+    assert (claim.job_id, claim.attempt, told.attempts_in_hop(told.attempt)) == (job_id, 2, 0)
+    with pytest.raises(IllegalTransition):
+        kit.store.start_now(operator(kit.store), job_id)
+    commit_one(kit.store, claim, success(claim))
+    for other in (job_id, make_queued(kit), make_asked(kit)):
+        with pytest.raises(IllegalTransition):
+            kit.store.start_now(operator(kit.store), other)
 
 
 def test_a_job_that_runs_or_runs_after_others_is_not_rerouted(kit: StoreKit) -> None:

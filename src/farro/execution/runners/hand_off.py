@@ -16,7 +16,7 @@ from farro.errors import SyncFailed
 from farro.execution.runner import Work
 from farro.host import fs
 from farro.host.process_limits import ProcessLimits
-from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.jobs.outcomes import AccountWait, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.lazy_dataclass import dataclass
 
 OUTCOME = "outcome.json"
@@ -74,7 +74,7 @@ def _written(came: Outcome | SyncFailed) -> dict[str, Any]:
     if isinstance(came, SyncFailed):
         return {"outcome": "sync_failed", "message": str(came)}
     if isinstance(came, Released):
-        return {"outcome": "released", "note": came.note}
+        return {"outcome": "released", "note": came.note, "wait": None if came.wait is None else asdict(came.wait)}
     data: dict[str, Any] = {"outcome": "succeeded", "report": asdict(came.report)}
     if isinstance(came, Failed):
         again = {"retryable": came.retryable, "retry_after_s": came.retry_after_s}
@@ -89,7 +89,11 @@ def _read(data: Mapping[str, Any]) -> Outcome:
         case "sync_failed":
             raise SyncFailed(data["message"])
         case "released":
-            return Released(note=data["note"])
+            wait = data["wait"]
+            waits_for = None
+            if wait is not None:
+                waits_for = AccountWait(accounts=tuple(wait["accounts"]), delay_s=wait["delay_s"])
+            return Released(note=data["note"], wait=waits_for)
         case "succeeded":
             return Succeeded(report=_report(data["report"]))
         case "failed":

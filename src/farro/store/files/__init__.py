@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         unblock,
         views,
     )
+    from farro.store.files.accounts import FilesAccounts
     from farro.store.files.queue import QueueView
     from farro.store.leadership import FileLeadership
 else:  # listing jobs needs two of them
@@ -337,6 +338,10 @@ class FilesStore:
         return decisions.reroute(self._context, self._context.local_agent(agent), job_id, role, note, route)
 
     @explained
+    def start_now(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
+        return decisions.start_now(self._context, self._context.local_agent(agent), job_id, note)
+
+    @explained
     def finalize(
         self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
     ) -> Lifecycle | None:
@@ -523,6 +528,12 @@ class FilesStore:
         from farro.store.leadership import FileLeadership  # imported here: only managers and hand-offs ask
 
         return FileLeadership(root=self.root, clock=self._context.clock)
+
+    def accounts(self) -> FilesAccounts:
+        from farro.store.files.accounts import FilesAccounts  # imported here: few commands ask
+
+        context = self._context
+        return FilesAccounts(self.root, context.clock, uniform=context.uniform, durable=context.policy.durable)
 
     def close(self) -> None:
         for feed in self._feeds.values():

@@ -44,6 +44,7 @@ from farro.store.operator_verbs import (
     move_for_kill,
     move_for_requeue,
     move_for_reroute,
+    move_for_start,
 )
 from farro.store.port import PersonAnswer, marker
 
@@ -163,6 +164,11 @@ def reroute(
 ) -> Lifecycle:
     """Put the job into that role's queue, whatever its workflow says. Not possible while a worker runs it."""
     return _move_checked(context, owner, job_id, lambda seen: move_for_reroute(seen, role, note, route))
+
+
+def start_now(context: FilesContext, owner: LocalAgent, job_id: str, note: str | None) -> Lifecycle:
+    """Let a job start at once that waits for a paused account."""
+    return _move_checked(context, owner, job_id, lambda seen: move_for_start(seen, note))
 
 
 def finalize(

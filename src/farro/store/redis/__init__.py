@@ -17,7 +17,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farro.errors import FarroError, TryAgain
 from farro.jobs.envelope import Lifecycle
@@ -53,6 +53,9 @@ from farro.store.redis.death_watch import RedisDeathWatch
 from farro.store.redis.feed import ChangeStream, Wakeup
 from farro.store.redis.leadership import RedisLeadership
 from farro.store.redis.records import pairs
+
+if TYPE_CHECKING:
+    from farro.store.redis.accounts import RedisAccounts
 
 T = TypeVar("T")
 
@@ -296,6 +299,14 @@ class RedisStore(OperatorVerbs, ListedQueries):
 
     def leadership(self) -> RedisLeadership:
         return RedisLeadership(context=self._context)
+
+    def accounts(self) -> RedisAccounts:
+        from farro.store.redis.accounts import RedisAccounts  # imported here: few commands ask
+        from farro.store.redis.client import RedisClient
+
+        context = self._context
+        server = RedisClient(context.address, context.keys.prefix, context.clock)
+        return RedisAccounts(server, context.name, context.clock, uniform=context.uniform)
 
     # --- waiting ---
 

@@ -43,6 +43,7 @@
 --   bell:<Role>         zset  empty, or one member: a job without tags came, and no worker without tags has looked since.
 --                             Workers wait here (BZPOPMIN), and only one is woken
 --   lib:*               plans and actions (library.py)
+--   accounts            hash  the paused accounts of providers (accounts.py)
 --   seat:*              leader leases (agents.py)
 --
 -- A script is atomic: a crash of the server leaves all of it or nothing (as far as its persistence goes), a crash of the
