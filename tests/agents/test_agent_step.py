@@ -384,7 +384,7 @@ def test_both_mirrors_are_repaired_by_the_next_claim(make: MakeRoot) -> None:
 
 
 def test_a_long_pause_that_a_provider_asks_for_delays_the_job(make: MakeRoot) -> None:
-    busy = {"error": {"kind": "limited", "retry_after_s": 300}, "attempt": 1}
+    busy = {"error": {"kind": "overloaded", "retry_after_s": 300}, "attempt": 1}
     agent_root = make(answers=[busy, ENGINEER])
     agent_root.enqueue()
     agent_root.work()
@@ -412,7 +412,7 @@ def test_a_refusal_is_charged_by_its_tokens(make: MakeRoot, monkeypatch: pytest.
 
 @pytest.mark.parametrize("wait_s", [1e8, 1e15, 1e300])
 def test_no_provider_delays_a_job_for_ever(make: MakeRoot, wait_s: float) -> None:
-    busy = {"error": {"kind": "limited", "retry_after_s": wait_s}, "attempt": 1}
+    busy = {"error": {"kind": "overloaded", "retry_after_s": wait_s}, "attempt": 1}
     agent_root = make(answers=[busy, ENGINEER])
     agent_root.enqueue()
     agent_root.work()

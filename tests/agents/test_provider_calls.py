@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from farro.agents.accounts import AccountGate
 from farro.agents.provider_calls import (
     AllProvidersFailed,
     AnsweredCall,
@@ -36,6 +37,7 @@ class Scene:
         self.events: list[Any] = []
         self.tries: list[CallTry] = []
         self.budget = 100
+        self.gate: AccountGate | None = None
 
     def candidate(self, name: str, *does: Answer | dict[str, Any], tries: int = 4) -> ProviderCandidate:
         return ProviderCandidate(
@@ -50,6 +52,7 @@ class Scene:
             clock=self.clock,
             uniform=lambda low, high: high,
             on_try=self.tries.append,
+            gate=self.gate,
         )
         return caller.call(candidates, **more)
 

@@ -27,6 +27,7 @@ def test_quiet_root_raises_no_alert(farro: Program) -> None:
     page = farro.call("stats", "--alerts", code=0).out.splitlines()
     assert [line.split()[:2] for line in page] == [
         ["ok", "requeues"],
+        ["ok", "accounts"],
         ["ok", "audit_errors"],
         ["ok", "log_quota"],
         ["ok", "depth"],

@@ -19,6 +19,7 @@ from hashlib import sha256
 from typing import BinaryIO
 
 from farro.agents import request as requests
+from farro.agents.accounts import AccountGate
 from farro.agents.agent_report import agent_report
 from farro.agents.call_records import (
     AnswerFolder,
@@ -27,6 +28,7 @@ from farro.agents.call_records import (
     remove_private_folders,
 )
 from farro.agents.provider_calls import (
+    AllProvidersFailed,
     CallTry,
     ProviderCaller,
     ProviderCandidate,
@@ -62,6 +64,7 @@ from farro.roles import answers
 from farro.roles import prompt as prompts
 from farro.roles.money import exact
 from farro.sandbox.redaction import Redactor
+from farro.store.accounts import Accounts
 from farro.store.ledger import CallEnd, Charge, Ledger, Prices, Usage
 
 
@@ -76,6 +79,7 @@ class Agents:
     redactor: Callable[[Settings], Redactor]
     clock: Clock
     uniform: Uniform
+    accounts: Accounts | None = None  # None: paused accounts are called, too
 
     def tool(self, work: Work, plan: Plan) -> Function:
         """Return the function of a plan's steps whose tool is `agent`."""
@@ -214,8 +218,21 @@ class _Calls:
             uniform=self.agents.uniform,
             on_answer=self._keep,
             on_try=self._report_try,
+            gate=self._gate(),
         )
         return caller.call(self.candidates, first_number=self._made + 1).answer
+
+    def _gate(self) -> AccountGate | None:
+        agents = self.agents
+        if agents.accounts is None:
+            return None
+        return AccountGate(
+            accounts=agents.accounts,
+            settings=self.settings,
+            clock=agents.clock,
+            uniform=agents.uniform,
+            redact=self.redactor.text,
+        )
 
     def _keep(self, candidate: ProviderCandidate, answer: Answer) -> Answer:
         """Record an answer that has just come on the disk, without secrets."""
@@ -373,6 +390,8 @@ class _LiveOutput:
 def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
     if trouble.violation:
         return StepFailure(PATH_VIOLATION, message)
+    if isinstance(trouble, AllProvidersFailed) and trouble.wait is not None:
+        return StepFailure("account_paused", message, wait=trouble.wait)
     never_asked = not (trouble.charged or trouble.retryable)
     if trouble.kind in ("refused", "denied") or never_asked:
         return StepFailure("provider_refused", message, retryable=trouble.retryable)

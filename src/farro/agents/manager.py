@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
 from farro.agents.auto_plan import AutoPlan, child_jobs
@@ -20,7 +19,7 @@ from farro.execution import task_snapshot
 from farro.host import fs, programs, waiting
 from farro.host.clock import Clock
 from farro.jobs.envelope import Hop, Lifecycle
-from farro.jobs.moves import Move, waits_for_person
+from farro.jobs.moves import AWAITS_ACCOUNT, Move, waits_for_person
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import in_words, parse_timestamp
@@ -404,7 +403,7 @@ class Hooks:
             self.store.note("hook_failed", job_id=job_id, role=role, hook=kind, number=number)
 
 
-_WAITS = frozenset({RouteCode.HUMAN, RouteCode.PAUSED})
+_WAITS = frozenset({RouteCode.HUMAN, RouteCode.PAUSED, AWAITS_ACCOUNT})
 LOOK_S = 30.0
 OPEN = (Status.QUEUED, Status.IN_PROGRESS, Status.STALE)
 
@@ -412,17 +411,19 @@ OPEN = (Status.QUEUED, Status.IN_PROGRESS, Status.STALE)
 def age_s(life: Lifecycle, now: datetime) -> float | None:
     """Return how long ago the job was first claimed; None if its time does not count now.
 
-    Time in which a job waited for a person, for room (auto-plan) or for its start time does not count. Command plans
-    are exempt: their steps have their own timeouts, and a build may take a day.
+    Time in which a job waited for a person, for room (auto-plan), for an account or for its start time does not count.
+    Command plans are exempt: their steps have their own timeouts, and a build may take a day.
     """
     if life.routing is None or life.first_claimed_at is None or waits_for_person(life):
         return None
     if life.not_before is not None and parse_timestamp(life.not_before) > now:
         return None
     waited_s = 0.0
-    for hop, following in pairwise(life.hops):
+    claimed = [life.updated_at] if life.status is Status.IN_PROGRESS else []
+    ends = [*(hop.at for hop in life.hops[1:]), *claimed]
+    for hop, end in zip(life.hops, ends, strict=False):
         if (hop.route or {}).get("code") in _WAITS:
-            waited_s += (parse_timestamp(following.at) - parse_timestamp(hop.at)).total_seconds()
+            waited_s += (parse_timestamp(end) - parse_timestamp(hop.at)).total_seconds()
     return (now - parse_timestamp(life.first_claimed_at)).total_seconds() - waited_s
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
+from farro.agents.accounts import AccountGate, is_lasting_limit, reset_wait_s
 from farro.agents.providers.port import SLICE_S, Answer, Provider, ProviderTrouble, Request, Usage
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.documents import did_you_mean
 from farro.errors import BudgetExceeded, InputError
 from farro.host.clock import Clock
+from farro.jobs.outcomes import AccountWait
 from farro.jobs.retry import RetryPolicy, Uniform, next_delay
 from farro.lazy_dataclass import dataclass, replace
 from farro.roles.money import exact
@@ -131,16 +133,22 @@ class AllProvidersFailed(ProviderTrouble):
 
     Has the kind of the last trouble. Another attempt of the job may help if it may help with one of the troubles, and
     waits as long as the shortest pause that they ask for. If a budget refused the next call, it would refuse that
-    attempt, too.
+    attempt, too. With `wait`, paused accounts are the reason, and the job waits for them instead.
     """
 
     def __init__(
-        self, troubles: Sequence[ProviderTrouble], tried: Sequence[CallTry], refused: BudgetExceeded | None = None
+        self,
+        troubles: Sequence[ProviderTrouble],
+        tried: Sequence[CallTry],
+        refused: BudgetExceeded | None = None,
+        *,
+        wait: AccountWait | None = None,
     ) -> None:
         last = troubles[-1]
         passing = [trouble for trouble in troubles if trouble.retryable and refused is None]
         waits = [trouble.retry_after_s for trouble in passing]
         self.tried = tuple(tried)
+        self.wait = wait
         super().__init__(
             _summary(troubles, tried) + ("" if refused is None else f". No further try was made: {refused}"),
             kind=last.kind,
@@ -178,6 +186,7 @@ class ProviderCaller:
     uniform: Uniform
     on_answer: Callable[[ProviderCandidate, Answer], Answer] = lambda candidate, answer: answer
     on_try: Callable[[CallTry], None] = lambda tried: None
+    gate: AccountGate | None = None  # None: a person asks, and paused accounts are called, too
 
     def __post_init__(self) -> None:
         self._tried: list[CallTry] = []
@@ -196,30 +205,41 @@ class ProviderCaller:
             answer = self._call_until_given_up(candidate, first_number)
             if answer is not None:
                 return AnsweredCall(answer=answer, candidate=candidate, tried=tuple(self._tried))
-        raise AllProvidersFailed(self._troubles, self._tried)
+        raise AllProvidersFailed(self._troubles, self._tried, wait=self._wait())
+
+    def _wait(self) -> AccountWait | None:
+        return None if self.gate is None else self.gate.wait
 
     def _call_until_given_up(self, candidate: ProviderCandidate, first_number: int) -> Answer | None:
         """Call one provider until it answers; None if it was given up."""
         made, wait_s, previous_s = 0, 0.0, _POLICY.base_s
         while True:
             _sleep(wait_s, self.clock)
+            held = None if self.gate is None else self.gate.refusal(candidate.name)
+            if held is not None:
+                self._troubles.append(held)
+                return None
             result = self._call(candidate, first_number + len(self._tried), wait_s, first=made == 0)
             if isinstance(result, Answer):
                 return result
             made += 1
             if result.violation:
                 raise AllProvidersFailed([*self._troubles, result], self._tried)
+            pause_s = reset_wait_s(result, self.clock.now())
+            lasts = self.gate is not None and is_lasting_limit(result, pause_s)
             delay_s = retry_delay_s(
                 made=made,
                 tries=candidate.provider.tries,
                 previous_s=previous_s,
-                retryable=result.retryable,
-                retry_after_s=result.retry_after_s,
+                retryable=result.retryable and not lasts,
+                retry_after_s=pause_s,
                 policy=_POLICY,
                 uniform=self.uniform,
             )
             if delay_s is None:
                 self._troubles.append(result)
+                if self.gate is not None:
+                    self.gate.note_trouble(candidate.name, result)
                 return None
             wait_s, previous_s = delay_s, min(delay_s, _POLICY.max_delay_s)
 
@@ -231,10 +251,10 @@ class ProviderCaller:
         try:
             call_id = self.reserve(candidate, request, number)
         except BudgetExceeded as refused:
-            if self._last is None:
+            if self._last is None and not self._troubles:
                 raise
-            troubles = self._troubles if first else [*self._troubles, self._last]
-            raise AllProvidersFailed(troubles, self._tried, refused) from None
+            again = [] if first or self._last is None else [self._last]
+            raise AllProvidersFailed([*self._troubles, *again], self._tried, refused, wait=self._wait()) from None
         try:
             answer = self._ask(candidate, request)
         except ProviderTrouble as trouble:
@@ -245,6 +265,8 @@ class ProviderCaller:
             return trouble
         self.settle(call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
         self._record(candidate, number, waited_s, None)
+        if self.gate is not None:
+            self.gate.note_answer(candidate.name)
         return answer
 
     def _ask(self, candidate: ProviderCandidate, request: Request) -> Answer:

@@ -149,7 +149,7 @@ def bad_prompt(claim: Claim, error: BadDocument) -> Failed:
 
 def release(store: Store, claim: Claim, why: str) -> Lifecycle:
     """Hand back a job whose worker is gone. If it has lost several workers, count an attempt, so that it ends."""
-    released = sum(1 for hop in claim.envelope.lifecycle.hops if hop.reason is Reason.RELEASED)
+    released = sum(1 for hop in claim.envelope.lifecycle.hops if hop.reason is Reason.RELEASED and hop.route is None)
     if released < _RELEASES:
         return commit_one(store, claim, Released(note=why))
     message = f"{why}; it was handed back {released} times before, so this one counts as an attempt"

@@ -22,6 +22,7 @@ from farro.errors import BadDocument
 from farro.host.clock import SystemClock
 from farro.jobs.request import JobRequest
 from farro.queue import find_job
+from farro.queue.accounts import paused_accounts
 from farro.queue.submit import submit
 from farro.store.port import Store
 from farro.worker import auto_plan_switch
@@ -93,6 +94,7 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
     living = statuses.live_processes(store.agents())
     plans = auto_plan_switch.read(store.root)
     told = {**_living(living), "auto_plan": settings.manager.auto_plan if plans is None else plans.on}
+    paused = paused_accounts(store)
     if name is not None:
         _one(store, name, living, as_json)
         return
@@ -101,9 +103,12 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
     if everything:
         found += statuses.unnamed_job_statuses(store, now=now, limit=SHOWN)
     if as_json:
+        told["paused_accounts"] = [one.to_json() for one in paused]
         answer({**told, "jobs": [_plain(line) for line in found]})
         return
     say(_head(living))
+    for one in paused:
+        say(f"{one.line} (`{one.resume_command}`)")
     if plans is not None:
         say(f"{plans} (`farro manager --auto-plan={'off' if plans.on else 'on'}` changes it)")
     if not found:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from farro.queue.plan_check import PlanContext
     from farro.queue.schedules import Timetable
     from farro.queue.submit import SubmitPolicy
+    from farro.store.accounts import Accounts
     from farro.store.ledger import Ledger, Prices
     from farro.store.library import Library
     from farro.store.port import Store, StorePolicy
@@ -176,6 +177,18 @@ class App:
         from farro.store.files.ledger import FilesLedger
 
         return FilesLedger(root, clock, durable=durable)
+
+    def accounts(self, root: str, settings: Settings, clock: Clock) -> Accounts:
+        """Open the pauses of accounts: in the root, or on the Redis server that has its jobs."""
+        from farro.config.settings import AGQ, is_factory
+
+        if settings.store != "files" and not is_factory(settings.store) and not settings.store.startswith(AGQ):
+            from farro.app import servers
+
+            return servers.accounts(settings, clock)
+        from farro.store.files.accounts import FilesAccounts
+
+        return FilesAccounts(root, clock, uniform=machine.uniform, durable=settings.durability == "power")
 
     def snapshots(self, root: str, settings: Settings) -> Snapshots:
         """Open the snapshots of config and policies that claims refer to."""
@@ -366,6 +379,7 @@ class App:
             settings_of=Remembered(),
             provider=self.providers(root),
             ledger=self.ledger(root, durable=settings.durability == "power", clock=clock),
+            accounts=self.accounts(root, settings, clock),
             prices=GenaiPrices,
             redactor=redactor,
             clock=clock,

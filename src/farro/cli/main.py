@@ -62,6 +62,7 @@ SECTIONS = {
         ("force-complete", "Declare a job succeeded.", "farro.cli.steer:force_complete"),
         ("pause", "Stop giving out the jobs of a queue.", "farro.cli.queues:pause"),
         ("resume", "Resume a paused queue.", "farro.cli.queues:resume"),
+        ("provider", "List providers, and resume a paused account.", "farro.agents.cli.accounts:provider"),
         ("prune", "Remove finished jobs.", "farro.cli.storage:prune"),
         ("archive", "Move finished jobs into compressed files.", "farro.cli.archive:archive"),
     ),

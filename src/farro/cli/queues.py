@@ -35,8 +35,9 @@ def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root
     A job counts for every role that worked it. Latency is from the entry into that role's queue to the end there, wait
     to the first claim. The last line, role "*", has the whole jobs. --json answers a JSON object a line (NDJSON).
 
-    --alerts judges the pager triggers of the runbook: stale jobs that are queued again, queues near their caps, an
-    audit log that cannot be written or outgrows its quota. One JSON document with --json.
+    --alerts judges the pager triggers of the runbook: stale jobs that are queued again, queues near their caps,
+    accounts of providers that need a person, an audit log that cannot be written or outgrows its quota. One JSON
+    document with --json.
     """
     if alerts:
         return _alerts(roles, as_csv, root, as_json)

@@ -251,6 +251,7 @@ class ProviderSettings:
 
     kind: FilledText | None = None  # openai, google, openrouter, cli, scripted, or an installed one; None: as its name
     model: FilledText | None = None  # of roles that name none
+    account: FilledText | None = None  # what its limits apply to: a key or a login. None: as its name
     timeout_s: Positive | None = None  # of one call; None: as `timeouts` says
     max_output_tokens: Count = 8192
     prices: dict[str, PriceSettings] = field(default_factory=dict)  # by model
@@ -476,6 +477,11 @@ class Settings:
         """Return the provider of a role: the one it names, or the only one."""
         named = self.roles[role].provider if role in self.roles else None
         return named or (next(iter(self.providers)) if len(self.providers) == 1 else None)
+
+    def account_of(self, provider: str) -> str:
+        """Return the account of a provider: the one it names, or its own name."""
+        own = self.providers.get(provider)
+        return provider if own is None or own.account is None else own.account
 
     def call_timeout_s(self, provider: str, role: RoleSettings | None = None) -> float:
         """Return the timeout of one call: the role's, else the provider's, else that of programs or of HTTP."""

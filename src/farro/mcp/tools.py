@@ -265,7 +265,7 @@ def stats(context: ToolContext, args: arguments.StatsAsked) -> Answer:
 
 @tool(
     "Alerts",
-    "What somebody must be woken for: requeue storms, queues near their caps, a log that cannot be written.",
+    "What somebody must be woken for: requeue storms, queues near their caps, refused accounts, an unwritable log.",
 )
 def alerts(context: ToolContext, args: arguments.NoArguments) -> Answer:
     told = alerting.alerts(context.store, context.settings, now=context.clock.now())

@@ -19,6 +19,7 @@ from farro.lazy_dataclass import dataclass
 from farro.log.audit import DELETED, MISSED, files
 from farro.log.audit_reader import RecentEvents
 from farro.queue import find_job
+from farro.queue.accounts import PausedAccount, paused_accounts
 from farro.store.port import Store
 
 LIMIT = 64 << 20  # bytes of the log that are read
@@ -54,6 +55,7 @@ def alerts(
     trouble = _unwritable(folder)
     judged = [requeues(read.lines, now)]
     judged += [depth(queue, now) for queue in _depths(settings, loads, hot, read, set(aside), now)]
+    judged.append(accounts(paused_accounts(store), now))
     judged.append(audit_errors(read.lines, trouble, now))
     judged.append(log_quota(read.lines, _size(folder), settings.audit.quota_bytes, now))
     return AlertReport(alerts=judged, bounded=not read.whole)
@@ -210,6 +212,22 @@ def depth(queue: QueueDepth, now: datetime) -> Alert:
             f"is it worked at all: farro status, farro ls --role {queue.role} --status in_progress",
             f"more workers: farro worker --role {queue.role}; or pause auto-plan: farro manager --auto-plan off",
             f"what repeats: farro ls --role {queue.role} --status failed, farro explain JOB",
+        ),
+    )
+
+
+def accounts(paused: Sequence[PausedAccount], now: datetime) -> Alert:
+    """Judge the paused accounts: one that only a person can resume, or whose limit has been unknown for a day."""
+    wanting = [one for one in paused if one.pause.needs_person(now)]
+    return Alert(
+        name="accounts",
+        firing=bool(wanting),
+        what="; ".join(one.line for one in paused) or "no account of a provider is paused",
+        value=len(wanting),
+        bar=0,
+        next=(
+            *(f"when the key, the credit or the limit is in order: {one.resume_command}" for one in wanting),
+            "which jobs wait: farro explain JOB; does it answer: farro provider-test --provider NAME",
         ),
     )
 

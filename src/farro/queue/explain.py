@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -14,12 +15,13 @@ from farro.jobs import places
 from farro.jobs.envelope import SCHEMA_VERSION
 from farro.jobs.explain_rules import Dependency, Diagnosis, Facts, SlotFact, diagnose
 from farro.jobs.ids import is_job_id
-from farro.jobs.moves import waits_for_person
+from farro.jobs.moves import awaited_accounts, waits_for_person
 from farro.jobs.states import Status
 from farro.jobs.times import moment_or_none
 from farro.plans.metadata import metadata_of, required_tags
 from farro.queue import find_job, queues
 from farro.store import leadership
+from farro.store.accounts import AccountPause
 from farro.store.port import AgentView, JobView, Store
 
 _JOB_LIMIT = 4 << 20
@@ -45,6 +47,7 @@ def facts(store: Store, view: JobView, *, now: datetime) -> Facts:
     file = f"{folder}/job.json"
     said = _said(file)
     began = moment_or_none(life.updated_at)
+    held = _held(store, view)
     paused = store.paused().get(life.role) if view.status is Status.QUEUED else None
     return Facts(
         job_id=view.job_id,
@@ -76,9 +79,19 @@ def facts(store: Store, view: JobView, *, now: datetime) -> Facts:
         before=store.ahead(view) if view.status is Status.QUEUED else 0,
         manager_silent_s=leadership.manager_silent_s(store, agents=agents),
         paused=None if paused is None else queues.words(life.role, paused),
+        account=None if held is None else held.account,
+        account_words="" if held is None else held.words(),
+        account_refused=held is not None and held.until is None,
         lock=lock,
         lock_alive=any(agent.id == lock and agent.alive for agent in agents),
     )
+
+
+def _held(store: Store, view: JobView) -> AccountPause | None:
+    """Return the pause that ends first of those that the job waits for."""
+    awaited = awaited_accounts(view.lifecycle)
+    held = [pause for pause in store.accounts().paused() if pause.account in awaited] if awaited else []
+    return min(held, key=lambda pause: math.inf if pause.left_s is None else pause.left_s, default=None)
 
 
 def _said(file: str) -> Mapping[str, Any]:

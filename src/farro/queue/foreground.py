@@ -55,6 +55,10 @@ class Foreground:
         result: Mapping[str, Any] = {}
         try:
             outcome, trouble = self._performed(claim, tail)
+            if isinstance(outcome, Released) and outcome.wait is not None:  # the user waits here, and not for hours
+                from farro.execution.work import failed
+
+                outcome = failed(claim.job_id, "account_paused", outcome.note)
             if isinstance(outcome, Released):  # stopped: no worker may start it again
                 lifecycle = self._killed(
                     claim.job_id, "stopped by the user who ran it" if trouble is None else f"stopped: {trouble}"

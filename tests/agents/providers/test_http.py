@@ -191,6 +191,13 @@ def test_google_puts_the_wait_into_the_body(talk: Open) -> None:
     assert (trouble.kind, trouble.retry_after_s) == ("limited", 37.0)
 
 
+def test_openai_puts_the_reset_of_a_usage_limit_into_the_body(talk: Open) -> None:
+    said = {"message": "The usage limit has been reached", "type": "usage_limit_reached", "resets_in_seconds": 3600}
+    provider, _ = talk("openai", raw(429, json.dumps({"error": said}).encode()))
+    trouble = trouble_of(provider)
+    assert (trouble.kind, trouble.retry_after_s) == ("limited", 3600.0)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_account_without_credit_is_not_retried(talk: Open, stream: bool) -> None:
     provider, _ = talk("openai", answers(429, "You exceeded your quota", "insufficient_quota"), stream=stream)

@@ -1,1 +1,1 @@
-"""Commands of agent work: costs, demo, inbox, provider-test, replay."""
+"""Commands of agent work: costs, demo, inbox, provider, provider-test, replay."""

@@ -17,7 +17,7 @@ from farro.lazy_dataclass import dataclass
 _SHOWN = 400  # characters of a program's message
 _SIGNALS = 64  # an exit code of 128 + N, with N up to this, is taken for signal N
 
-_RETRYABLE = ("limited", "overloaded", "cut", "timed_out", "failed")
+_RETRYABLE = ("overloaded", "cut", "timed_out", "failed")  # not "limited": the program has tried again itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

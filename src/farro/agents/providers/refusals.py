@@ -84,10 +84,13 @@ def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> fl
 
 
 def delay_in(body: Any) -> float | None:
-    """Return the delay that Google puts into the body: `{"@type": "…RetryInfo", "retryDelay": "37s"}`."""
+    """Return the delay in the body: `resets_in_seconds` of OpenAI, or `{"@type": "…RetryInfo", "retryDelay": "37s"}` of
+    Google."""
     if isinstance(body, list) and body:
         body = body[0]
-    inner = body.get("error") if isinstance(body, dict) else None
+    inner = body.get("error", body) if isinstance(body, dict) else None  # OpenAI's library gives the inner part alone
+    if isinstance(inner, dict) and "resets_in_seconds" in inner:
+        return retry_after_s({"retry-after": str(inner["resets_in_seconds"])})
     details = inner.get("details") if isinstance(inner, dict) else None
     for detail in details if isinstance(details, list) else ():
         delay = detail.get("retryDelay") if isinstance(detail, dict) else None

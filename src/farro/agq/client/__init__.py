@@ -208,6 +208,7 @@ class AgqStore:
     def commit(self, results: Sequence[AttemptResult], then_claim: NextClaim | None = None) -> Commits:
         answers: dict[int, Lifecycle | FarroError] = {}
         posts: dict[str, list[int]] = {}  # agent → its results
+        results = [_ended(result) for result in results]
         for at, result in enumerate(results):
             if isinstance(result.outcome, Released):
                 answers[at] = self._release(result.claim, result.outcome.note)
@@ -392,6 +393,15 @@ def _job(text: bytes) -> tuple[str, Mapping[str, Any]]:
 def _plan_id(claim: Claim) -> str:
     """Return the plan_id of the job's text: agq gives the job's id to a plan that has none."""
     return claim.envelope.prompt.get("plan_id") or claim.job_id
+
+
+def _ended(result: AttemptResult) -> AttemptResult:
+    """Let a job fail that waits for an account: over agq its place in the queue is the other side's."""
+    if not isinstance(result.outcome, Released) or result.outcome.wait is None:
+        return result
+    from farro.execution.work import failed  # here: few workers over agq run agents
+
+    return result._replace(outcome=failed(result.claim.job_id, "account_paused", result.outcome.note))
 
 
 def _refused_result(claim: Claim, said: str) -> Failed:
