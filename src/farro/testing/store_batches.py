@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from farro.errors import ClaimLost, FarroError, UnknownRole
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.moves import Move
-from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Succeeded
+from farro.jobs.outcomes import AccountWait, ErrorInfo, Failed, Outcome, Released, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.store.port import Agent, AttemptResult, Claim, NextClaim, Store, Submission
 from farro.testing.one_job import claim_one, commit_all
@@ -240,6 +240,19 @@ def test_a_waiting_claim_gets_the_job_that_enters(kit: StoreKit) -> None:
     waiting = Waiting(kit.store, kit.store.join("a", role="Runner"))
     ids = fill(kit.process(), 1)
     assert waiting.claimed() == ids
+
+
+def test_a_waiting_claim_gets_the_job_whose_account_was_resumed(kit: StoreKit) -> None:
+    agent, other = kit.store.join("a", role="Runner"), kit.process()
+    (job_id,) = fill(kit.store, 1)
+    (claim,) = kit.store.claim(agent, 1)
+    wait = AccountWait(accounts=("claude",), delay_s=3600.0)
+    kit.store.commit([AttemptResult(claim, Released(note="limited", wait=wait))])
+    assert kit.store.claim(agent, 1) == []
+    waiting = Waiting(kit.store, agent)
+    other.start_now(other.join("operator", role=None), job_id)
+    # The release itself may have ended the first wait: it was an entry into the queue.
+    assert (waiting.claimed() or Waiting(kit.store, agent).claimed()) == [job_id]
 
 
 def test_wake_ends_a_waiting_claim(kit: StoreKit) -> None:
