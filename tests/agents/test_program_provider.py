@@ -222,14 +222,15 @@ def test_a_home_that_an_agent_made_unusable_is_made_again(program: Any) -> None:
     assert root.life().error is None
 
 
-def test_a_key_needs_the_gateway(program: Any) -> None:
-    root = program("say(ANSWER)", api_key="${ANTHROPIC_API_KEY}")
+def test_a_key_that_is_not_set_is_refused_before_the_program_starts(program: Any) -> None:
+    root = program("say(ANSWER)", api_key="${NO_SUCH_KEY}")
     root.enqueue()
     root.work()
     error = root.life().error
     assert error is not None
-    assert "need the model gateway" in error["message"]
+    assert "the variable NO_SUCH_KEY is not set" in error["message"]
     assert root.calls() == []
+    assert not Path(folder_of(root).home, "runs").exists()
 
 
 def test_a_program_without_a_key_is_refused_with_what_to_do(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:

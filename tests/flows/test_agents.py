@@ -166,7 +166,16 @@ def test_init_agents_writes_a_config_that_takes_prompts(empty: Program, name: st
     provider = config["providers"][name]
     assert (provider["kind"], provider["program"], provider["workspace"]) == ("cli", name, "root")
     assert provider["call_usd"] > 0
+    assert "network" not in provider  # the gateway is all that it reaches
     assert job_of(empty, "--id", "one").name == "one"
+
+
+def test_init_agents_uses_a_login_where_there_is_no_key(empty: Program) -> None:
+    told = empty.run("init", "--agents", "claude", env={"CLAUDE_CODE_OAUTH_TOKEN": "a-login"}, code=0).out
+    assert "Needs CLAUDE_CODE_OAUTH_TOKEN, which `claude setup-token` makes" in told
+    provider = json.loads((empty.path / "agents-config.json").read_text())["providers"]["claude"]
+    assert provider["login"] == "${CLAUDE_CODE_OAUTH_TOKEN}"
+    assert "api_key" not in provider
 
 
 def test_init_agents_keeps_edits_and_can_be_repeated(agents: Program) -> None:

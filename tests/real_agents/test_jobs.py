@@ -6,7 +6,9 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,14 @@ import pytest
 
 from agents.agent_root import CHANGE, REVIEW, AgentRoot
 from farro.agents.providers import checks
-from model_server.scenarios import DONE, PROSE, Hang, Say, Turn, WriteFile
+from flows.program import Program
+from model_server.scenarios import DONE, PROSE, Hang, RunCommand, Say, Turn, WriteFile
 from model_server.server import ModelServer, ServedRequest
-from real_agents.jobs import agent_root
+from real_agents.jobs import KEY, MODELS, agent_root
+from support import eventually
 
 PROGRAMS = ("claude", "codex", "gemini")
+MODEL = dict(zip(PROGRAMS, MODELS, strict=True))
 HALF = WriteFile(path="src/half.py", text="def half(:\n")
 HALF_DONE = [HALF, Say(content=DONE)]
 GO_ON = b"You were interrupted"
@@ -98,6 +103,7 @@ def test_the_attempt_after_a_killed_worker_resumes_the_session(name: str, root_o
             root.work()
         os._exit(1)
     server.wait_for(3 if name == "gemini" else 2)
+    eventually(lambda: said_in_home(root, b"half.py"), "it does not write down what it has done")
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
     begun = len(server.model_requests)
@@ -157,12 +163,103 @@ def test_a_review_round_goes_on_in_the_session(name: str, root_of: Any, server: 
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+def test_every_request_is_in_the_ledger_with_the_tokens_of_the_wire(
+    name: str, root_of: Any, server: ModelServer
+) -> None:
+    root = root_of(name, model=MODEL[name])
+    asked(root, "edit")
+    calls = root.calls()
+    assert len(calls) == len(server.model_requests)
+    assert {call.end for call in calls} == {"answered"}
+    counted = [call.usage for call in calls if call.usage is not None]
+    assert sum(counted[1:], counted[0]) == server.usage
+    usage = server.usage
+    cost = sum((call.cost_usd for call in calls if call.cost_usd is not None), Decimal(0))
+    assert cost == Decimal(usage.input_tokens + 2 * usage.output_tokens) / 1_000_000
+    agent = root.result()["agent"]
+    assert (len(agent["calls"]), Decimal(agent["cost_usd"])) == (len(calls), cost)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_program_never_holds_the_key(name: str, root_of: Any, server: ModelServer) -> None:
+    server.scenarios["look"] = [RunCommand(command="env; cat /proc/*/environ | tr '\\0' '\\n'"), Say(content=DONE)]
+    root = root_of(name)
+    asked(root, "look")
+    assert root.life().error is None
+    assert {request.credential for request in server.model_requests} == {KEY}
+    assert b"FARRO_ROOT" in server.model_requests[-1].body  # it did look
+    assert not any(KEY.encode() in request.body for request in server.model_requests)
+    files = [path for path in root.path.rglob("*") if path.is_file()]
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_budget_ends_the_run_in_the_middle(name: str, root_of: Any, server: ModelServer) -> None:
+    prices = {MODEL[name]: {"input_usd": 0, "output_usd": 1000}}
+    root = root_of(name, model=MODEL[name], prices=prices, max_output_tokens=100, config={"budgets": {"job_usd": 0.1}})
+    asked(root, "several-turns")
+    error = root.life().error
+    assert error is not None
+    assert error["category"] == "budget_exceeded"
+    assert len(of_agent(name, server.model_requests)) == 1  # each may cost all that the budget has
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_login_stays_with_the_gateway(name: str, root_of: Any, server: ModelServer) -> None:
+    root = root_of(name, api_key=None, login="${UPSTREAM_KEY}")
+    asked(root, "edit")
+    assert root.life().error is None
+    assert {request.credential for request in server.model_requests} == {KEY}
+    homes = [path for path in (root.path / "jobs/.homes").rglob("*") if path.is_file()]
+    assert not [path for path in homes if KEY.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_limited_account_is_asked_once(name: str, root_of: Any, server: ModelServer) -> None:
+    root = root_of(name, model=MODEL[name], config={"retry": {"max_attempts": 1}})
+    root.enqueue(rubric="SCENARIO: usage-limit")
+    root.work()
+    assert len(server.model_requests) == 1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_edits_on_level_b(name: str, root_of: Any, server: ModelServer) -> None:
+    root = root_of(name, config={"security": {"sandbox": "B"}})
+    asked(root, "edit")
+    assert root.life().error is None
+    assert "def hello" in (root.path / "src/hello.py").read_text()
+    assert len(of_agent(name, server.model_requests)) == 2
+
+
+@pytest.mark.parametrize("name", ["claude", "gemini"])  # codex continues at a terminal only
+def test_the_printed_command_continues_the_session(name: str, root_of: Any, server: ModelServer) -> None:
+    root = root_of(name)
+    asked(root, "edit")
+    before = len(server.model_requests)
+    command = Program(root.path).run("session", "one", code=0).out.strip()
+    address = {"claude": "ANTHROPIC_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}[name]
+    key = {"claude": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}[name]
+    env = {**os.environ, address: server.base_url, key: KEY}
+    words = f"{command} -p 'SCENARIO: prose'" + (" --skip-trust" if name == "gemini" else "")
+    done = subprocess.run(["sh", "-c", words], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert PROSE.text in done.stdout
+    (asked_again,) = of_agent(name, server.model_requests[before:])
+    assert b"SCENARIO: edit" in asked_again.body
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_doctor_starts_it_in_the_sandbox(name: str, root_of: Any) -> None:
     root = root_of(name)
     found = {check.id: check for check in checks.checks(root.settings, os.environ, root=root.root, config="/c")}
     told = found["agents"].look()
     assert told.verdict == "ok", told
     assert re.search(rf"^{name}: .*\d+\.\d+", told.found)
+
+
+def said_in_home(root: AgentRoot, text: bytes) -> bool:
+    files = [path for path in (root.path / "jobs/.homes").rglob("*.json*") if path.is_file()]
+    return any(text in path.read_bytes() for path in files)
 
 
 def recover(root: AgentRoot) -> None:

@@ -333,6 +333,9 @@ class _Calls:
             self.call.stderr.flush()
 
 
+_BYTES_A_TOKEN = 3  # of a request with its tools, at least
+
+
 class _StepMeter:
     """Records each request that a program makes through the gateway in the ledger (port: Meter)."""
 
@@ -348,7 +351,7 @@ class _StepMeter:
         most = calls.prices.most_usd(
             name,
             model or self._candidate.model,
-            prompt_bytes=prompt_bytes,
+            prompt_bytes=prompt_bytes // _BYTES_A_TOKEN,
             max_output_tokens=min(max_output_tokens or usual, usual),
         )
         charge = calls.charge(self._candidate, self._number, model or self._candidate.model, most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from farro import documents
@@ -22,28 +23,36 @@ class Preset:
     needs: str  # for a person: what is needed besides the program
 
 
-def _preset(program: str, variables: tuple[str, ...], call_usd: float, needs: str) -> Preset:
+def _preset(program: str, key: str, call_usd: float, needs: str) -> Preset:
     provider = {
         "kind": "cli",
         "program": program,
-        "environment": list(variables),
+        "api_key": f"${{{key}}}",
         "call_usd": call_usd,
         "workspace": "root",
-        "network": True,
     }
-    return Preset(provider=provider, needs=f"{needs}; a login in your home is not seen")
+    return Preset(provider=provider, needs=f"{needs}, set where workers are started")
 
 
+_CLAUDE_LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"
 PRESETS = {
-    "claude": _preset(
-        "claude",
-        ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"),
-        5,
-        "ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN (`claude setup-token` makes one), set where workers are started",
-    ),
-    "codex": _preset("codex", ("OPENAI_API_KEY",), 2, "OPENAI_API_KEY set where workers are started"),
-    "gemini": _preset("gemini", ("GEMINI_API_KEY",), 2, "GEMINI_API_KEY set where workers are started"),
+    "claude": _preset("claude", "ANTHROPIC_API_KEY", 5, "ANTHROPIC_API_KEY"),
+    "codex": _preset("codex", "OPENAI_API_KEY", 2, "OPENAI_API_KEY"),
+    "gemini": _preset("gemini", "GEMINI_API_KEY", 2, "GEMINI_API_KEY"),
 }
+
+
+def preset(name: str, environ: Mapping[str, str]) -> Preset:
+    """Return a preset: claude's with a login, if the environment has one and no key."""
+    usual = PRESETS[name]
+    if name != "claude" or environ.get("ANTHROPIC_API_KEY") or not environ.get(_CLAUDE_LOGIN):
+        return usual
+    provider = {key: value for key, value in usual.provider.items() if key != "api_key"}
+    return Preset(
+        provider={**provider, "login": f"${{{_CLAUDE_LOGIN}}}"},
+        needs=f"{_CLAUDE_LOGIN}, which `claude setup-token` makes, set where workers are started",
+    )
+
 
 _READERS = ("CodeReviewer", "Architect")  # these roles judge and plan; nothing they run may write
 
@@ -57,7 +66,7 @@ class AddedPresets:
     by_hand: str | None = None  # the lines to add by hand, if the config is YAML
 
 
-def add(root: str, names: tuple[str, ...]) -> AddedPresets:
+def add(root: str, names: tuple[str, ...], environ: Mapping[str, str]) -> AddedPresets:
     """Add the presets to the root's config, and make them the providers of every agent role that names none.
 
     The first preset answers for all roles but the reviewer, for which the last one does. Present settings stay.
@@ -69,7 +78,7 @@ def add(root: str, names: tuple[str, ...]) -> AddedPresets:
     config = documents.parse(fs.read_regular(path, documents.DEFAULT.size), path).data or {}
     if not isinstance(config, dict):
         raise InputError(f"{path}: must be an object")
-    merged, made, kept = _merged(config, wanted)
+    merged, made, kept = _merged(config, {name: preset(name, environ).provider for name in wanted})
     if in_yaml:
         return AddedPresets(made=(), kept=tuple(kept), by_hand=_yaml(_added(config, merged)) if made else None)
     if made:
@@ -100,16 +109,19 @@ def _yaml(value: dict[str, Any], indent: str = "") -> str:
     return "".join(lines)
 
 
-def _merged(config: dict[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
+def _merged(
+    config: dict[str, Any], providers: Mapping[str, dict[str, Any]]
+) -> tuple[dict[str, Any], list[str], list[str]]:
     merged = json.loads(json.dumps(config))  # a deep copy
     made: list[str] = []
     kept: list[str] = []
-    for name in names:
+    names = list(providers)
+    for name, provider in providers.items():
         there = merged.setdefault("providers", {}).get(name)
         if there is not None:
-            kept += [f"providers.{name}"] if there != PRESETS[name].provider else []
+            kept += [f"providers.{name}"] if there != provider else []
         else:
-            merged["providers"][name] = PRESETS[name].provider
+            merged["providers"][name] = provider
             made.append(f"providers.{name}")
     roles = merged.setdefault("roles", {})
     for role in AGENTS[1:]:

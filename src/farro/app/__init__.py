@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 class App:
     """Build the parts that commands and the Python API work with. Stateless: each method gets its root and settings."""
 
-    admit: Callable[[GatewayRun], Admission] | None = None  # to the model gateway; None: this process runs none
-
     # --- the store ---
 
     def open_store(
@@ -388,7 +386,7 @@ class App:
 
     def providers(self, root: str) -> Callable[[str, ProviderSettings], Provider]:
         """Return a function that gives a provider by name and settings, the same object for the same pair."""
-        return _Providers(root, self.admit).get
+        return _Providers(root).get
 
     def prices(self, settings: Settings) -> Prices:
         from farro.agents.providers.prices import GenaiPrices
@@ -563,12 +561,18 @@ def _snapshots(root: str, durable: bool) -> Snapshots:
     return Snapshots(root=root, clock=SystemClock(), durable=durable)
 
 
+def _admit(run: GatewayRun) -> Admission:
+    """Admit a run of a program to the model gateway of this process."""
+    from farro.agents.gateway.gateway import open_gateway
+
+    return open_gateway().admit(run)
+
+
 class _Providers:
     """Keep one provider for each name and settings: its connections are reused, and a changed config makes another."""
 
-    def __init__(self, root: str, admit: Callable[[GatewayRun], Admission] | None) -> None:
+    def __init__(self, root: str) -> None:
         self._root = root
-        self._admit = admit
         self._known: list[tuple[str, ProviderSettings, Provider]] = []
         self._lock = threading.Lock()
 
@@ -579,6 +583,6 @@ class _Providers:
             for known_name, known_settings, provider in self._known:
                 if (known_name, known_settings) == (name, settings):
                     return provider
-            provider = make_provider(name, settings, root=self._root, environ=os.environ, admit=self._admit)
+            provider = make_provider(name, settings, root=self._root, environ=os.environ, admit=_admit)
             self._known.append((name, settings, provider))
             return provider

@@ -71,7 +71,7 @@ def init(folder: str | None, agents: tuple[str, ...], store: str | None, root: s
         return
     from farro.agents import presets
 
-    added = presets.add(path, agents)
+    added = presets.add(path, agents, os.environ)
     reader.load(path)  # raises where the written config is wrong
     if as_json:
         told = {"made": list(added.made), "kept": list(added.kept), "by_hand": added.by_hand}
@@ -97,7 +97,7 @@ def _say_made(path: str, made: list[str], was_root: bool, store: str | None) -> 
 def _say_agents(path: str, agents: tuple[str, ...], added: AddedPresets) -> None:
     from shutil import which  # noqa: TID251 - only looks
 
-    from farro.agents.presets import PRESETS
+    from farro.agents.presets import preset
 
     if added.by_hand is not None:
         say(f"the config is YAML, which farro does not rewrite; put this into it:\n\n{added.by_hand}")
@@ -108,8 +108,8 @@ def _say_agents(path: str, agents: tuple[str, ...], added: AddedPresets) -> None
     if added.kept:
         say(f"kept as they are: {', '.join(added.kept)}")
     for name in dict.fromkeys(agents):
-        found = which(name)
-        say(f"{name}: {'found at ' + found if found else 'not found on PATH; install it'}. Needs {PRESETS[name].needs}")
+        found, needs = which(name), preset(name, os.environ).needs
+        say(f"{name}: {'found at ' + found if found else 'not found on PATH; install it'}. Needs {needs}")
     say("see that it answers: farro provider-test --role SeniorEngineer; then: farro enqueue --prompt-json FILE")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from farro.agents.providers import checks
-from farro.config.settings import ProviderSettings, Settings
+from farro.config.settings import ProviderSettings, Secret, Settings
 from farro.doctor.checks import Finding
 
 
@@ -35,6 +35,16 @@ def test_installed_libraries_are_found() -> None:
 
 def test_a_program_needs_no_library() -> None:
     assert libraries("cli").found == "none needed"
+
+
+def test_a_program_behind_the_gateway_needs_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = ProviderSettings(kind="cli", program="claude", api_key=Secret("A_KEY"))
+    look = checks.checks(Settings(providers={"it": described}), {}, root="/", config="/c")[0].look
+    assert look().found == "there for the model gateway"
+    for name in [name for name in sys.modules if name.split(".")[0] == "aiohttp"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Missing("aiohttp"), *sys.meta_path])
+    assert look().found == "aiohttp cannot be imported"
 
 
 @pytest.mark.parametrize("package", ["pydantic_ai", "genai_prices"])

@@ -17,6 +17,7 @@ from farro.roles.provider_rules import GENERIC, OVER_HTTP
 
 _VERSION_S = 60.0
 _LIBRARIES = {"pydantic_ai": "pydantic-ai-slim", "genai_prices": "genai-prices"}
+_OF_GATEWAY = ("aiohttp", "genai_prices")
 _OF_KIND = {"openai": "openai", "google": "google.genai", "openrouter": "openai"}
 _INSTALL = {
     "claude": "npm install --global @anthropic-ai/claude-code",
@@ -42,17 +43,21 @@ def checks(settings: Settings, environ: Mapping[str, str], *, root: str, config:
 
 def _libraries(settings: Settings) -> Finding:
     kinds = {provider.kind or name for name, provider in settings.providers.items()} & set(OVER_HTTP)
-    if not kinds:
+    wanted = [*_LIBRARIES, *(_OF_KIND[kind] for kind in sorted(kinds))] if kinds else []
+    users = sorted(kinds)
+    if any(provider.uses_gateway for provider in settings.providers.values()):
+        wanted += _OF_GATEWAY
+        users.append("the model gateway")
+    if not wanted:
         return ok("none needed")
-    wanted = [*_LIBRARIES, *(_OF_KIND[kind] for kind in sorted(kinds))]
     missing = [name for name in dict.fromkeys(wanted) if not _is_there(name)]
     if missing:
         return failed(
             f"{', '.join(missing)} cannot be imported",
-            f"providers over HTTP need what the extra `agents` brings ({', '.join(sorted(kinds))})",
+            f"what needs the extra `agents`: {', '.join(users)}",
             f"{quoted(sys.executable)} -m pip install 'farro[agents]'",
         )
-    return ok(f"there for {', '.join(sorted(kinds))}")
+    return ok(f"there for {', '.join(users)}")
 
 
 def _is_there(name: str) -> bool:

@@ -5,8 +5,8 @@ Uses no network; genai-prices is imported by the first question.
 - Amounts are exact decimals: nothing is rounded on the way into the ledger.
 - `most_usd` is an upper bound, not an estimate: a token has at least one byte, so a prompt has no more tokens than
   bytes; all of them are charged at the highest rate (read, written to a cache, in the most expensive tier in reach).
-- Unknown (None): a model without a price in both sources, a program, and a server elsewhere (`base_url`) that the
-  tables do not know by its address: what it calls gpt-5 need not cost what OpenAI's does.
+- Unknown (None): a model without a price in both sources, a command whose model nobody knows, and a server elsewhere
+  (`base_url`) that the tables do not know by its address: what it calls gpt-5 need not cost what OpenAI's does.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from farro.roles.money import exact
 
 FREE = "scripted"  # answers from a file cost nothing
 OVERHEAD_TOKENS = 256  # what a provider adds to the messages: roles, separators, words about the schema
+_SELLERS = {"claude": "anthropic", "codex": "openai", "gemini": "google"}  # others: as the model's name begins
 _MILLION = Decimal(1_000_000)
 _THOUSAND = Decimal(1_000)
 _CACHE = ("cache_read", "cache_write", "cache_write_5m", "cache_write_1h")
@@ -44,7 +45,7 @@ class GenaiPrices:
             return _configured(own, usage.input_tokens, usage.output_tokens)
         if (settings.kind or provider) == FREE:
             return Decimal(0)
-        found = _find(settings.kind or provider, settings.base_url, model)
+        found = _find(_seller(provider, settings), settings.base_url, model)
         prices = None if found is None else found.get_prices(self._clock.now())
         if prices is None or not _whole(prices):
             return Decimal(0) if found is not None and _free(found) else None
@@ -69,7 +70,7 @@ class GenaiPrices:
             return _configured(own, tokens, max_output_tokens)
         if (settings.kind or provider) == FREE:
             return Decimal(0)
-        found = _find(settings.kind or provider, settings.base_url, model)
+        found = _find(_seller(provider, settings), settings.base_url, model)
         if found is not None and _free(found):
             return Decimal(0)
         if found is not None:
@@ -83,6 +84,13 @@ class GenaiPrices:
     def _asked(self, provider: str, model: str | None) -> tuple[ProviderSettings, str | None]:
         settings = self._providers.get(provider) or ProviderSettings()
         return settings, model or settings.model
+
+
+def _seller(provider: str, settings: ProviderSettings) -> str:
+    """Return the service that sells the tokens, as the tables call it."""
+    if settings.program is None:
+        return settings.kind or provider
+    return _SELLERS.get(settings.program) or (settings.model or "").partition("/")[0]
 
 
 def _own(settings: ProviderSettings, model: str | None) -> PriceSettings | None:

@@ -139,7 +139,9 @@ class ProgramProvider(CommandProvider):
                 raise
             said = output.last_words()
             report = watch.reader.end(code, said)
-            self.check_violation(confined, said if code != 0 else "")
+            # An agent goes on after a write that was refused. A program that says nothing else may have failed by it.
+            unexplained = code != 0 and (report.trouble is None or report.trouble.kind == "failed")
+            self.check_violation(confined, said if unexplained else "")
             return report
 
     def _turn(self, call: CommandCall, folder: SessionFolder, admission: Admission | None) -> _Turn:
