@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from farro.agents.programs.port import ReaderReport
+from agents.gateway.gateway_rig import KEY, LOGIN, MOST_USD, Runs, StartedRun
+from farro.agents.gateway.gateway import Gateway
+from farro.agents.programs.port import GatewayAddress, ReaderReport
 from farro.agents.programs.registry import find_program
 from model_server.scenarios import DONE
 from model_server.server import ModelServer
@@ -148,3 +150,83 @@ def test_claude_keeps_to_its_budget(place: Workplace) -> None:
     run = place.run("claude", "SCENARIO: several-turns\n", max_usd=Decimal("0.001"), **new_session("claude"))
     assert trouble(run.report) == "denied"
     assert len(run.requests) == 1
+
+
+# --- through the gateway ---
+
+WITH_LOGIN = pytest.mark.parametrize("login", [False, True], ids=["key", "login"])
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    gateway = Gateway()
+    opened = Runs(gateway, tmp_path)
+    yield opened
+    opened.close()
+    gateway.close()
+
+
+def through(run: StartedRun, *, login: bool = False) -> dict[str, object]:
+    """Return the changes to a run that lead its requests through the gateway."""
+    address = GatewayAddress(base_url=run.admission.base_url, token=run.admission.token)
+    return {"gateway": address, "login": login}
+
+
+@pytest.mark.parametrize("name", USUAL)
+@WITH_LOGIN
+def test_it_edits_through_the_gateway_which_counts_every_token(
+    name: str, login: bool, place: Workplace, runs: Runs
+) -> None:
+    passed = runs.start(place.server.base_url, **({"login": LOGIN} if login else {"key": KEY}))
+    run = place.run(name, "SCENARIO: edit\n", **through(passed, login=login), **new_session(name))
+    assert trouble(run.report) is None, run
+    assert "def hello" in (place.repository / "src/hello.py").read_text()
+    assert len(run.requests) == (3 if name == "gemini" else 2)  # gemini lets a model choose the model
+    assert {request.credential for request in place.server.requests} == {LOGIN if login else KEY}
+    assert not any(passed.admission.token in str(request.headers) for request in place.server.requests)
+    report = passed.admission.report()
+    assert (report.requests, report.usage, report.trouble) == (len(run.requests), place.server.usage, None)
+    assert passed.meter.ends == ["answered"] * len(run.requests)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", MORE)
+def test_more_programs_edit_through_the_gateway(name: str, place: Workplace, runs: Runs) -> None:
+    passed = runs.start(place.server.base_url)
+    run = place.run(name, "SCENARIO: edit\n", **through(passed), **new_session(name))
+    assert "def hello" in (place.repository / "src/hello.py").read_text(), run
+    assert {request.credential for request in place.server.model_requests} == {KEY}
+    assert passed.admission.report().usage == place.server.usage
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_usage_limit_is_one_request_through_the_gateway(name: str, place: Workplace, runs: Runs) -> None:
+    passed = runs.start(place.server.base_url)
+    run = place.run(name, "SCENARIO: usage-limit 7200\n", **through(passed), **new_session(name))
+    assert len(run.requests) == 1
+    met = passed.admission.report().trouble
+    assert met is not None
+    assert met.kind == "limited"
+    assert met.until is not None or met.retry_after_s == 7200
+    if name in USUAL:
+        assert trouble(run.report) is not None
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+def test_the_limit_of_a_login_is_one_request_through_the_gateway(name: str, place: Workplace, runs: Runs) -> None:
+    passed = runs.start(place.server.base_url, login=LOGIN)
+    run = place.run(name, "SCENARIO: usage-limit 7200\n", **through(passed, login=True), **new_session(name))
+    assert len(run.requests) == 1
+    met = passed.admission.report().trouble
+    assert met is not None
+    assert met.kind == "limited"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_budget_ends_the_run_in_the_middle(name: str, place: Workplace, runs: Runs) -> None:
+    passed = runs.start(place.server.base_url, budget_usd=str(MOST_USD))  # the first answer leaves less than that
+    run = place.run(name, "SCENARIO: several-turns\n", **through(passed), **new_session(name))
+    assert len(run.requests) == 1
+    assert passed.admission.report().exceeded is not None
+    if name in USUAL:
+        assert trouble(run.report) is not None
