@@ -222,7 +222,7 @@ def test_the_limit_of_a_login_is_one_request_through_the_gateway(name: str, plac
     assert met.kind == "limited"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", KEEPING)  # aider asks once only
 def test_a_budget_ends_the_run_in_the_middle(name: str, place: Workplace, runs: Runs) -> None:
     passed = runs.start(place.server.base_url, budget_usd=str(MOST_USD))  # the first answer leaves less than that
     run = place.run(name, "SCENARIO: several-turns\n", **through(passed), **new_session(name))

@@ -32,7 +32,7 @@ def test_a_budget_stops_the_program_before_the_request_is_sent(
     assert run.ask(dialect, "SCENARIO: edit").status == 200
     stopped = [run.ask(dialect, "SCENARIO: edit", replies=["Well."]) for _ in range(3)]
     assert [answer.status for answer in stopped] == [STOP[dialect]] * 3
-    assert "farro stopped this run: the call to p (a-model) may cost up to 0.50 USD" in stopped[0].body.decode()
+    assert b"farro stopped this run" in stopped[0].body
     assert {answer.headers["x-should-retry"] for answer in stopped} == {"false"}
     assert len(server.requests) == len(run.meter.calls) == 1
     assert len(run.meter.reserved) == 2  # after the first refusal the budget is not asked again
@@ -58,6 +58,7 @@ def test_a_usage_limit_is_kept_with_its_reset_and_stops_the_program(
     assert [answer.status for answer in stopped] == [STOP[dialect]] * 3
     assert not any("retry-after" in answer.headers for answer in stopped)
     assert b"farro stopped this run" in stopped[0].body
+    assert b"limit" not in stopped[0].body  # else some programs try again for a minute
     assert len(server.requests) == 1
     trouble = trouble_of(run)
     assert (trouble.kind, trouble.retryable, trouble.charged) == ("limited", True, False)

@@ -111,11 +111,11 @@ class Forwarding:
                 self._call_id = await in_thread(meter.reserve, asked.model, len(asked.body), asked.max_output_tokens)
             except BudgetExceeded as exceeded:
                 self._admission.exceed(exceeded)
-                return stop_answer(self._dialect, exceeded)
+                return stop_answer(self._dialect)
             except Exception as error:  # noqa: BLE001 - what cannot be recorded is not sent
                 trouble = troubles.unrecorded(error)
                 self._admission.meet(trouble, ends_run=True)
-                return stop_answer(self._dialect, trouble)
+                return stop_answer(self._dialect)
         self._forward_task = asyncio.get_running_loop().create_task(self._forward())
         if self._stopped:
             self._forward_task.cancel()
@@ -212,7 +212,7 @@ class Forwarding:
 
     async def _refuse(self, trouble: ProviderTrouble) -> web.StreamResponse:
         await self._settle_with(trouble)
-        return stop_answer(self._dialect, trouble)
+        return stop_answer(self._dialect)
 
     # --- what it cost ---
 
@@ -279,9 +279,12 @@ class Forwarding:
             self._admission.meet(troubles.unrecorded(error), ends_run=True)
 
 
-def stop_answer(dialect: DialectName, reason: Exception) -> web.Response:
-    """Return the answer that makes a program stop at once."""
-    return error_answer(dialect, stop_status(dialect), f"farro stopped this run: {reason}")
+def stop_answer(dialect: DialectName) -> web.Response:
+    """Return the answer that makes a program stop at once.
+
+    It does not say why: opencode and aider try for a minute again when they read of a limit, whatever the status.
+    """
+    return error_answer(dialect, stop_status(dialect), "farro stopped this run")
 
 
 def error_answer(dialect: DialectName, status: int, message: str) -> web.Response:

@@ -108,7 +108,7 @@ class GatewayServer:
         if admission.closed.is_set():  # while the body came
             return error_answer(dialect, 401, "the run has ended")
         if admission.stopped_by is not None:
-            return stop_answer(dialect, admission.stopped_by)
+            return stop_answer(dialect)
         login = next(iter(_credentials(request)), "") if passes_login else ""
         program = ProgramRequest(route=route, path=path, query="&".join(parts), login=login, body=body, asked=asked)
         return await Forwarding(admission, self._client, request, program).answer()
