@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,6 +25,7 @@ from farro.host import fs
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
 from farro.sandbox.levels import Sandbox
+from sandbox.greeting import greet_callers
 from support import need
 
 ANSWER = json.dumps({"summary": "done"})
@@ -95,6 +97,28 @@ assert [path for path in (*given, *kept) if opens(path)] == given, [path for pat
     )
     (agent_root.path / "src/greeting.txt").write_text("hello\n")
     assert worked(agent_root) is None
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
+def test_a_program_reaches_the_hosts_of_its_provider_and_its_role(answered_by: Any, level: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        greet_callers(one)
+        greet_callers(two)
+        first, second = (f"127.0.0.1:{server.getsockname()[1]}" for server in (one, two))
+        body = f"""
+import base64, socket, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
+own = base64.b64encode(f"{{proxy.username}}:{{proxy.password}}".encode()).decode()
+for host, answer in (({first!r}, b"200"), ({second!r}, b"200"), ("127.0.0.1:1", b"403")):
+    with socket.create_connection((proxy.hostname, proxy.port), 20) as talk:
+        talk.sendall(f"CONNECT {{host}} HTTP/1.1\\r\\nProxy-Authorization: Basic {{own}}\\r\\n\\r\\n".encode())
+        assert talk.recv(1000).split()[1] == answer
+"""
+        roles = {"SeniorEngineer": {"network": [second]}}
+        agent_root = answered_by(body, network=[first], config={"security": {"sandbox": level}, "roles": roles})
+        assert worked(agent_root) is None
+        one.shutdown(socket.SHUT_RDWR)
+        two.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("level", ["A", "B"])

@@ -32,6 +32,7 @@ class Outer:
     path: Annotated[str, Argument(filled=True)] = "x"
     flag: bool = False
     anything: Any = None
+    some: bool | tuple[Annotated[str, Matching(r"[a-z]+", "a name")], ...] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ def test_a_missing_member_gets_its_default() -> None:
         (
             {"extra": 1, "inner": [{"count": "1", "nams": []}, {"names": [1, None]}, 7]},
             [
-                "extra: is not a known field; known: inner, few, ratio, maybe, mode, level, path, flag, anything",
+                "extra: is not a known field; known: inner, few, ratio, maybe, mode, level, path, flag, anything, some",
                 "inner[0].count: must be a whole number, not text",
                 "inner[0].nams: is not a known field; did you mean names?",
                 "inner[1].names[0]: must be text, not the number 1",
@@ -99,6 +100,8 @@ def test_a_missing_member_gets_its_default() -> None:
             {"inner": [{"count": 1, "env": {"a": "x", "B": 1}}]},
             ["inner[0].env.a: is not a name; it must match [A-Z]+", "inner[0].env.a: must be a whole number, not text"],
         ),
+        ({"some": 1}, ["some: must be true, false or a list, not the number 1"]),
+        ({"some": ["a", "B"]}, ["some[1]: is not a name; it must match [a-z]+"]),
         ({"few": []}, ["few: must have at least 1; it has 0"]),
         ({"few": ["a", "b", "c"]}, ["few: may have at most 2; it has 3"]),
         ({"few": ["a"]}, ["few[0]: must be a whole number, not text"]),

@@ -328,6 +328,17 @@ def test_provider_programs_and_secrets_are_checked_and_no_value_is_printed(farro
     assert {told["id"]: told["verdict"] for told in done.json["checks"]}["secrets"] == "ok"
 
 
+def test_a_whole_network_is_a_warning_and_listed_hosts_are_not(farro: Program) -> None:
+    provider = {"kind": "cli", "command": ["true"], "network": ["index.example:443"]}
+    config(farro, providers={"agent": provider})
+    found = examined(farro, code=0)["network"]
+    assert (found["verdict"], found["found"]) == ("ok", "providers.agent.network: listed hosts only")
+    config(farro, providers={"agent": {**provider, "network": True}}, roles={"Architect": {"network": True}})
+    found = examined(farro, code=0)["network"]
+    assert found["verdict"] == "warning"
+    assert found["found"] == "providers.agent.network, roles.Architect.network: true"
+
+
 def test_missing_sandbox_is_a_warning_and_a_failure_where_required(farro: Program) -> None:
     config(farro, security={"sandbox": "none"})
     told = examined(farro, code=0)["sandbox"]

@@ -60,7 +60,9 @@ def checks(
         report.lock_check(root, settings, conformance=conformance),
         *provider_checks.checks(settings, os.environ, root=root, config=path),
         *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
-        *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),
+        *guard_checks.checks(
+            security.sandbox, required=security.require_sandbox, networks=_networks(settings), config=path
+        ),
         Check(id="store", title="store", look=lambda: _opens(app, root, settings)),
     ]
     if in_folders:
@@ -169,6 +171,13 @@ def _config_checks(root: str) -> list[Check]:
         Check(id="config-strict", title="unknown fields", look=strict, quick=True),
         Check(id="agents-contract", title="config for agents", look=agents, quick=True),
     ]
+
+
+def _networks(settings: Settings) -> dict[str, bool | tuple[str, ...]]:
+    """Return each key of the config that gives a network, with its value."""
+    found = {f"providers.{name}.network": provider.network for name, provider in settings.providers.items()}
+    found |= {f"roles.{name}.network": role.network for name, role in settings.roles.items()}
+    return {"security.network": settings.security.network, **found}
 
 
 def _opens(app: App, root: str, settings: Settings) -> Finding:

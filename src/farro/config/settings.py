@@ -24,6 +24,10 @@ Amount = Annotated[float, Bounds(at_least=0)]
 ExitCode = Annotated[int, Bounds(at_least=0, at_most=255)]
 FilledText = Annotated[str, Argument(filled=True)]
 ReadPath = Annotated[str, Matching(r"[^\0]*[^\0/][^\0]*", "a path below /")]
+HostPort = Annotated[
+    str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
+]
+Hosts = Annotated[tuple[HostPort, ...], Size(at_most=100)]  # that are reached: index.example:443
 Command = Annotated[tuple[FilledText, ...], Size(at_least=1)]
 Hooks = Annotated[tuple[Command, ...], Size(at_most=20)]
 Share = Annotated[float, Bounds(more_than=0, at_most=1)]
@@ -122,11 +126,6 @@ BusAddress = Annotated[str, _BUS_ADDRESS]
 def is_factory(store: str) -> bool:
     """Return whether `store` names a factory of another package."""
     return re.fullmatch(_FACTORY, store) is not None
-
-
-HostPort = Annotated[
-    str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +230,7 @@ class SecuritySettings:
     require_allowed_paths: bool = False
     sandbox: Literal["auto", "A", "B", "none"] = "auto"  # the best that works here, or the one named
     require_sandbox: bool = False  # jobs with allowed_paths are not run without one
-    network: bool = False  # of steps with allowed_paths
+    network: bool | Hosts = False  # of steps with allowed_paths
     max_processes: Annotated[int, Bounds(at_least=1, at_most=1_000_000)] = 512  # of such a step, at once
     max_memory_bytes: Annotated[int, Bounds(at_least=64 << 20)] | None = None  # of such a step
     min_free_bytes: Annotated[int, Bounds(at_least=0)] = 256 << 20  # such a step is ended when the disk has less
@@ -270,7 +269,7 @@ class ProviderSettings:
     environment: tuple[FilledText, ...] = ()  # names of variables that it gets besides PATH, HOME and the locale
     workspace: Literal["temp", "root", "worktree"] = "temp"  # where it works
     read_paths: tuple[ReadPath, ...] = ()  # that it may read besides the system, its workspace and its installation
-    network: bool = False
+    network: bool | Hosts = False  # all of it, or these hosts
     fatal_exit_codes: tuple[ExitCode, ...] = ()  # exit codes that are not retried
     answer_field: FilledText | None = None  # the field of its JSON output that holds the answer
     cost_field: FilledText | None = None  # the field with the cost in US dollars
@@ -304,7 +303,7 @@ class RoleSettings:
     repairs: Annotated[int, Bounds(at_least=0, at_most=10)] = 2  # calls to repair an answer of the wrong form
     read_only: bool = False  # its programs may write nowhere, even if the prompt allows it
     read_paths: tuple[ReadPath, ...] = ()  # that its programs may read besides those of their provider
-    network: bool = False  # its programs may use the network
+    network: bool | Hosts = False  # that its programs may use
     budget_usd: Positive | None = None  # per UTC day
     fast_path: bool = False  # a passing result goes straight to the next role, without the manager
     on_success: Hooks = ()  # commands that the manager runs when it decides about a success of this role

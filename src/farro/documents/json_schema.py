@@ -51,6 +51,8 @@ def _of(hint: Any) -> dict[str, Any]:
         return {"type": "string", "enum": list(arguments)}
     if origin in (typing.Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
         return _or_null(_of(next(each for each in arguments if each is not type(None))))
+    if origin in (typing.Union, types.UnionType):  # a flag or a list
+        return {"anyOf": [_of(each) for each in arguments]}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"type": "string", "enum": [str(member.value) for member in hint]}
     return {} if hint is Any else {"type": _TYPES[hint]}

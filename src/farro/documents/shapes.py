@@ -127,6 +127,8 @@ def _reader(hint: Any) -> _Read:
         return _literal(arguments)
     if origin in (typing.Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
         return _optional(_reader(next(each for each in arguments if each is not type(None))))
+    if origin in (typing.Union, types.UnionType) and len(arguments) == 2 and bool in arguments:
+        return _flag_or_list(_reader(next(each for each in arguments if each is not bool)))
     if hint is Any:
         return lambda value, path, faults: value
     if hint is float:
@@ -177,6 +179,15 @@ def _float(value: Any, path: Path, faults: list[Fault]) -> Any:
 
 def _optional(inner: _Read) -> _Read:
     return lambda value, path, faults: None if value is None else inner(value, path, faults)
+
+
+def _flag_or_list(of_list: _Read) -> _Read:
+    def read(value: Any, path: Path, faults: list[Fault]) -> Any:
+        if isinstance(value, list):
+            return of_list(value, path, faults)
+        return value if isinstance(value, bool) else _expected("true, false or a list", value, path, faults)
+
+    return read
 
 
 def _literal(words: tuple[Any, ...]) -> _Read:

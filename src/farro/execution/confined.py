@@ -6,17 +6,22 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from farro.execution.runner import Guarding
 from farro.host import fs, trees
 from farro.host.processes import Launch, NotStarted, Process
 from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.sandbox import leftovers, paths, violations
-from farro.sandbox.confinement import Confinement, LocalService, SharedLimits
+from farro.sandbox.confinement import Confinement, LocalService, Network, SharedLimits
 from farro.sandbox.levels import Sandbox
 from farro.sandbox.paths import PathRefused
 from farro.sandbox.violations import Snapshot
+
+if TYPE_CHECKING:
+    from farro.sandbox.host_proxy import HostProxy
 
 NO_SANDBOX = "sandbox_missing"
 _SHOWN = ("AGENTS.md", "schemas", "policy.lock.json")  # of farro's own, what every program may read
@@ -71,6 +76,8 @@ class Confined:
             fs.mkdir(self.tmp)
         if sandbox.level != "none":
             self._make_hidden()
+        self._lock = threading.Lock()  # steps of one plan run at the same time
+        self._proxies: dict[tuple[str, ...], HostProxy] = {}  # by their hosts
         self._before = self._look()
         leftovers.opened(marker)
         self._bounds = SharedLimits(
@@ -85,7 +92,7 @@ class Confined:
         launch: Launch,
         *,
         tasks: str | None = None,
-        network: bool | None = None,
+        network: Network | None = None,
         services: tuple[LocalService, ...] = (),
         reads: tuple[str, ...] | None = None,
     ) -> Process | NotStarted:
@@ -95,7 +102,9 @@ class Confined:
         user can read."""
         guarding = self._guarding
         own = () if tasks is None else (os.path.realpath(tasks),)
-        online = guarding.network if network is None else network
+        wanted = guarding.network if network is None else network
+        online = wanted is True
+        proxy = self._proxy_to(wanted) if isinstance(wanted, tuple) and wanted else None
         confinement = Confinement(
             writable=(*self._allowed.writable, *own, *self._home),
             protected=self._allowed.protected,
@@ -103,12 +112,21 @@ class Confined:
             hidden=(*self._locks(), *self._keys(online)) if reads is None else self._farro(),
             reads=None if reads is None else (self._root, *reads),
             network=online,
-            services=services,
+            services=services if proxy is None else (*services, proxy.service),
             tmp=self.tmp,
             memory_bytes=guarding.memory_bytes,
             processes=guarding.processes,
+            env={} if proxy is None else proxy.variables(),
         )
         return self._sandbox.start(launch, confinement=confinement, bounds=self._bounds)
+
+    def _proxy_to(self, hosts: tuple[str, ...]) -> HostProxy:
+        from farro.sandbox.host_proxy import HostProxy  # here: few processes need one
+
+        with self._lock:
+            if hosts not in self._proxies:
+                self._proxies[hosts] = HostProxy(hosts)
+            return self._proxies[hosts]
 
     def violation(self, stderr: str | None, said: bytes = b"") -> str | None:
         """Return what a finished step did, or failed to do, outside allowed_paths. `stderr`: file of a failed step;
@@ -141,6 +159,8 @@ class Confined:
         """Remove what was made for the plan."""
         leftovers.end(self._marker)
         self._bounds.close()
+        for proxy in self._proxies.values():
+            proxy.close()
         with contextlib.suppress(OSError):  # a folder that the job made inaccessible stays
             trees.remove_tree(self.tmp)
         for path, was in self._made.items():

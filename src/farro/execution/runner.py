@@ -39,7 +39,7 @@ class Guarding:
     required: bool = False  # run nothing without a sandbox
     paths_required: bool = False  # run nothing without allowed_paths
     absolute: bool = False  # allowed paths may be absolute
-    network: bool = False
+    network: bool | tuple[str, ...] = False  # or these hosts
     processes: int = 512  # at once
     memory_bytes: int | None = None
     free_bytes: int = 0  # of the root's disk: a step that leaves less is ended
@@ -97,7 +97,9 @@ class Work:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Work:
         previous = tuple((role, folder) for role, folder in data["previous"])
-        guarding = Guarding(**data["guarding"])
+        network = data["guarding"]["network"]
+        network = tuple(network) if isinstance(network, list) else network  # JSON has no tuples
+        guarding = Guarding(**{**data["guarding"], "network": network})
         return cls(**{**data, "earlier": tuple(data["earlier"]), "previous": previous, "guarding": guarding})
 
 

@@ -4,10 +4,12 @@ prevent."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from farro.doctor.checks import Check, Finding, edit, failed, ok, warning
 from farro.host import cgroup
 from farro.lazy_dataclass import dataclass
+from farro.sandbox.confinement import Network
 from farro.sandbox.levels import Level, Probe, Sandbox, SandboxChoice
 
 
@@ -58,8 +60,29 @@ def _advice(chosen: Sandbox, probes: tuple[Probe, ...], wanted: SandboxChoice) -
     return told
 
 
-def checks(wanted: SandboxChoice, *, required: bool, config: str) -> list[Check]:
-    return [Check(id="sandbox", title="sandbox", look=lambda: _sandbox(wanted, required, config))]
+def checks(wanted: SandboxChoice, *, required: bool, networks: Mapping[str, Network], config: str) -> list[Check]:
+    """`networks`: what the config gives, by the key that gives it."""
+    return [
+        Check(id="sandbox", title="sandbox", look=lambda: _sandbox(wanted, required, config)),
+        Check(id="network", title="network of confined programs", look=lambda: _network(wanted, networks, config)),
+    ]
+
+
+def _network(wanted: SandboxChoice, networks: Mapping[str, Network], config: str) -> Finding:
+    every = [key for key, network in networks.items() if network is True]
+    listed = [key for key, network in networks.items() if network is not True and network]
+    if listed and not Sandbox.available(wanted).serves():
+        cause = (
+            "level B cannot let a process reach single hosts here (no pidfd_getfd); such steps and programs are refused"
+        )
+        return failed(f"{', '.join(listed)}: lists hosts", cause, "farro sandbox", edit(config))
+    if every:
+        cause = (
+            "such a program sends what it reads wherever it wants, and reaches each service of this machine without a "
+            'password; list the hosts instead: ["index.example:443"]'
+        )
+        return warning(f"{', '.join(every)}: true", cause, edit(config))
+    return ok(f"{', '.join(listed)}: listed hosts only" if listed else "none")
 
 
 def _sandbox(wanted: SandboxChoice, required: bool, config: str) -> Finding:

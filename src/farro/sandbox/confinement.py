@@ -25,6 +25,16 @@ _counted = (0.0, 0)
 PROCESSES = 512  # at once, of one step: more than a build needs, less than a machine has
 
 
+Network = bool | tuple[str, ...]  # all of it, nothing, or these hosts: "index.example:443"
+
+
+def wider(one: Network, other: Network) -> Network:
+    """Return the network of a process to which both are given."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return True if True in (one, other) else one or other
+    return (*one, *other)
+
+
 @dataclass(frozen=True, slots=True)
 class LocalService:
     """A service of the worker that a confined process reaches at 127.0.0.1:`port`, although its network is off.

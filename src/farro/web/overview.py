@@ -341,7 +341,7 @@ class RoleData:
     provider: str | None
     model: str | None
     read_only: bool
-    network: bool
+    network: bool | tuple[str, ...]
     budget_usd: float | None
 
 

@@ -25,7 +25,7 @@ from farro.host.programs import which
 from farro.jobs.outcomes import PATH_VIOLATION
 from farro.lazy_dataclass import dataclass, field, replace
 from farro.roles.provider_rules import CLI_TRIES
-from farro.sandbox.confinement import LocalService
+from farro.sandbox.confinement import LocalService, wider
 
 ENDING_S = 1.5  # how long a caller that is interrupted waits for its command to end
 
@@ -168,7 +168,7 @@ class CommandProvider(ABC):
             cwd=command.cwd,
             env=command.env,
         )
-        network = self.settings.network or call.reach.network
+        network = wider(self.settings.network, call.reach.network)
         reads = (*command.reads, *read_paths(self.settings, call.reach, call.root, self.environ))
         process = confined.start(launch, network=network, services=command.services, reads=reads)
         if isinstance(process, NotStarted):

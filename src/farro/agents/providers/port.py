@@ -94,7 +94,7 @@ class Reach:
     root: str  # of the repository
     writable: tuple[str, ...] = ()  # absolute, inside the root unless the config allows others
     reads: tuple[str, ...] = ()  # besides what every program reads; relative to the root, or absolute
-    network: bool = False
+    network: bool | tuple[str, ...] = False  # or these hosts
     guarding: Guarding = DEFAULTS
 
 
