@@ -195,7 +195,7 @@ class AgentRoot:
         return data
 
     def calls(self, job_id: str = "one") -> list[CallRecord]:
-        return list(App().ledger(self.root, durable=False, clock=self.clock).of_job(job_id))
+        return list(App().ledger(self.root, self.settings, self.clock).of_job(job_id))
 
 
 MakeRoot = Callable[..., AgentRoot]

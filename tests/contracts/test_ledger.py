@@ -1,13 +1,15 @@
-"""The contract of the Ledger port, on the file ledger."""
+"""The contract of the Ledger port, for the ledger of a root and for that of a Redis server."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +22,8 @@ from hypothesis import strategies as st
 import stage
 from crash.seams import Before, Open, placed
 from farro.agents.providers.port import Usage
+from farro.app import servers
+from farro.config.settings import RedisSettings, Settings
 from farro.errors import BadName, BudgetExceeded, Damaged
 from farro.execution.functions import FunctionRun
 from farro.execution.tools import Call
@@ -27,7 +31,9 @@ from farro.host import leases
 from farro.host.clock import ManualClock
 from farro.queue.prune import PruneFilter, candidates
 from farro.store.files.ledger import FilesLedger
-from farro.store.ledger import Budgets, CallRecord, Charge
+from farro.store.ledger import Budgets, CallRecord, Charge, Ledger
+from farro.store.redis.ledger import RedisLedger
+from servers import RedisServer
 from support import ROOT
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -64,39 +70,64 @@ def root(shm: Path) -> str:
     return str(shm)
 
 
+OpenLedger = Callable[[], Ledger]  # another process, on the same calls
+
+
 @pytest.fixture
-def ledger(root: str, clock: ManualClock) -> FilesLedger:
+def files(root: str, clock: ManualClock) -> FilesLedger:
+    """The ledger of a root, for tests of its files."""
     return FilesLedger(root, clock, durable=False)
+
+
+@pytest.fixture(params=["files", "redis"])
+def opened(request: pytest.FixtureRequest, root: str, clock: ManualClock) -> OpenLedger:
+    if request.param == "files":
+        return lambda: FilesLedger(root, clock, durable=False)
+    server: RedisServer = request.getfixturevalue("redis_server")
+    settings = Settings(store=server.url, redis=RedisSettings(name=f"ledger-{os.urandom(6).hex()}"))
+
+    def open_ledger() -> Ledger:
+        made = servers.ledger(settings, clock)
+        assert isinstance(made, RedisLedger)
+        made._own_time = True
+        return made
+
+    return open_ledger
+
+
+@pytest.fixture
+def ledger(opened: OpenLedger) -> Ledger:
+    return opened()
 
 
 def counted(calls: Any) -> list[Decimal | None]:
     return [call.counts_usd for call in calls]
 
 
-def test_a_call_counts_from_before_it_is_made(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+def test_a_call_counts_from_before_it_is_made(ledger: Ledger, opened: OpenLedger) -> None:
     call_id = ledger.reserve(charge(), Budgets())
-    (call,) = FilesLedger(root, clock).of_day(TODAY)
+    (call,) = opened().of_day(TODAY)
     assert (call.id, call.at, call.charge) == (call_id, "2026-11-16T12:00:00.000Z", charge())
     assert (call.end, call.estimated, call.counts_usd) == (None, True, Decimal("0.10"))
 
 
-def test_a_settled_call_counts_its_actual_cost(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+def test_a_settled_call_counts_its_actual_cost(ledger: Ledger, opened: OpenLedger) -> None:
     call_id = ledger.reserve(charge(), Budgets())
     ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.0123"))
-    for reader in (ledger, FilesLedger(root, clock)):
+    for reader in (ledger, opened()):
         (call,) = reader.of_job("job-1")
         assert (call.end, call.usage, call.estimated, call.counts_usd) == ("answered", USAGE, False, Decimal("0.0123"))
 
 
-def test_settling_again_changes_nothing(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+def test_settling_again_changes_nothing(ledger: Ledger, opened: OpenLedger) -> None:
     call_id = ledger.reserve(charge(), Budgets())
-    FilesLedger(root, clock).settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.02"))
+    opened().settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.02"))
     ledger.settle(call_id, end="failed", usage=None, cost_usd=Decimal("0.09"))
     (call,) = ledger.of_day(TODAY)
     assert (call.end, call.cost_usd) == ("answered", Decimal("0.02"))
 
 
-def test_of_two_concurrent_settlements_one_counts(ledger: FilesLedger) -> None:
+def test_of_two_concurrent_settlements_one_counts(ledger: Ledger) -> None:
     call_id = ledger.reserve(charge(), Budgets())
     amounts = [Decimal(number) / 100 for number in range(1, 9)]
     threads = [
@@ -123,7 +154,7 @@ def test_of_two_concurrent_settlements_one_counts(ledger: FilesLedger) -> None:
     ],
 )
 def test_a_call_of_unknown_cost_counts_its_highest_possible_cost(
-    ledger: FilesLedger, end: Any, cost: str | None, counts: str, estimated: bool
+    ledger: Ledger, end: Any, cost: str | None, counts: str, estimated: bool
 ) -> None:
     call_id = ledger.reserve(charge(), Budgets())
     ledger.settle(call_id, end=end, usage=None, cost_usd=None if cost is None else Decimal(cost))
@@ -131,16 +162,16 @@ def test_a_call_of_unknown_cost_counts_its_highest_possible_cost(
     assert (call.counts_usd, call.estimated) == (Decimal(counts), estimated)
 
 
-def test_an_unknown_price_is_null_and_never_zero(ledger: FilesLedger, root: str) -> None:
-    call_id = ledger.reserve(charge(None), Budgets())
-    assert counted(ledger.of_day(TODAY)) == [None]
+def test_an_unknown_price_is_null_and_never_zero(files: FilesLedger, root: str) -> None:
+    call_id = files.reserve(charge(None), Budgets())
+    assert counted(files.of_day(TODAY)) == [None]
     assert json.loads(Path(root, f"jobs/.ledger/{call_id}.json").read_bytes())["most_usd"] is None
-    ledger.settle(call_id, end="answered", usage=None, cost_usd=None)
-    assert counted(ledger.of_day(TODAY)) == [None]
+    files.settle(call_id, end="answered", usage=None, cost_usd=None)
+    assert counted(files.of_day(TODAY)) == [None]
     assert json.loads(Path(root, f"jobs/.ledger/{call_id}.settled.json").read_bytes())["cost_usd"] is None
 
 
-def test_a_late_settle_counts_for_the_day_of_its_call(ledger: FilesLedger, clock: ManualClock) -> None:
+def test_a_late_settle_counts_for_the_day_of_its_call(ledger: Ledger, clock: ManualClock) -> None:
     call_id = ledger.reserve(charge("1"), limits(day="1"))
     clock.advance(86_400)
     ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.4"))
@@ -151,14 +182,14 @@ def test_a_late_settle_counts_for_the_day_of_its_call(ledger: FilesLedger, clock
     assert counted(ledger.of_job("job-1")) == [Decimal("0.4"), Decimal(1)]
 
 
-def test_calls_of_one_millisecond_keep_their_order(ledger: FilesLedger) -> None:
+def test_calls_of_one_millisecond_keep_their_order(ledger: Ledger) -> None:
     for number in range(1, 9):
         ledger.reserve(charge(number=number), Budgets())
     assert [call.charge.number for call in ledger.of_job("job-1")] == list(range(1, 9))
     assert [call.charge.number for call in ledger.of_day(TODAY)] == list(range(1, 9))
 
 
-def test_the_calls_of_a_job_are_its_own_and_in_order(ledger: FilesLedger, clock: ManualClock) -> None:
+def test_the_calls_of_a_job_are_its_own_and_in_order(ledger: Ledger, clock: ManualClock) -> None:
     wanted = []
     for number in range(1, 6):
         wanted.append(ledger.reserve(charge(number=number), Budgets()))
@@ -180,22 +211,22 @@ def test_the_calls_of_a_job_are_its_own_and_in_order(ledger: FilesLedger, clock:
     ],
 )
 def test_a_call_that_would_exceed_a_budget_is_refused_with_advice(
-    ledger: FilesLedger, root: str, budgets: Budgets, words: tuple[str, str]
+    ledger: Ledger, root: str, budgets: Budgets, words: tuple[str, str]
 ) -> None:
     first = ledger.reserve(charge(), budgets)
     ledger.reserve(charge(), budgets)
-    before = stage.tree(root)
+    before, calls = stage.tree(root), ledger.of_day(TODAY)
     with pytest.raises(BudgetExceeded) as refused:
         ledger.reserve(charge(), budgets)
     for part in (*words, "openai (gpt-5) may cost up to 0.10 USD", "0.20 of 0.25 are spent (0.20 of it estimated)"):
         assert part in str(refused.value)
     assert refused.value.exit_code == 3
-    assert stage.tree(root) == before
+    assert (stage.tree(root), ledger.of_day(TODAY)) == (before, calls)
     ledger.settle(first, end="answered", usage=USAGE, cost_usd=Decimal("0.05"))  # cheaper than reserved
     ledger.reserve(charge(), budgets)
 
 
-def test_a_budget_counts_only_its_own_calls(ledger: FilesLedger, clock: ManualClock) -> None:
+def test_a_budget_counts_only_its_own_calls(ledger: Ledger, clock: ManualClock) -> None:
     ledger.reserve(charge("0.2"), Budgets())
     ledger.reserve(charge("0.1", job="job-2"), limits(job="0.1"))
     ledger.reserve(charge("0.1", role="DocWriter"), limits(role="0.1"))
@@ -207,14 +238,14 @@ def test_a_budget_counts_only_its_own_calls(ledger: FilesLedger, clock: ManualCl
         ledger.reserve(charge("0.1"), limits(job="0.4"))
 
 
-def test_a_call_of_unknown_price_is_refused_if_a_budget_is_set(ledger: FilesLedger, root: str) -> None:
+def test_a_call_of_unknown_price_is_refused_if_a_budget_is_set(ledger: Ledger, root: str) -> None:
     for budgets in (limits(job="9"), limits(role="9"), limits(day="9")):
         with pytest.raises(BudgetExceeded, match=r"`providers\.openai\.prices`.*`providers\.openai\.call_usd`"):
             ledger.reserve(charge(None), budgets)
-    assert stage.tree(root) == ""
+    assert (stage.tree(root), ledger.days()) == ("", [])
 
 
-def test_a_budget_with_calls_of_unknown_cost_refuses_more_calls(ledger: FilesLedger) -> None:
+def test_a_budget_with_calls_of_unknown_cost_refuses_more_calls(ledger: Ledger) -> None:
     call_id = ledger.reserve(charge(None), Budgets())
     with pytest.raises(BudgetExceeded, match=f"it is unknown what is left of the budget of {TODAY}.*{call_id}"):
         ledger.reserve(charge(job="job-2"), limits(day="9"))
@@ -225,9 +256,9 @@ def test_a_budget_with_calls_of_unknown_cost_refuses_more_calls(ledger: FilesLed
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"schema_version": "9.0.0"}', b"[]", b"\xff\x00", b"0" * 70_000])
 def test_a_file_that_cannot_be_read_counts_as_unknown(
-    ledger: FilesLedger, root: str, clock: ManualClock, data: bytes
+    files: FilesLedger, root: str, clock: ManualClock, data: bytes
 ) -> None:
-    call_id = ledger.reserve(charge(), Budgets())
+    call_id = files.reserve(charge(), Budgets())
     path = Path(root, f"jobs/.ledger/{call_id}.json")
     path.write_bytes(data)
     fresh = FilesLedger(root, clock)
@@ -240,22 +271,22 @@ def test_a_file_that_cannot_be_read_counts_as_unknown(
         fresh.settle(call_id, end="answered", usage=None, cost_usd=Decimal(0))
 
 
-def test_a_damaged_settlement_counts_the_highest_possible_cost(ledger: FilesLedger, root: str) -> None:
-    call_id = ledger.reserve(charge(), Budgets())
+def test_a_damaged_settlement_counts_the_highest_possible_cost(files: FilesLedger, root: str) -> None:
+    call_id = files.reserve(charge(), Budgets())
     Path(root, f"jobs/.ledger/{call_id}.settled.json").write_bytes(b"{")
-    assert counted(ledger.of_day(TODAY)) == [Decimal("0.10")]
+    assert counted(files.of_day(TODAY)) == [Decimal("0.10")]
 
 
 @pytest.mark.parametrize(
     "call_id", ["", "x", "../../etc/passwd", f"{TODAY}/../x", f"{TODAY}/120000000.j.R.000000000000"]
 )
-def test_only_a_reserved_call_can_be_settled(ledger: FilesLedger, root: str, call_id: str) -> None:
+def test_only_a_reserved_call_can_be_settled(ledger: Ledger, root: str, call_id: str) -> None:
     with pytest.raises(Damaged, match=r"not a call of the ledger|no call .* in the ledger"):
         ledger.settle(call_id, end="answered", usage=None, cost_usd=None)
     assert stage.tree(root) == ""
 
 
-def test_no_path_is_built_from_an_invalid_call_id(ledger: FilesLedger, root: str) -> None:
+def test_no_path_is_built_from_an_invalid_call_id(ledger: Ledger, root: str) -> None:
     for bad in (charge(job="../x"), charge(role="../x")):
         with pytest.raises(BadName):
             ledger.reserve(bad, Budgets())
@@ -265,8 +296,8 @@ def test_no_path_is_built_from_an_invalid_call_id(ledger: FilesLedger, root: str
     assert stage.tree(root) == ""
 
 
-def test_the_layout_reads_with_ls_and_cat(ledger: FilesLedger, root: str) -> None:
-    call_id = ledger.reserve(charge(), Budgets())
+def test_the_layout_reads_with_ls_and_cat(files: FilesLedger, root: str) -> None:
+    call_id = files.reserve(charge(), Budgets())
     folder = Path(root, "jobs/.ledger")
     assert os.readlink(folder / "jobs/job-1" / TODAY) == f"../../{TODAY}"
     (file,) = (folder / "jobs/job-1" / TODAY).glob("*.job-1.*.json")
@@ -340,7 +371,63 @@ def test_processes_that_reserve_at_once_never_exceed_a_budget(root: str, clock: 
     assert max(len(ledger.of_job("job-1")), len(ledger.of_job("job-2"))) == 25
 
 
-def test_only_one_process_checks_a_budget_at_a_time(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+def test_threads_that_reserve_at_once_never_exceed_a_budget(opened: OpenLedger) -> None:
+    made: list[str] = []
+
+    def spend(job: str) -> None:
+        mine = opened()
+        for _ in range(20):
+            with contextlib.suppress(BudgetExceeded):
+                made.append(mine.reserve(charge("0.10", job=job), limits(day="3", job="1.5")))
+
+    threads = [threading.Thread(target=spend, args=(f"job-{number}",)) for number in (1, 2, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ledger = opened()
+    assert len(made) == len(ledger.of_day(TODAY)) == 30
+    assert [len(ledger.of_job(job)) for job in ("job-1", "job-2")] == [15, 15]
+
+
+def test_a_call_that_another_machine_records_meanwhile_counts(
+    opened: OpenLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One machine has checked the budget and is about to write when another one spends the rest of it."""
+    ledger, other = opened(), opened()
+    if not isinstance(ledger, RedisLedger):
+        return  # it has a lock: test_only_one_process_checks_a_budget_at_a_time
+    check = ledger.check
+    others = iter([lambda: other.reserve(charge("0.6"), limits(day="1"))])
+
+    def checked(*args: Any) -> None:
+        check(*args)
+        next(others, lambda: "")()
+
+    monkeypatch.setattr(ledger, "check", checked)
+    with pytest.raises(BudgetExceeded, match=r"has 0\.40 USD left"):
+        ledger.reserve(charge("0.6"), limits(day="1"))
+    ledger.reserve(charge("0.4"), limits(day="1"))
+    assert len(ledger.of_day(TODAY)) == 2
+
+
+def test_a_record_in_redis_that_cannot_be_read_counts_as_unknown(opened: OpenLedger) -> None:
+    ledger = opened()
+    if not isinstance(ledger, RedisLedger):
+        return
+    call_id = ledger.reserve(charge(), Budgets())
+    day, _, name = call_id.partition("/")
+    ledger._server.call("HSET", ledger._key(day), f"{name}.json", "{")
+    fresh = opened()
+    (call,) = fresh.of_day(TODAY)
+    assert (call.id, call.charge.job_id, call.counts_usd) == (call_id, "job-1", None)
+    with pytest.raises(BudgetExceeded, match="it is unknown what is left"):
+        fresh.reserve(charge(job="job-2"), limits(day="9"))
+    with pytest.raises(Damaged, match="counts as unknown"):
+        fresh.settle(call_id, end="answered", usage=None, cost_usd=Decimal(0))
+
+
+def test_only_one_process_checks_a_budget_at_a_time(files: FilesLedger, root: str, clock: ManualClock) -> None:
     """One process has checked the budget and is about to write when another checks it. Without the lock both would
     spend the rest of the budget."""
     other = FilesLedger(root, clock, durable=False)
@@ -359,9 +446,9 @@ def test_only_one_process_checks_a_budget_at_a_time(ledger: FilesLedger, root: s
         late.join(0.3)  # with the lock it cannot end before we do; without it there is nothing to wait for
 
     with placed(Before("move", between)):
-        ledger.reserve(charge("0.6"), limits(day="1"))
+        files.reserve(charge("0.6"), limits(day="1"))
         late.join()
-    assert len(refused) == len(ledger.of_day(TODAY)) == 1
+    assert len(refused) == len(files.of_day(TODAY)) == 1
 
 
 class Reads(Open):
@@ -374,34 +461,32 @@ class Reads(Open):
         self.count += op == "read"
 
 
-def test_a_budget_check_reads_only_new_files(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+def test_a_budget_check_reads_only_new_files(files: FilesLedger, root: str, clock: ManualClock) -> None:
     budgets = limits(day="1000", role="1000", job="1000")
-    calls = [ledger.reserve(charge(), budgets) for _ in range(30)]
+    calls = [files.reserve(charge(), budgets) for _ in range(30)]
     for call_id in calls:
-        ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.01"))
+        files.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.01"))
     clock.advance(86_400)  # history
-    ledger.reserve(charge(job="job-2"), budgets)
-    ledger.reserve(charge(job="job-2"), budgets)
+    files.reserve(charge(job="job-2"), budgets)
+    files.reserve(charge(job="job-2"), budgets)
     FilesLedger(root, clock, durable=False).reserve(charge(job="job-2"), budgets)
     with placed(Reads()) as reads:
-        ledger.reserve(charge(job="job-2"), budgets)
+        files.reserve(charge(job="job-2"), budgets)
     assert reads.count == 2  # the one that this process made before, and the other process's
 
 
-def test_settlements_elsewhere_and_removed_calls_are_noticed(
-    ledger: FilesLedger, root: str, clock: ManualClock
-) -> None:
+def test_settlements_elsewhere_and_removed_calls_are_noticed(files: FilesLedger, root: str, clock: ManualClock) -> None:
     budgets = limits(day="1", role="1")
-    first, second = ledger.reserve(charge("0.5"), budgets), ledger.reserve(charge("0.5"), budgets)
+    first, second = files.reserve(charge("0.5"), budgets), files.reserve(charge("0.5"), budgets)
     other = FilesLedger(root, clock, durable=False)
-    for here in (ledger, other):
+    for here in (files, other):
         with pytest.raises(BudgetExceeded, match=r"has 0\.00 USD left"):
             here.reserve(charge("0.1"), budgets)
     other.settle(first, end="answered", usage=USAGE, cost_usd=Decimal("0.4"))
     with pytest.raises(BudgetExceeded, match=r"has 0\.10 USD left"):
-        ledger.reserve(charge("0.2"), budgets)
+        files.reserve(charge("0.2"), budgets)
     Path(root, f"jobs/.ledger/{second}.json").unlink()
-    for here in (ledger, other):
+    for here in (files, other):
         with pytest.raises(BudgetExceeded, match=r"has 0\.60 USD left"):
             here.reserve(charge("0.7"), budgets)
 
@@ -411,7 +496,7 @@ amounts = st.decimals(min_value=0, max_value=10_000, places=9)
 
 @given(most=st.none() | amounts, cost=st.none() | amounts, step=st.text(max_size=30), model=st.none() | st.text())
 def test_a_written_call_is_read_back(most: Decimal | None, cost: Decimal | None, step: str, model: str | None) -> None:
-    from farro.store.files import ledger as ledger_calls
+    from farro.store import call_days as ledger_calls
 
     one = Charge(
         job_id="j",
@@ -431,12 +516,12 @@ def test_a_written_call_is_read_back(most: Decimal | None, cost: Decimal | None,
 
 
 @pytest.mark.linux
-def test_a_process_that_waits_for_the_ledger_can_be_killed(ledger: FilesLedger, root: str, tmp_path: Path) -> None:
+def test_a_process_that_waits_for_the_ledger_can_be_killed(files: FilesLedger, root: str, tmp_path: Path) -> None:
     """A worker that was stopped (SIGSTOP) may hold the lock for any time."""
-    ledger.reserve(charge(), limits(job="5"))
+    files.reserve(charge(), limits(job="5"))
     with leases.exclusively(f"{root}/jobs/.ledger/.lock"):
         waiting = FunctionRun(
-            lambda call: ledger.reserve(charge(), limits(job="5")) and None,
+            lambda call: files.reserve(charge(), limits(job="5")) and None,
             lambda files: Call(
                 command="",
                 args=(),
@@ -456,4 +541,4 @@ def test_a_process_that_waits_for_the_ledger_can_be_killed(ledger: FilesLedger, 
         waiting.end(None, grace_s=10)
         assert waiting.exit is not None
         waiting.close()
-    assert len(ledger.of_job(charge().job_id)) == 1
+    assert len(files.of_job(charge().job_id)) == 1

@@ -88,6 +88,57 @@ def test_a_task_is_routed_from_machine_to_machine(machines: tuple[Program, Progr
         assert root.call("replay", "job", code=0).out
 
 
+def agent_job(here: Program, name: str) -> None:
+    prompt = {
+        "role": "SeniorEngineer",
+        "rubric": "Make it polite.",
+        "allowed_paths": ["src/"],
+        "success": "It says please.",
+        "routing": {"mode": "role", "next": "SeniorEngineer"},
+    }
+    (here.path / "p.json").write_text(json.dumps(prompt))
+    here.call("enqueue", "--prompt-json", "p.json", "--id", name, code=0)
+
+
+def answer_with(machine: Program, entry: dict[str, Any]) -> None:
+    (machine.path / "answers.json").write_text(json.dumps({"answers": [entry]}))
+
+
+def test_a_budget_is_common_to_all_machines(machines: tuple[Program, Program]) -> None:
+    here, other = machines
+    for machine in machines:
+        path = machine.path / "agents-config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "budgets": {"day_usd": 0.5}}))
+        answer_with(machine, {**ANSWERS[0], "cost_usd": 0.4})
+    agent_job(here, "one")
+    here.worked("--role", "SeniorEngineer")
+    assert here.status("one") == "succeeded"
+    agent_job(here, "two")
+    other.worked("--role", "SeniorEngineer")
+    error = here.job("two")["error"]
+    assert error["category"] == "budget_exceeded"
+    assert "0.10 USD left" in error["message"]
+    for machine in machines:
+        assert machine.call("costs", "--json", code=0).json["total"]["usd"] == 0.4
+
+
+def test_a_paused_account_is_paused_on_all_machines(machines: tuple[Program, Program]) -> None:
+    here, other = machines
+    answer_with(here, {"error": {"kind": "refused", "message": "wrong key"}})
+    agent_job(here, "one")
+    worker = here.start("worker", "--role", "SeniorEngineer")
+    eventually(lambda: here.job("one")["not_before"] is not None, "the job does not wait")
+    (line,) = other.call("provider", "list", "--json", code=0).json["providers"]
+    assert (line["paused"]["kind"], line["paused"]["jobs"]) == ("refused", 1)
+    agent_job(other, "two")
+    second = other.start("worker", "--role", "SeniorEngineer")  # it has good answers, and does not ask for them
+    eventually(lambda: other.job("two")["not_before"] is not None, "the job does not wait")
+    answer_with(here, ANSWERS[0])
+    assert "2 jobs start now" in other.call("provider", "resume", "script", code=0).out
+    eventually(lambda: {here.status("one"), here.status("two")} == {"succeeded"}, "the jobs do not go on")
+    assert [daemon.end().code for daemon in (worker, second)] == [0, 0]
+
+
 def test_second_manager_waits_for_the_first_on_any_machine(machines: tuple[Program, Program]) -> None:
     one, other = machines
     first = one.start("manager").started()

@@ -170,17 +170,19 @@ class App:
 
         return FilesLibrary(root, durable=settings.durability == "power")
 
-    def ledger(self, root: str, *, durable: bool, clock: Clock) -> Ledger:
-        """Open the ledger of what agents' calls cost."""
+    def ledger(self, root: str, settings: Settings, clock: Clock) -> Ledger:
+        """Open the ledger of what agents' calls cost: in the root, or on the Redis server that has its jobs."""
+        if _is_shared(settings):
+            from farro.app import servers
+
+            return servers.ledger(settings, clock)
         from farro.store.files.ledger import FilesLedger
 
-        return FilesLedger(root, clock, durable=durable)
+        return FilesLedger(root, clock, durable=settings.durability == "power")
 
     def accounts(self, root: str, settings: Settings, clock: Clock) -> Accounts:
         """Open the pauses of accounts: in the root, or on the Redis server that has its jobs."""
-        from farro.config.settings import AGQ, is_factory
-
-        if settings.store != "files" and not is_factory(settings.store) and not settings.store.startswith(AGQ):
+        if _is_shared(settings):
             from farro.app import servers
 
             return servers.accounts(settings, clock)
@@ -376,7 +378,7 @@ class App:
         return Agents(
             settings_of=Remembered(),
             provider=self.providers(root),
-            ledger=self.ledger(root, durable=settings.durability == "power", clock=clock),
+            ledger=self.ledger(root, settings, clock),
             accounts=self.accounts(root, settings, clock),
             prices=GenaiPrices,
             redactor=redactor,
@@ -497,7 +499,7 @@ class App:
             context=context,
             tools=tool_catalog.listed(context.tools, search, configured=tuple(settings.tools), on_path=True),
             provider=self.providers(root),
-            ledger=self.ledger(root, durable=settings.durability == "power", clock=clock),
+            ledger=self.ledger(root, settings, clock),
             prices=self.prices(settings),
             redactor=Redactor.of_variables(secret_variables(settings, os.environ), os.environ),
             clock=clock,
@@ -552,6 +554,13 @@ class App:
             self, store, settings, log=log, person=person, gate=gate, examine=examine, orchestrate=orchestrate
         )
         return web.application(state, token=token, beyond=beyond)
+
+
+def _is_shared(settings: Settings) -> bool:
+    """Return whether a Redis server has the jobs. A worker over agq keeps its own ledger and accounts."""
+    from farro.config.settings import AGQ, is_factory
+
+    return settings.store != "files" and not is_factory(settings.store) and not settings.store.startswith(AGQ)
 
 
 @functools.cache

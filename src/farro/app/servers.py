@@ -18,6 +18,7 @@ from farro.store.port import Store, StoreContext, StoreFactory, StorePolicy
 
 if TYPE_CHECKING:
     from farro.agq.client import AgqStore
+    from farro.store.ledger import Ledger
     from farro.store.redis.client import RedisAddress
 
 BRIEF_S = 5.0  # for how long a command asks a server that does not answer
@@ -161,6 +162,17 @@ def accounts(settings: Settings, clock: Clock) -> Accounts:
 
     name = settings.redis.name
     return RedisAccounts(RedisClient(address, RedisKeys(name).prefix, clock), name, clock, uniform=machine.uniform)
+
+
+def ledger(settings: Settings, clock: Clock) -> Ledger:
+    """Open the ledger that every machine shares."""
+    address = redis_address(settings)
+    from farro.store.redis.client import RedisClient
+    from farro.store.redis.ledger import RedisLedger
+    from farro.store.redis.scripts import RedisKeys
+
+    name = settings.redis.name
+    return RedisLedger(RedisClient(address, RedisKeys(name).prefix, clock), name, clock)
 
 
 def _reap_agent(agent_id: str) -> None:

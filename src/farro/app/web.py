@@ -50,7 +50,7 @@ def state(
         settings=settings,
         catalog=Catalog(store, clock),
         clock=clock,
-        ledger=app.ledger(root, durable=False, clock=clock),
+        ledger=app.ledger(root, settings, clock),
         log=log,
         version=metadata.version("farro"),
         person=person,

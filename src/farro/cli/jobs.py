@@ -85,7 +85,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     store, settings = open_root(root)
     from farro.agents.costs import cost_of_job
 
-    ledger = application().ledger(store.root, durable=False, clock=SystemClock())
+    ledger = application().ledger(store.root, settings, SystemClock())
     job_id = find_job.resolve(store, job)
     details = jobs.show(store, job_id, cost_of=lambda job_id: cost_of_job(ledger, job_id))
     if as_json:

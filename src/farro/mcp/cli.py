@@ -95,7 +95,7 @@ def make_context(app: App, store: Store, settings: Settings) -> ToolContext:
         store=store,
         settings=settings,
         library=app.library(store.root, settings),
-        ledger=app.ledger(store.root, durable=False, clock=clock),
+        ledger=app.ledger(store.root, settings, clock),
         policy=SubmitPolicy.of(store.root, settings, user=current_user(), spell=_argument),
         clock=clock,
         by=operator_name("mcp"),

@@ -37,7 +37,7 @@ def costs(
     clock = SystemClock()
     wanted = spending.parse_day_range(day=day, since=since, whole=job is not None, now=clock.now())
     store, settings = open_root(root)
-    ledger = application().ledger(store.root, durable=False, clock=clock)
+    ledger = application().ledger(store.root, settings, clock)
     by = by or ("role" if job is None else "model")
     report = spending.sum_costs(ledger, store, settings, job=job, wanted=wanted, by=by)
     if as_json:

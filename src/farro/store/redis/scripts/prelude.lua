@@ -44,6 +44,7 @@
 --                             Workers wait here (BZPOPMIN), and only one is woken
 --   lib:*               plans and actions (library.py)
 --   accounts            hash  the paused accounts of providers (accounts.py)
+--   calls:* calls-of:* call-days calls-made   what agents' calls cost (ledger.py)
 --   seat:*              leader leases (agents.py)
 --
 -- A script is atomic: a crash of the server leaves all of it or nothing (as far as its persistence goes), a crash of the

@@ -11,5 +11,5 @@ call('ZREM', P .. 'at:' .. job[2] .. ':' .. job[1], id)
 for name in string.gmatch(job[3] or '', '[^,]+') do
   if call('HGET', P .. 'names', name) == id then call('HDEL', P .. 'names', name) end
 end
-call('DEL', P .. 'job:' .. id, P .. 'files:' .. id, P .. 'after:' .. id)
+call('DEL', P .. 'job:' .. id, P .. 'files:' .. id, P .. 'after:' .. id, P .. 'calls-of:' .. id)
 return 'ok'
