@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,8 +21,10 @@ from agents.agent_root import REVIEW, AgentRoot, MakeRoot
 from farro.agents.providers import checks
 from farro.agents.session_folder import SessionFolder, SessionRecord, is_over, sweep
 from farro.doctor.checks import Finding
+from farro.execution.stop import Stop
 from farro.jobs.states import Status
 from flows.program import Program
+from support import eventually
 
 # It keeps a transcript as claude does, and does what the last line of its prompt says.
 FAKE = """
@@ -355,3 +358,24 @@ def agents_check(root: AgentRoot, **changes: str) -> Finding:
     environ = {**os.environ, **changes}
     found = {check.id: check for check in checks.checks(root.settings, environ, root=root.root, config="/c")}
     return found["agents"].look()
+
+
+def test_each_thing_that_it_does_is_shown_at_once_and_without_secrets(program: Any) -> None:
+    body = "tool('Read', 'a-key-of-its-own')\nprint(flush=True)\ntime.sleep(60)"
+    root = program(body, idle_timeout_s=30)
+    root.enqueue()
+    seen: list[str] = []
+    stop = Stop(root.clock)
+
+    def looked() -> bool:
+        seen[:] = [path.read_text() for path in root.path.glob("agents/*/in-progress/*/one/attempts/*/steps/1/stderr")]
+        return any(text.endswith("\n") for text in seen)
+
+    working = threading.Thread(target=lambda: root.work(stop=stop))
+    working.start()
+    try:
+        eventually(looked, "nothing was shown")
+    finally:
+        stop.request(0)
+        working.join()
+    assert seen == ["Read [redacted:ANTHROPIC_API_KEY]\n"]

@@ -180,6 +180,16 @@ def test_every_request_is_in_the_ledger_with_the_tokens_of_the_wire(
     assert (len(agent["calls"]), Decimal(agent["cost_usd"])) == (len(calls), cost)
 
 
+def test_requests_of_unknown_price_count_together_as_the_most_that_a_call_may_cost(
+    root_of: Any, server: ModelServer
+) -> None:
+    root = root_of("claude", prices={}, call_usd=3)
+    asked(root, "several-turns")
+    assert root.life().error is None
+    assert sum(call.counts_usd or 0 for call in root.calls()) == 3
+    assert Decimal(root.result()["agent"]["cost_usd"]) == 3
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_never_holds_the_key(name: str, root_of: Any, server: ModelServer) -> None:
     server.scenarios["look"] = [RunCommand(command="env; cat /proc/*/environ | tr '\\0' '\\n'"), Say(content=DONE)]

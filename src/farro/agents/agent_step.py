@@ -10,6 +10,7 @@ recorded leaves a call that counts as the most that it may have cost.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -258,6 +259,7 @@ class _Calls:
 
     def _request(self, messages: tuple[ChatMessage, ...], candidate: ProviderCandidate, number: int) -> Request:
         described = self.settings.providers[candidate.name]
+        live = _LiveOutput(self.redactor, self.call.stderr)
         own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
         if self.material.payload:
             own[PAYLOAD_VARIABLE] = f"{job_folder(self.work)}/{PAYLOAD}"
@@ -269,7 +271,8 @@ class _Calls:
             max_output_tokens=self.role.max_output_tokens or described.max_output_tokens,
             timeout_s=self.settings.call_timeout_s(candidate.name, self.role),
             role=self.role_name,
-            partial=_LiveOutput(self.redactor, self.call.stderr) if described.stream else None,
+            partial=live if described.stream else None,
+            progress=live.show,
             folder=self._files.folder,
             sessions=SessionFolder.of_step(self.work.root, self.work.job_id, self.role_name, self._step).path,
             idle_timeout_s=self.settings.idle_timeout_s(candidate.name),
@@ -343,6 +346,7 @@ class _StepMeter:
         self._calls = calls
         self._candidate = candidate
         self._number = number
+        self._guessed = False  # a request of unknown price was reserved
 
     def reserve(self, model: str | None, prompt_bytes: int, max_output_tokens: int | None) -> str:
         """Reserve an estimate: programs ask for far more tokens than an answer has."""
@@ -354,6 +358,10 @@ class _StepMeter:
             prompt_bytes=prompt_bytes // _BYTES_A_TOKEN,
             max_output_tokens=min(max_output_tokens or usual, usual),
         )
+        guess = calls.settings.providers[name].call_usd
+        if guess is not None and most == exact(guess):
+            # Its price is unknown. `call_usd` is the most that the whole run may cost, not each request.
+            most, self._guessed = (Decimal(0) if self._guessed else most), True
         charge = calls.charge(self._candidate, self._number, model or self._candidate.model, most)
         return calls.agents.ledger.reserve(charge, budgets_of(calls.settings, calls.role.budget_usd))
 
@@ -374,6 +382,13 @@ class _LiveOutput:
 
     def write(self, data: bytes, /) -> int:
         return self._stream.write(data)
+
+    def show(self, line: str) -> None:
+        """Write a whole line at once: no part of it is held back, as the beginning of a secret would be."""
+        with contextlib.suppress(ValueError):  # it is closed: the step is over
+            self._stream.write(f"{line}\n".encode("utf-8", "replace"))
+            self._stream.close()
+            self._stderr.flush()
 
     def flush(self) -> None:
         self._stderr.flush()

@@ -16,7 +16,7 @@ An adapter makes one call, once. Retries, fallbacks, prices and budgets belong t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -117,6 +117,7 @@ class Request:
     reach: Reach | None = None
     sessions: str | None = None  # the folder of the step's sessions, which outlives the attempt; None: keep none
     idle_timeout_s: float | None = None  # without progress of a known program
+    progress: Callable[[str], None] | None = None  # receives a line for each thing that a known program does
     meter: Meter | None = None  # counts its requests to models, one by one; None: the caller counts the whole call
 
     @property

@@ -22,7 +22,7 @@ from farro.agents.programs.output import one_line
 from farro.agents.programs.port import AgentProgram, GatewayAddress, ProgramRun, Reader, ReaderReport
 from farro.agents.programs.registry import find_program
 from farro.agents.providers.command import CommandCall, CommandProvider, ProviderCommand, joined, prompt_text
-from farro.agents.providers.port import Answer, ChatMessage, OutputSink, ProviderTrouble, Request, Usage
+from farro.agents.providers.port import Answer, ChatMessage, ProviderTrouble, Request, Usage
 from farro.agents.providers.programs import ALWAYS, ProgramOutput, named
 from farro.agents.providers.registry import Place
 from farro.agents.session_folder import SessionFolder, SessionRecord
@@ -254,10 +254,9 @@ class _Watch:
     """Reads the output while it comes: passes progress on, records the session, and ends a run that is stuck."""
 
     def __init__(self, provider: ProgramProvider, call: CommandCall, turn: _Turn, output: ProgramOutput) -> None:
-        self.reader: Reader = provider.program.reader(turn.run, self._progress)
+        self.reader: Reader = provider.program.reader(turn.run, call.request.progress or _show_nothing)
         self._provider = provider
         self._request = call.request
-        self._partial: OutputSink | None = call.request.partial
         self._turn = turn
         self._output = output
         self._known = turn.record.session_id
@@ -277,16 +276,12 @@ class _Watch:
         self._last_s = time.monotonic()
         return len(data)
 
-    def flush(self) -> None:
-        if self._partial is not None:
-            self._partial.flush()
+    def flush(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def _progress(self, line: str) -> None:
-        if self._partial is not None:
-            with contextlib.suppress(ValueError):  # the sink is closed
-                self._partial.write(f"{line}\n".encode("utf-8", "replace"))
+
+def _show_nothing(line: str) -> None: ...
 
 
 def _news(system: str, messages: Sequence[ChatMessage], told: Sequence[str]) -> str | None:
