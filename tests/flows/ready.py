@@ -24,7 +24,7 @@ import importlib  # noqa: E402
 import json  # noqa: E402
 
 from farro.__main__ import main  # noqa: E402
-from farro.cli.main import COMMANDS  # noqa: E402
+from farro.cli.commands import COMMANDS  # noqa: E402
 
 # Modules that commands import only when they use them.
 LATER = ("app", "execution.work", "execution.runners.inline", "worker.worker", "worker.drain")

@@ -8,7 +8,10 @@ import subprocess
 from collections.abc import Mapping
 
 import pytest
+from click.shell_completion import get_completion_class
 
+from farro.app import App
+from farro.cli import main, plain_completion
 from flows.program import FARRO, Program, steps
 from support import need
 
@@ -47,6 +50,37 @@ def test_jobs_roles_and_schedules_are_offered(farro: Program) -> None:
     (farro.path / "schedules").mkdir()
     (farro.path / "schedules" / "nightly.json").write_text("{}")
     assert offered(farro, "farro schedules run ") == ["nightly"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_plain_line_is_completed_as_click_completes_it(
+    farro: Program, shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        farro.enqueue(steps(("true",)), "--id", f"job-{number}")
+    farro.call("job", "create", "nightly", "--tasks", "-", stdin='[{"id": "a", "command": "true"}]', code=0)
+    monkeypatch.setenv("FARRO_ROOT", str(farro.path))
+    monkeypatch.setenv("_FARRO_COMPLETE", f"{shell}_complete")
+    asked = [([], ""), ([], "s"), ([], "nothing")]
+    asked += [([command], begun) for command in sorted(plain_completion.OF_A_JOB) for begun in ("", "job-1", "n")]
+    for before, begun in asked:
+        cursor = begun if shell == "fish" else str(len(before) + 1)
+        monkeypatch.setenv("COMP_WORDS", " ".join(["farro", *before, begun]))
+        monkeypatch.setenv("COMP_CWORD", cursor)
+        assert plain_completion.run() == 0
+        plain = capsys.readouterr().out
+        program = get_completion_class(shell)
+        assert program is not None
+        by_click = program(main.farro, {"obj": App()}, "farro", "_FARRO_COMPLETE").complete()
+        assert sorted(plain.splitlines()) == sorted(f"{by_click}\n".splitlines()), (before, begun)
+
+
+@pytest.mark.parametrize("line", ["farro --h", "farro ls --sta", "farro 'show ", "farro show a b", "farro run "])
+def test_a_line_that_is_not_plain_is_left_to_click(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_FARRO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    assert plain_completion.run() is None
 
 
 def test_names_of_jobs_are_offered(farro: Program) -> None:

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from farro.cli.main import COMMANDS
+from farro.cli.commands import COMMANDS
 from farro.doctor.schemas import schemas
 from flows.program import FARRO, PATIENCE_S, Program
 from support import ROOT

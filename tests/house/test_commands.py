@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from farro.cli.main import COMMANDS, HELP, farro
-from farro.cli.main import SECTIONS as HEADED
+from farro.cli.commands import COMMANDS, HELP
+from farro.cli.commands import SECTIONS as HEADED
+from farro.cli.main import farro
 from house.test_documents import DOCUMENTS, FENCE, SPAN, named
 from support import ROOT
 

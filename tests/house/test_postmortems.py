@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from farro.cli.main import COMMANDS
+from farro.cli.commands import COMMANDS
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "ops", "postmortems.md").read_text(encoding="utf-8")

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
 import os
-import random
-import socket
 from collections.abc import Callable
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 import click
@@ -52,6 +47,9 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
 
     SIGTERM or Ctrl-C: connections are closed, and jobs that their clients hold go back into their queues.
     """
+    import asyncio  # here, as the libraries below: the help does not need them
+    import random
+
     signals = Signals()
     path, settings = read_root(root)
     options = _options(settings, bind)
@@ -88,6 +86,8 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
 
 def _options(settings: Settings, bind: str | None) -> ServerOptions:
     """Read the options from the config. NotPermitted: an address that other machines reach needs a key."""
+    from importlib import metadata
+
     from farro.agq.server import ServerOptions
 
     host, port = address_of(settings.agq.bind if bind is None else bind)
@@ -130,6 +130,9 @@ async def _serve(server: AgqServer, signals: Signals, log: Log) -> None:
 
 def reached(host: str) -> str:
     """Return the host under which workers reach it: 0.0.0.0 stands for every address and is none itself."""
+    import ipaddress
+    import socket
+
     if ipaddress.ip_address(host).is_unspecified:
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host
@@ -143,6 +146,8 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
+    import ipaddress
+
     if host == "localhost":
         return True
     try:

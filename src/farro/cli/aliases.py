@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from farro.cli.main import COMMANDS, HELP, Hinting, Lazy, run
+from farro.cli.commands import COMMANDS, HELP
+from farro.cli.main import Hinting, Lazy, run
 
 
 def agent_cli() -> None:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Iterable
+from itertools import islice
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from farro.cli.offered_names import LOOKED_AT, OFFERED, job_names, names
 from farro.cli.options import common
 from farro.cli.terminal import reply
 from farro.config import reader
 from farro.errors import FarroError
 from farro.jobs import ids
 
-OFFERED = 200  # names; a person reads no more
-LOOKED_AT = 20_000  # names: Tab must not read a queue of a million
 _JOBS = {"job", "jobs", "named", "job_id", "job_ids", "after", "after_any"}
 _FOLDERS = {"root", "folder", "cwd"}
 
@@ -50,12 +49,12 @@ def completion(context: click.Context, shell: str, root: str | None, as_json: bo
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _offering(names: Callable[[str], Iterable[str]]) -> Completion:
-    """Complete with names that `names` finds in the root."""
+def _offering(find: Callable[[str], Iterable[str]]) -> Completion:
+    """Complete with names that `find` finds in the root."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         root = _root(context)
-        found = () if root is None else (name for name in names(root) if name.startswith(incomplete))
+        found = () if root is None else (name for name in find(root) if name.startswith(incomplete))
         return [CompletionItem(name) for name in islice(found, OFFERED)]
 
     return complete
@@ -78,13 +77,13 @@ def equip(command: click.Command) -> None:
 
 def _completion_of(command: click.Command, parameter: click.Parameter) -> Completion | None:
     name, value = (parameter.name or "").lower(), parameter.metavar or ""
-    jobs, file = _offering(_jobs), _path("file")
+    jobs, file = _offering(job_names), _path("file")
     if "--job" in parameter.opts:
-        return _offering(lambda root: sorted(islice(_names(f"{root}/jobs/.names"), LOOKED_AT)))
+        return _offering(lambda root: sorted(islice(names(f"{root}/jobs/.names"), LOOKED_AT)))
     if name in _JOBS:
         return jobs
     if name in ("role", "roles"):
-        return _offering(lambda root: sorted(name for name in _names(f"{root}/agents") if ids.ROLE.fullmatch(name)))
+        return _offering(lambda root: sorted(name for name in names(f"{root}/agents") if ids.ROLE.fullmatch(name)))
     if name in _FOLDERS:
         return _path("dir")
     if "FILE" in value and "JOB" in value:
@@ -92,45 +91,18 @@ def _completion_of(command: click.Command, parameter: click.Parameter) -> Comple
     if "FILE" in value:
         return file
     if value == "SCHEDULE":
-        return _offering(lambda root: sorted({name.rsplit(".", 1)[0] for name in _names(f"{root}/schedules")}))
+        return _offering(lambda root: sorted({name.rsplit(".", 1)[0] for name in names(f"{root}/schedules")}))
     if value.strip("[]") == "SWARM" and command.name != "create":  # a new swarm needs a new name
         return _offering(_swarms)
     return None
 
 
-def _jobs(root: str) -> Iterator[str]:
-    """Yield the names of job folders, unfinished ones first; no job is opened."""
-    known = chain(_names(f"{root}/jobs/.names"), _job_names(root))
-    return (name for name in islice(known, LOOKED_AT) if ids.is_job_id(name))
-
-
 def _swarms(root: str) -> list[str]:
     """Return all swarms that were ever created: only their files tell which were removed, and none is opened."""
-    return [name for name in sorted(_names(f"{root}/swarms")) if os.path.exists(f"{root}/swarms/{name}/desired.json")]
-
-
-def _job_names(root: str) -> Iterator[str]:
-    roles = [f"{root}/agents/{name}" for name in _names(f"{root}/agents")]
-    for role in roles:
-        for agent in _names(f"{role}/in-progress"):
-            yield from _names(f"{role}/in-progress/{agent}")
-    yield from _names(f"{root}/jobs/stale")
-    for role in roles:
-        yield from _names(f"{role}/incoming")
-    yield from _names(f"{root}/agents/Manager/waiting")
-    for role in roles:
-        for ending in ("failed", "killed", "succeeded"):
-            yield from _names(f"{role}/completed/{ending}")
+    return [name for name in sorted(names(f"{root}/swarms")) if os.path.exists(f"{root}/swarms/{name}/desired.json")]
 
 
 def _root(context: click.Context) -> str | None:
     with contextlib.suppress(FarroError, OSError):
         return reader.find_root(context.params.get("root"), own=True)
     return None
-
-
-def _names(folder: str) -> Iterator[str]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.startswith("."):
-                yield entry.name

@@ -93,7 +93,11 @@ COMMANDS = {
 
 def run(line: Sequence[str]) -> int | None:
     """Run a command line and return its exit code; None where it is left to click."""
-    command = COMMANDS.get(line[0]) if line and "_FARRO_COMPLETE" not in os.environ else None
+    if "_FARRO_COMPLETE" in os.environ:
+        from farro.cli import plain_completion
+
+        return plain_completion.run()
+    command = COMMANDS.get(line[0]) if line else None
     values = None if command is None else command.read(line[1:])
     if command is None or values is None:
         return None

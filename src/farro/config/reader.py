@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farro import documents
+from farro.config import root_search
+from farro.config.root_search import NAMES as NAMES
+from farro.config.root_search import own_root as own_root
 from farro.config.settings import AGQ, ROLES, STORE_ADDRESS, Secret, Settings
 from farro.documents import Document, Path, shapes
 from farro.documents.model import SURROGATE
@@ -22,36 +25,21 @@ from farro.jobs import ids
 from farro.lazy_dataclass import replace
 from farro.roles import provider_rules
 
-NAMES = ("agents-config.json", "agents-config.yaml")
-
 
 def find_root(given: str | None, *, own: bool = False, make: bool = False) -> str:
     """Return the given root, or FARRO_ROOT, or the nearest folder upwards with a config and a jobs folder. With `own`,
     fall back to the user's own root when it exists or, with `make`, to the place where the caller makes it."""
+    root = root_search.search(given, own=own)
+    if root is not None:
+        return root
     named = given or os.environ.get("FARRO_ROOT")
     if named:
         root = os.path.abspath(named)
-        if not os.path.isdir(f"{root}/jobs"):
-            raise NotARoot(f"{root} {_why_not(root)}; make one with: farro init --root {named}")
-        return root
-    here = os.getcwd()
-    while True:
-        if any(os.path.lexists(f"{here}/{name}") for name in NAMES) and os.path.isdir(f"{here}/jobs"):
-            return here
-        parent = os.path.dirname(here)
-        if parent == here:
-            if own and (make or os.path.isdir(f"{own_root()}/jobs")):
-                return own_root()
-            begin = "; or begin without one: farro run -- COMMAND" if own else ""
-            raise NotARoot(f"no farro root in {os.getcwd()} or above it; make one here with: farro init{begin}")
-        here = parent
-
-
-def own_root() -> str:
-    """Return the root for users who made none: in their state folder, not in the current repository."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    home = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "farro")
+        raise NotARoot(f"{root} {_why_not(root)}; make one with: farro init --root {named}")
+    if own and make:
+        return own_root()
+    begin = "; or begin without one: farro run -- COMMAND" if own else ""
+    raise NotARoot(f"no farro root in {os.getcwd()} or above it; make one here with: farro init{begin}")
 
 
 def _why_not(root: str) -> str:
