@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farro.air import named_jobs
 from farro.air import status as statuses
 from farro.air.status import JobState, JobStatus, LiveProcesses, TaskState
 from farro.cli.main import Hinting
@@ -21,14 +20,17 @@ from farro.config.reader import ConfigError
 from farro.errors import BadDocument
 from farro.host.clock import SystemClock
 from farro.jobs.request import JobRequest
+from farro.late_module import LateModule
 from farro.queue import find_job
 from farro.queue.accounts import paused_accounts
-from farro.queue.submit import submit
 from farro.store.port import Store
 from farro.worker import auto_plan_switch
 
 if TYPE_CHECKING:
+    from farro.air import named_jobs
     from farro.air.import_jobs import ImportReport
+else:  # `status` asks for it most often, and does not need it
+    named_jobs = LateModule("farro.air.named_jobs")
 
 SHOWN = 200  # jobs without a name that `status --all` shows
 _LONGEST = 100  # characters of an error in a table
@@ -51,6 +53,8 @@ def create(new_name: str, tasks_file: str, role: str | None, force: bool, root: 
 
     Wherever a JOB is asked for the name will do. A pruned job frees its name.
     """
+    from farro.queue.submit import submit
+
     store, settings = open_root(root)
     request = JobRequest(document=read_plan(tasks_file), name=new_name, role=role, force=force)
     job_id = submit(store, [request], policy(store, settings))[0].id

@@ -6,22 +6,25 @@ import contextlib
 import json
 import os
 import shlex
-import subprocess
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from farro.agx import drafting
-from farro.agx.cli import show
 from farro.agx.cli.context import AgxSession, common, state_folder
-from farro.agx.drafting import LIMIT, make_folder, write_private
 from farro.cli.options import application
 from farro.cli.plan_files import contents, name_of
 from farro.cli.terminal import answer, at_terminal, complain, reply, say, show_table
 from farro.documents import DEFAULT
 from farro.errors import FarroError, InputError
-from farro.queue.plan_check import PlanReport
+from farro.late_module import LateModule
+
+if TYPE_CHECKING:
+    from farro.agx import drafting
+    from farro.agx.cli import show
+    from farro.queue.plan_check import PlanReport
+else:  # `list` and `delete` need neither
+    drafting, show = LateModule("farro.agx.drafting"), LateModule("farro.agx.cli.show")
 
 
 def chosen(session: AgxSession, source: str | None) -> tuple[dict[str, Any], str]:
@@ -92,13 +95,13 @@ def edit(file: str | None, session: AgxSession) -> None:
         return
     if not at_terminal():
         raise click.UsageError("there is no terminal for an editor; name a FILE, or - for standard input")
-    make_folder(state_folder())
+    drafting.make_folder(state_folder())
     path = f"{state_folder()}/edit-{os.getpid()}.json"
     before = json.dumps(draft.plan, ensure_ascii=False, indent=2).encode() + b"\n"
-    write_private(path, before)
+    drafting.write_private(path, before)
     while True:
         _run_editor(path)
-        text = contents(path, LIMIT)
+        text = contents(path, drafting.LIMIT)
         if text == before:
             say("nothing was changed")
             break
@@ -122,6 +125,8 @@ def edit(file: str | None, session: AgxSession) -> None:
 def _run_editor(path: str) -> None:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
+        import subprocess
+
         ended = subprocess.run([*shlex.split(editor), path], check=False)
     except (OSError, ValueError) as error:
         raise InputError(f"{editor} could not be started ({error}); set EDITOR, or use: agx edit FILE") from error
