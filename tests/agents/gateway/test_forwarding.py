@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import http.client
 import json
 import socket
@@ -19,9 +21,11 @@ from agents.gateway.gateway_rig import (
     chunk,
     response,
 )
+from farro.agents.gateway import server as gateway_server
 from farro.store.ledger import NO_TOKENS
 from model_server import Dialect, ModelServer
 from model_server.client import DIALECTS, ask, asking, body_of, key_header, path_of, prompt_model
+from support import eventually
 
 ALL = pytest.mark.parametrize("dialect", DIALECTS)
 WAYS = pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
@@ -125,6 +129,18 @@ def test_a_login_takes_the_place_of_the_token(runs: Runs, server: ModelServer, d
     (request,) = server.requests
     assert request.headers["authorization"] == f"Bearer {LOGIN}"
     assert not request.headers.keys() & {"x-api-key", "x-goog-api-key"}
+
+
+def test_the_account_of_a_login_takes_the_place_of_the_dummys(runs: Runs) -> None:
+    claims = json.dumps({"https://api.openai.com/auth": {"chatgpt_account_id": "account-7"}}).encode()
+    login = f"head.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.signature"
+    for real, account in ((login, "account-7"), (LOGIN, "farro"), ("a.b!.c", "farro"), ("a.W10.c", "farro")):
+        with ModelServer() as server:
+            run = runs.start(server.base_url, login=real)
+            headers = {"Authorization": f"Bearer {run.admission.token}", "ChatGPT-Account-ID": "farro"}
+            body = body_of("responses", "SCENARIO: ok")
+            assert ask(run.admission.base_url, "/backend-api/codex/responses", body, headers).status == 200
+        assert server.requests[0].headers["chatgpt-account-id"] == account
 
 
 def test_a_key_in_the_query_is_replaced(runs: Runs, server: ModelServer) -> None:
@@ -274,10 +290,37 @@ def test_a_slow_program_holds_up_no_other(runs: Runs, server: ModelServer) -> No
 
 def test_a_request_larger_than_any_is_refused(runs: Runs, server: ModelServer) -> None:
     run = runs.start(server.base_url)
-    body = b'{"model": "%s"}' % (b"x" * (64 << 20))
+    body = b'{"model": "%s"}' % (b"x" * (32 << 20))
     answer = ask(run.admission.base_url, "/v1/messages", body, key_header("anthropic", run.admission.token))
     assert answer.status == 413
     assert server.requests == []
+
+
+def test_a_request_with_too_many_members_is_not_parsed(runs: Runs, server: ModelServer) -> None:
+    run = runs.start(server.base_url)
+    body = b'{"model": [%s[]]}' % (b"[]," * 2_000_000)
+    answer = ask(run.admission.base_url, "/v1/messages", body, key_header("anthropic", run.admission.token))
+    assert answer.status == 400
+    assert server.requests == []
+
+
+def test_the_requests_of_a_run_hold_a_bounded_amount_of_memory(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_server, "_MOST", 10 << 20)
+    with RawService(b"", b"", waits=True) as service:
+        run = runs.start(service.base_url)
+        large = json.dumps({**body_of("anthropic", "Hello"), "x": "x" * (3 << 20)}).encode()
+
+        def asked() -> int:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                headers = key_header("anthropic", run.admission.token)
+                return ask(run.admission.base_url, path_of("anthropic"), large, headers).status
+            return 0
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(asked) for _ in range(4)]
+            eventually(lambda: [one for one in answers if one.done()])
+            run.admission.close()
+        assert sorted(one.result() for one in answers) == [0, 0, 0, 413]
 
 
 def test_a_run_is_served_on_a_socket_of_its_own(runs: Runs, server: ModelServer) -> None:

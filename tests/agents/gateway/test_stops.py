@@ -139,6 +139,14 @@ def test_a_request_that_the_service_does_not_like_is_the_programs_affair(
     assert run.ask(dialect, "SCENARIO: ok").status == 200
 
 
+def test_a_prompt_that_is_moderated_does_not_refuse_the_account(runs: Runs) -> None:
+    said = b'{"error": {"code": 403, "message": "Your input was flagged", "metadata": {"reasons": ["violence"]}}}'
+    with RawService(response(said, status="403 Forbidden")) as service:
+        run = runs.start(service.base_url)
+        assert run.ask("chat", "Hello").body == said
+    assert trouble_of(run).kind == "denied"
+
+
 @ALL
 def test_an_error_in_the_middle_of_a_stream_is_passed_on_and_noted(
     runs: Runs, server: ModelServer, dialect: Dialect

@@ -26,6 +26,7 @@ from farro.store.ledger import NO_TOKENS, CallEnd
 T = TypeVar("T")
 
 ENDING_S = 30.0  # the longest wait for the requests of a run to be settled
+_READ_AT_ONCE = 4  # requests of a run
 _ENDS_THE_RUN = ("limited", "refused")
 _NOTHING = GatewayReport(requests=0, usage=NO_TOKENS, cost_usd=Decimal(0), model=None, trouble=None, exceeded=None)
 
@@ -40,6 +41,8 @@ class Listen(Protocol):
 
 class OpenRequest(Protocol):
     """A request of the program that is in progress."""
+
+    size: int  # of its body
 
     def stop(self) -> None:
         """End it soon."""
@@ -58,6 +61,8 @@ class OpenAdmission:
         self.base_url = f"http://127.0.0.1:{port}" + (f"/{self.token}" if run.upstream.passes_login else "")
         self.closed = threading.Event()
         self.open_requests: set[OpenRequest] = set()
+        # A program may be hostile, and must not fill the worker's memory.
+        self.reading = asyncio.Semaphore(_READ_AT_ONCE)
         self._listeners: list[Close] = []
         self.on_close: Callable[[], None] = lambda: None
         self._listen = listen
@@ -94,6 +99,10 @@ class OpenAdmission:
             hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self.token.encode())
             and not self.closed.is_set()
         )
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(each.size for each in self.open_requests)
 
     async def end_requests(self) -> None:
         for each in tuple(self.open_requests):

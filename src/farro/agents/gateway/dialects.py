@@ -6,6 +6,7 @@ without the answers.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
@@ -82,8 +83,22 @@ def key_header(dialect: DialectName, key: str) -> tuple[str, str]:
     return ("x-goog-api-key", key) if dialect == "gemini" else ("Authorization", f"Bearer {key}")
 
 
+ACCOUNT_HEADER = "chatgpt-account-id"
+
+
+def account_of(login: str) -> str | None:
+    """Return the account of an OpenAI login, which is a JSON Web Token; None for other logins."""
+    claims = login.split(".")[1] if login.count(".") == 2 else ""
+    try:
+        found = json_object(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    except ValueError:
+        return None
+    return text_at(found, "https://api.openai.com/auth", "chatgpt_account_id") or None
+
+
 # --- requests to models ---
 
+_MOST_NODES = 2_000_000  # of a request: a hostile one must not fill the memory when it is parsed
 _MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
@@ -97,8 +112,8 @@ class ModelRequest:
 
 
 def read_model_request(dialect: DialectName, path: str, body: bytes) -> ModelRequest | None:
-    """Read a request; None if it is no JSON object."""
-    data = json_object(body)
+    """Read a request; None if it is no JSON object, or has too many members."""
+    data = json_object(body) if sum(map(body.count, (b",", b"[", b"{"))) < _MOST_NODES else None
     if data is None:
         return None
     if dialect in ("gemini", "code_assist"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,7 +21,16 @@ from yarl import URL
 
 from farro.agents.gateway import troubles
 from farro.agents.gateway.admission import OpenAdmission, in_thread
-from farro.agents.gateway.dialects import ModelRequest, Route, address_of, error_body, key_header, stop_status
+from farro.agents.gateway.dialects import (
+    ACCOUNT_HEADER,
+    ModelRequest,
+    Route,
+    account_of,
+    address_of,
+    error_body,
+    key_header,
+    stop_status,
+)
 from farro.agents.gateway.port import DialectName, ModelExchange
 from farro.agents.gateway.wire_usage import WireReader
 from farro.agents.providers.port import ProviderTrouble
@@ -80,6 +90,7 @@ class Forwarding:
         self._content_type = ""
         self._answer = bytearray()
         self._whole = len(program.body) <= _KEPT
+        self.size = len(program.body)
         admission.open_requests.add(self)
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._over)
@@ -130,15 +141,16 @@ class Forwarding:
     async def _forward(self) -> web.StreamResponse:
         program, upstream = self._program, self._admission.run.upstream
         address = address_of(upstream.base_url, self._dialect, program.path)
+        body = program.body
         if program.asked is not None:
-            self._number = self._admission.count_request()
+            self._number, body = self._admission.count_request(), program.asked.body
         self._end = "failed"  # it may have cost something, until it is known that it did not
         try:
             response = await self._client.request(
                 self._request.method,
                 URL(f"{address}?{program.query}" if program.query else address, encoded=True),
                 headers=self._headers(),
-                data=(program.body if program.asked is None else program.asked.body) or None,
+                data=io.BytesIO(body) if body else None,  # in pieces: a large one must not hold up other runs
                 allow_redirects=False,
                 proxy=_proxy(address),
             )
@@ -159,6 +171,8 @@ class Forwarding:
         headers["Accept-Encoding"] = "identity"  # what it costs must be read from the answer
         if upstream.login is not None:
             headers["Authorization"] = f"Bearer {upstream.login}"
+            if (account := account_of(upstream.login)) is not None and ACCOUNT_HEADER in headers:
+                headers[ACCOUNT_HEADER] = account  # codex took another one from the dummy that it holds
         elif upstream.key is not None:
             name, value = key_header(self._dialect, upstream.key)
             headers[name] = value

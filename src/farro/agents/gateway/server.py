@@ -22,7 +22,8 @@ from farro.agents.gateway.dialects import read_model_request, route_of
 from farro.agents.gateway.forwarding import CREDENTIALS, Forwarding, ProgramRequest, error_answer, stop_answer
 from farro.agents.gateway.port import GatewayRun
 
-_LARGEST = 64 << 20  # bytes of a request
+_LARGEST = 32 << 20  # bytes of a request
+_MOST = 128 << 20  # bytes of the requests of one run at once
 _HEADER = 32 << 10  # bytes of a header: a login may be long
 _KEY = "key="  # of a query, as Google's programs may send it
 _GRACE_S = 1.0  # for connections to end
@@ -101,7 +102,10 @@ class GatewayServer:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
-        body = await request.read()
+        async with admission.reading:
+            body = await request.read()
+        if admission.held_bytes + len(body) > _MOST:
+            return error_answer(dialect, 413, "the requests in progress are too large")
         asked = read_model_request(dialect, path, body) if route.metered else None
         if route.metered and asked is None:
             return error_answer(dialect, 400, "the request is no JSON object")

@@ -43,6 +43,8 @@ def kind_of_status(status: int, message: str) -> TroubleKind:
         return "refused" if re.search(_NO_CREDIT, message, re.IGNORECASE) else "limited"
     if status in (408, 409) or status >= 500:
         return "overloaded"
+    if status == 403 and re.search(r"moderat|flagged", message, re.IGNORECASE):
+        return "denied"  # OpenRouter, about the prompt
     if status in (401, 402, 403):
         return "refused"
     # A wrong key, or no credit, may be called a bad request. So may a schema with a member `login`: that is no refusal.
