@@ -167,3 +167,34 @@ def test_a_confined_step_gets_no_key_of_the_config(
     assert work(farro, runner, given, id="again")["status"] == "succeeded"
     lines = (farro.path / "out/env").read_text().splitlines()
     assert [line for line in lines if "canary" in line] == ["ASKED=canary-ASKED"]
+
+
+def test_a_command_is_tried_as_the_program_of_an_agent(
+    farro: Program, level: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    given, kept = (tmp_path_factory.mktemp(name, numbered=True) for name in ("given", "kept"))
+    for folder in (given, kept):
+        (folder / "file").write_text(f"{folder.name[:-1]}\n")
+    providers = {"agent": {"kind": "cli", "command": ["true"], "network": ["index.example:443"]}}
+    roles = {"SeniorEngineer": {"provider": "agent", "read_paths": [str(given)]}}
+    config = {"security": {"sandbox": level}, "providers": providers, "roles": roles}
+    (farro.path / "agents-config.json").write_text(json.dumps(config))
+    script = f"cat {given}/file {kept}/file; echo > out/new; echo $HTTPS_PROXY; exit 3"
+    args = ("sandbox", "try", "--role", "SeniorEngineer", "--write", "out/", "--", "sh", "-c", script)
+    done = farro.call(*args, code=3)
+    assert done.out.startswith("given\nhttp://farro:")
+    assert "kept" not in done.out
+    assert f"level      {level}" in done.err
+    assert "network    index.example:443" in done.err
+    assert (farro.path / "out/new").exists()
+    told = farro.call("sandbox", "try", "--json", "--role", "SeniorEngineer", "--", "true", code=0).json
+    assert (told["level"], told["network"], told["exit_code"]) == (level, ["index.example:443"], 0)
+    assert {str(given), str(farro.path)} <= set(told["reads"])
+    assert str(farro.path / "agents-config.json") in told["hidden"]
+    assert list((farro.path / "jobs/.staging").iterdir()) == []
+
+
+def test_an_unknown_role_or_program_of_a_trial_is_reported(farro: Program) -> None:
+    done = farro.call("sandbox", "try", "--provider", "claud", "--", "true", code=2)
+    assert "claud is not one of `providers` in the config" in done.err
+    assert "command not found" in farro.call("sandbox", "try", "--", "no-such-program", code=127).err

@@ -73,7 +73,7 @@ SECTIONS = {
         ("init", "Make a folder a farro root.", "farro.cli.root:init"),
         ("doctor", "Check a root and its machine; say what repairs it.", "farro.cli.root:doctor"),
         ("policy", "Pin the policies of jobs in policy.lock.json.", "farro.cli.root:policy"),
-        ("sandbox", "Show what confines jobs to their allowed_paths.", "farro.cli.root:sandbox"),
+        ("sandbox", "Show what confines jobs to their allowed_paths.", "farro.cli.sandbox:sandbox"),
         ("service", "Run everything as systemd user services.", "farro.cli.service:service"),
         ("migrate", "Move queued jobs to another store, or back.", "farro.cli.storage:migrate"),
         ("import-air", "Import the jobs of an Air-Executor.", "farro.air.cli:import_air"),

@@ -1,17 +1,15 @@
-"""`farro init`, `doctor`, `policy`, `sandbox`: make a root, check it and its machine, pin its policies, and show what
-confines its jobs."""
+"""`farro init`, `doctor`, `policy`: make a root, check it and its machine, and pin its policies."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from farro.cli.main import Hinting
-from farro.cli.options import application, asked_store, common, json_option, read_root, read_root_or_here, root_option
+from farro.cli.options import application, asked_store, common, json_option, read_root, root_option
 from farro.cli.terminal import answer, complain, draws, say, table
 from farro.config import reader
 from farro.doctor import policy_lock, report
@@ -19,7 +17,6 @@ from farro.doctor import root as roots
 from farro.doctor.checks import counted
 from farro.doctor.report import CheckResult, Examination
 from farro.errors import InputError, NotARoot
-from farro.sandbox import checks as confinement
 
 if TYPE_CHECKING:
     from farro.agents.presets import AddedPresets
@@ -240,33 +237,3 @@ def lock(check: bool, root: str | None, as_json: bool) -> int:
         for item in found or ():
             say(f"  {item}")
     return 0
-
-
-_LEVELS = {
-    "A": "A: bubblewrap; namespaces and seccomp",
-    "B": "B: Landlock and seccomp",
-    "none": "none: nothing is kept from writing; the tree is compared before and after",
-}
-
-
-@click.command()
-@common
-def sandbox(root: str | None, as_json: bool) -> None:
-    """Show what confines jobs to their allowed_paths on this machine, and what that cannot prevent."""
-    security = read_root_or_here(root)[1].security
-    told = confinement.report(security.sandbox, required=security.require_sandbox)
-    if as_json:
-        answer(asdict(told))
-        return
-    say(f"level      {_LEVELS[told.level]}")
-    if not told.runs:
-        why = "security.require_sandbox is on" if security.require_sandbox else f"security.sandbox is {told.wanted}"
-        say(f"           jobs with allowed_paths are refused: {why}")
-    for number, probe in enumerate(told.probes):
-        say(f"{'probed' if number == 0 else '':<10} {probe.level} {'works' if probe.works else 'fails'}: {probe.why}")
-    say(f"processes  {told.processes}")
-    say(f"memory     {told.memory}")
-    for number, gap in enumerate(told.gaps):
-        say(f"{'not kept' if number == 0 else '':<10} {gap}")
-    for words in told.advice:
-        say(f"better     {words}")

@@ -100,12 +100,24 @@ class Confined:
         None: as configured; `services`: that it can reach without a network; `reads`: all that it may read besides
         what every program needs, the workspace without farro's own folders, and its own installation; None: what its
         user can read."""
+        confinement = self.confinement(tasks=tasks, network=network, services=services, reads=reads)
+        return self._sandbox.start(launch, confinement=confinement, bounds=self._bounds)
+
+    def confinement(
+        self,
+        *,
+        tasks: str | None = None,
+        network: Network | None = None,
+        services: tuple[LocalService, ...] = (),
+        reads: tuple[str, ...] | None = None,
+    ) -> Confinement:
+        """Return the access rights that `start` gives to a process."""
         guarding = self._guarding
         own = () if tasks is None else (os.path.realpath(tasks),)
         wanted = guarding.network if network is None else network
         online = wanted is True
         proxy = self._proxy_to(wanted) if isinstance(wanted, tuple) and wanted else None
-        confinement = Confinement(
+        return Confinement(
             writable=(*self._allowed.writable, *own, *self._home),
             protected=self._allowed.protected,
             readable=(self._root, *self._readable, *_python()),
@@ -118,7 +130,6 @@ class Confined:
             processes=guarding.processes,
             env={} if proxy is None else proxy.variables(),
         )
-        return self._sandbox.start(launch, confinement=confinement, bounds=self._bounds)
 
     def _proxy_to(self, hosts: tuple[str, ...]) -> HostProxy:
         from farro.sandbox.host_proxy import HostProxy  # here: few processes need one
