@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from decimal import Decimal
@@ -16,6 +14,7 @@ import pytest
 
 from agents.agent_root import CHANGE, REVIEW, AgentRoot
 from farro.agents.providers import checks
+from farro.jobs.states import Status
 from flows.program import Program
 from model_server.scenarios import DONE, PROSE, Hang, RunCommand, Say, Turn, WriteFile
 from model_server.server import ModelServer, ServedRequest
@@ -96,20 +95,16 @@ def test_a_wrong_form_is_repaired_in_the_same_session(name: str, root_of: Any, s
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_attempt_after_a_killed_worker_resumes_the_session(name: str, root_of: Any, server: ModelServer) -> None:
     root = root_of(name)
+    farro = Program(root.path)
     root.enqueue(rubric="SCENARIO: half-edit")
-    killed = os.fork()
-    if killed == 0:
-        with contextlib.suppress(BaseException):
-            root.work()
-        os._exit(1)
+    worker = farro.start("worker", "--role", "SeniorEngineer")
     server.wait_for(3 if name == "gemini" else 2)
     eventually(lambda: said_in_home(root, b"half.py"), "it does not write down what it has done")
-    os.kill(killed, signal.SIGKILL)
-    os.waitpid(killed, 0)
+    worker.kill()
     begun = len(server.model_requests)
     server.scenarios["half-edit"] = HALF_DONE
-    recover(root)
-    root.until_over()
+    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)  # no watchdog runs: it recovers by itself
+    farro.clean_up()
     life = root.life()
     assert (life.error, life.attempt) == (None, 2)
     (resumed,) = of_agent(name, server.model_requests[begun:])
@@ -123,11 +118,11 @@ def test_a_program_without_progress_is_ended_and_its_session_resumed(
     name: str, root_of: Any, server: ModelServer
 ) -> None:
     server.scenarios["hangs-once"] = HangsOnce(HALF_DONE)
-    root = root_of(name, idle_timeout_s=6)
+    root = root_of(name, idle_timeout_s=12)
     asked(root, "hangs-once")
     assert root.life().error is None
     assert root.life().attempt == 1
-    assert "no progress for 6 s" in (root.folder() / "attempts/0001/steps/1/stderr").read_text()
+    assert "no progress for 12 s" in (root.folder() / "attempts/0001/steps/1/stderr").read_text()
     first, hung, resumed = of_agent(name, server.model_requests)
     assert GO_ON not in hung.body
     assert GO_ON in resumed.body
@@ -272,14 +267,19 @@ def said_in_home(root: AgentRoot, text: bytes) -> bool:
     return any(text in path.read_bytes() for path in files)
 
 
-def recover(root: AgentRoot) -> None:
-    """Do what the watchdog and the manager do for a dead worker's jobs."""
-    store = root.store()
-    keeper = store.join("keeper", role=None)
-    try:
-        store.recover(keeper)
-        for stale in store.stale():
-            store.resolve_stale(keeper, stale)
-    finally:
-        store.leave(keeper)
-        store.close()
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_jobs_of_a_limited_account_wait_and_succeed_once(name: str, root_of: Any, server: ModelServer) -> None:
+    root = root_of(name, model=MODEL[name])
+    for number in range(4):
+        root.enqueue(f"job-{number}", rubric="SCENARIO: edit", routing={"mode": "role", "next": "SeniorEngineer"})
+    farro = Program(root.path)
+    workers = [farro.start("worker", "--role", "SeniorEngineer", "--slots", "1", "--drain") for _ in range(2)]
+    server.wait_for(1)
+    server.limit(4)  # in the middle of the first job
+    assert [worker.ended().code for worker in workers] == [0, 0]
+    lives = [root.life(f"job-{number}") for number in range(4)]
+    assert {life.status for life in lives} == {Status.SUCCEEDED}
+    assert 1 <= len([request for request in server.model_requests if request.status == 429]) <= 2  # one of each worker
+    answered = [call.usage for number in range(4) for call in root.calls(f"job-{number}") if call.usage is not None]
+    assert sum(answered[1:], answered[0]) == server.usage
+    assert not (root.path / "jobs/.homes").exists() or not list((root.path / "jobs/.homes").iterdir())
