@@ -33,6 +33,7 @@ SCHEMAS = Path(ROOT, "schemas")
 DOCUMENTED = {
     "farro.component": ("Component", "Drop"),
     "farro.component.testing": ("trial",),
+    "farro.ports.program": ("AgentProgram", "ProgramLaunch", "ProgramRun", "Reader", "ReaderReport", "TextReader"),
     "farro.ports.provider": ("Answer", "ProviderTrouble", "Request", "Usage"),
     "farro.providers.registry": ("Place",),
     "farro.settings": ("ProviderSettings",),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from farro import documents
+from farro.agents.programs.generic import GENERIC
+from farro.agents.programs.port import AgentProgram, GatewayAddress, ProgramRun
 from farro.agents.provider_calls import providers_of_role
 from farro.agents.providers.port import ChatMessage, ProviderTrouble, TroubleKind
 from farro.agents.providers.registry import BUILT_IN, Place, make_provider
@@ -49,6 +51,22 @@ def test_the_example_of_a_provider_answers() -> None:
     assert provider.answer(request(1)).text == "…"
     with pytest.raises(ProviderTrouble, match="has nothing to say"):
         provider.answer(replace(request(1), messages=(ChatMessage(author="user", text="say nothing"),)))
+
+
+def test_the_example_of_a_coding_agent_is_one() -> None:
+    made: dict[str, Any] = {}
+    exec(blocks("python")[1], made)
+    program: AgentProgram = made["ACME"]
+    gateway = GatewayAddress(base_url="http://127.0.0.1:1", token="a-token")
+    run = ProgramRun(home="/h", cwd="/c", prompt_file="/h/p", session_id="one", gateway=gateway)
+    assert program.launch(run).args == ("--begin", "one")
+    assert program.launch(run).env["ACME_KEY"] == "a-token"
+    assert program.launch(replace(run, resume=True)).args == ("--continue", "one")
+    reader = program.reader(run, print)
+    reader.feed(b"It is done.")
+    assert reader.end(0, "").text == "It is done."
+    assert not program.resumable("/h", "one", "/c")
+    assert {name for name in dir(GENERIC) if not name.startswith("_")} <= set(dir(program))
 
 
 def test_the_page_has_every_kind_and_every_trouble() -> None:
