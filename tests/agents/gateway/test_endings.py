@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import random
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agents.gateway.gateway_rig import CHUNKED, KEY, LOGIN, LedgerMeter, RawService, Runs, chunk, response
+from agents.gateway.gateway_rig import CHUNKED, KEY, LOGIN, LedgerMeter, RawService, Runs, StartedRun, chunk, response
 from farro.agents.gateway.gateway import Gateway, open_gateway
-from model_server import Dialect, ModelServer
+from farro.store.ledger import NO_TOKENS
+from model_server import Dialect, ModelServer, Say
 from model_server.client import DIALECTS, body_of, key_header, path_of, prompt_model
 from support import eventually
 
@@ -142,6 +145,43 @@ def test_a_program_that_goes_away_before_its_request_is_sent_costs_nothing(
     ended.join()
     assert meter.ends == ["not_charged"]
     assert server.requests == run.exchanges == []
+
+
+def test_every_reservation_is_settled_once_whatever_the_programs_do(runs: Runs) -> None:
+    chance = random.Random(20261119)
+    words = Say(content="word " * 40, pieces=20, delay_s=0.002)
+    with ModelServer(scenarios={"words": [words]}) as server:
+        started = [runs.start(server.base_url) for _ in range(4)]
+        scenarios = ("words", "words", "cut", "ends-early", "overloaded", "hang", "silent")
+
+        def program(run: StartedRun, number: int) -> None:
+            """Read some bytes of the answer, and go away."""
+            dialect = DIALECTS[number % len(DIALECTS)]
+            about = {"streamed": chance.random() < 0.7}
+            scenario, most = chance.choice(scenarios), chance.choice((0, 1, 400, 1 << 20))
+            body = body_of(dialect, f"SCENARIO: {scenario}", **about)
+            headers = key_header(dialect, run.admission.token)
+            connection = http.client.HTTPConnection("127.0.0.1", run.admission.port, timeout=10)
+            with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+                connection.request("POST", path_of(dialect, **about), json.dumps(body), headers)
+                if scenario not in ("hang", "silent"):
+                    connection.getresponse().read(most)
+
+        with ThreadPoolExecutor(12) as pool:
+            asked = [pool.submit(program, run, number) for number in range(24) for run in started]
+            eventually(lambda: sum(one.done() for one in asked) >= len(asked) // 2)
+            for run in started:
+                run.admission.close()
+            for one in asked:
+                one.result()
+    for run in started:
+        ids = [call_id for call_id, *_ in run.meter.settled]
+        assert len(ids) == len(set(ids)) == len(run.meter.reserved)
+        assert None not in run.meter.ends
+        told = [usage for _, _, usage, _ in run.meter.settled if usage is not None]
+        assert run.admission.report().usage == sum(told, NO_TOKENS)
+        sent = [exchange.number for exchange in run.exchanges]
+        assert sorted(sent) == list(range(1, run.admission.report().requests + 1))
 
 
 # --- tokens ---
