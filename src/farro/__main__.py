@@ -16,7 +16,7 @@ def main() -> None:
         from farro.cli.task_line import run as add
 
         sys.exit(add(sys.argv[3:]))
-    if sys.argv[1:2] == ["run-job"]:  # a worker starts one for each job: its imports are the price of a runner
+    if sys.argv[1:2] == ["run-job"]:  # its imports are the price of a runner where there is no template
         from farro.execution.runners import run_job
 
         run_job.end(run_job.main())

@@ -38,7 +38,7 @@ from farro.lazy_dataclass import dataclass
 ROOM = "_TEMPLATE_ROOM"  # a variable of the template; forks write their own variables over it
 _VARIABLES_BYTES, _NAME_BYTES = 4096, 256
 _MESSAGE_BYTES = 64 * 1024
-_ANSWER_S = 30.0  # of a template, at most
+_ANSWER_S = 5.0  # a template may take so long to answer: a worker that is stopped is gone within ten seconds
 _READY = b"ready"
 
 
