@@ -208,6 +208,25 @@ def test_a_resumed_account_answers_its_jobs_at_once(make: MakeRoot) -> None:
     ]
 
 
+def test_the_budget_of_an_account_is_common_to_its_providers(make: MakeRoot) -> None:
+    script = {"kind": "scripted", "file": "answers.json", "account": "team"}
+    root = make(answers=[{"answer": CHANGE, "cost_usd": 0.4}])
+    root.configure(
+        providers={"script": script, "other": {**script, "budget_usd": 0.5}},
+        roles={"SeniorEngineer": {"provider": "script"}},
+    )
+    for job_id in ("one", "two"):
+        root.enqueue(job_id)
+    root.work(turns=2)
+    assert root.life("one").role == "CodeReviewer"
+    error = root.life("two").error
+    assert error is not None
+    assert error["category"] == "budget_exceeded"
+    assert "the budget of account team" in error["message"]
+    assert "Raise providers.other.budget_usd" in error["message"]
+    assert list(accounts_in(root).paused()) == []
+
+
 def test_a_plan_goes_on_behind_its_succeeded_steps_when_the_account_answers(make: MakeRoot) -> None:
     root = make(answers=[{**limited(), "attempt": 1}, {"answer": CHANGE}])
     steps = [

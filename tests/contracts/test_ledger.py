@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -31,7 +32,7 @@ from farro.host import leases
 from farro.host.clock import ManualClock
 from farro.queue.prune import PruneFilter, candidates
 from farro.store.files.ledger import FilesLedger
-from farro.store.ledger import Budgets, CallRecord, Charge, Ledger
+from farro.store.ledger import AccountBudget, Budgets, CallRecord, Charge, Ledger
 from farro.store.redis.ledger import RedisLedger
 from servers import RedisServer
 from support import ROOT
@@ -236,6 +237,23 @@ def test_a_budget_counts_only_its_own_calls(ledger: Ledger, clock: ManualClock) 
     ledger.reserve(charge("0.1"), limits(role="0.1", day="0.1", job="0.4"))
     with pytest.raises(BudgetExceeded, match="job job-1"):
         ledger.reserve(charge("0.1"), limits(job="0.4"))
+
+
+def test_the_budget_of_an_account_counts_all_its_providers(ledger: Ledger, clock: ManualClock) -> None:
+    team = AccountBudget(
+        account="team", limit_usd=Decimal("0.3"), key="providers.quick.budget_usd", providers=("openai", "quick")
+    )
+    ledger.reserve(charge("0.2", role="DocWriter"), Budgets(account=team))
+    settled = ledger.reserve(replace(charge("0.2"), provider="other"), Budgets())
+    ledger.settle(settled, end="answered", usage=USAGE, cost_usd=Decimal("0.2"))
+    quick = replace(charge("0.1", job="job-2"), provider="quick")
+    ledger.settle(ledger.reserve(quick, Budgets(account=team)), end="answered", usage=USAGE, cost_usd=Decimal("0.05"))
+    with pytest.raises(
+        BudgetExceeded, match=rf"account team for {TODAY} has 0\.05.*Raise providers\.quick\.budget_usd"
+    ):
+        ledger.reserve(quick, Budgets(account=team))
+    clock.advance(86_400)
+    ledger.reserve(quick, Budgets(account=team))
 
 
 def test_a_call_of_unknown_price_is_refused_if_a_budget_is_set(ledger: Ledger, root: str) -> None:

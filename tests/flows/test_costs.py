@@ -122,7 +122,12 @@ def test_estimated_and_unknown_costs_are_marked(farro: Program, calls: Calls) ->
 
 
 def test_budgets_show_the_remaining_amount(farro: Program, calls: Calls) -> None:
-    configure(farro, budgets={"day_usd": 5, "job_usd": 0.3}, roles={"Architect": {"budget_usd": 1.5}, "DocWriter": {}})
+    configure(
+        farro,
+        budgets={"day_usd": 5, "job_usd": 0.3},
+        roles={"Architect": {"budget_usd": 1.5}, "DocWriter": {}},
+        providers={"openai": {"api_key": "${KEY}", "account": "team", "budget_usd": 2}},
+    )
     farro.enqueue(steps(["true"]), "--id", "a")
     calls.made("a", "0.25")
     calls.made("b", "0.1", role="DocWriter")
@@ -130,17 +135,19 @@ def test_budgets_show_the_remaining_amount(farro: Program, calls: Calls) -> None
     assert [(one["key"], one["limit_usd"], one["usd"], one["left_usd"]) for one in told] == [
         ("budgets.job_usd", 0.3, 0.25, 0.05),
         ("roles.Architect.budget_usd", 1.5, 0.25, 1.25),
+        ("providers.openai.budget_usd", 2.0, 0.35, 1.65),
         ("budgets.day_usd", 5.0, 0.35, 4.65),
     ]
     page = farro.call("costs", code=0).out
-    assert [line.split() for line in page.splitlines()[-3:]] == [
+    assert [line.split() for line in page.splitlines()[-4:]] == [
         ["BUDGET", "LIMIT", "SPENT", "LEFT", "KEY"],
         ["Architect", "on", TODAY, "1.50", "0.25", "1.25", "roles.Architect.budget_usd"],
+        ["account", "team", "on", TODAY, "2.00", "0.35", "1.65", "providers.openai.budget_usd"],
         [TODAY, "5.00", "0.35", "4.65", "budgets.day_usd"],
     ]
     calls.made("c", None, model=None, most=None, role="DocWriter")
     told = farro.call("costs", "--json", code=0).json["budgets"]
-    assert [one["left_usd"] for one in told] == [1.25, None]
+    assert [one["left_usd"] for one in told] == [1.25, 1.65, None]
 
 
 def test_job_cost_spans_days_and_survives_pruning(farro: Program, calls: Calls) -> None:

@@ -309,7 +309,9 @@ class _Calls:
             charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
         elif described.call_usd is not None and most == exact(described.call_usd):
             charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, if a call costs less")
-        self._call_id = self.agents.ledger.reserve(charge, budgets_of(self.settings, self.role.budget_usd))
+        self._call_id = self.agents.ledger.reserve(
+            charge, budgets_of(self.settings, self.role.budget_usd, candidate.name)
+        )
         return self._call_id
 
     def charge(self, candidate: ProviderCandidate, number: int, model: str | None, most_usd: Decimal | None) -> Charge:
@@ -363,7 +365,7 @@ class _StepMeter:
             # Its price is unknown. `call_usd` is the most that the whole run may cost, not each request.
             most, self._guessed = (Decimal(0) if self._guessed else most), True
         charge = calls.charge(self._candidate, self._number, model or self._candidate.model, most)
-        return calls.agents.ledger.reserve(charge, budgets_of(calls.settings, calls.role.budget_usd))
+        return calls.agents.ledger.reserve(charge, budgets_of(calls.settings, calls.role.budget_usd, name))
 
     def settle(self, call_id: str, end: CallEnd, usage: Usage | None, model: str | None) -> Decimal | None:
         calls, name = self._calls, self._candidate.name

@@ -153,6 +153,8 @@ def _line(name: str, calls: Sequence[CallRecord]) -> CostSum:
 
 
 def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -> tuple[BudgetStatus, ...]:
+    from farro.agents.provider_calls import account_budget  # here: `farro show` reads costs, too, and no budgets
+
     found: list[BudgetStatus] = []
     limits = settings.budgets
     if job_id is not None and limits.job_usd is not None:
@@ -163,13 +165,19 @@ def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -
             )
         )
     roles = {role: own.budget_usd for role, own in settings.roles.items() if own.budget_usd is not None}
-    if not roles and limits.day_usd is None:
+    accounts = dict.fromkeys(settings.account_of(name) for name in settings.providers)
+    spending = [one for account in accounts if (one := account_budget(settings, account)) is not None]
+    if not roles and not spending and limits.day_usd is None:
         return tuple(found)
     calls = ledger.of_day(day)
     for role, limit in sorted(roles.items()):
         key = f"roles.{role}.budget_usd"
         so_far = spent(call for call in calls if call.charge.role == role)
         found.append(BudgetStatus(name=f"{role} on {day}", key=key, limit_usd=exact(limit), spent=so_far))
+    for one in spending:
+        so_far = spent(call for call in calls if one.counts(call.charge.provider))
+        name = f"account {one.account} on {day}"
+        found.append(BudgetStatus(name=name, key=one.key, limit_usd=one.limit_usd, spent=so_far))
     if limits.day_usd is not None:
         found.append(BudgetStatus(name=day, key="budgets.day_usd", limit_usd=exact(limits.day_usd), spent=spent(calls)))
     return tuple(found)

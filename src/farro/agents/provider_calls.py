@@ -16,7 +16,7 @@ from farro.jobs.outcomes import AccountWait
 from farro.jobs.retry import RetryPolicy, Uniform, next_delay
 from farro.lazy_dataclass import dataclass, replace
 from farro.roles.money import exact
-from farro.store.ledger import Budgets, CallEnd, Prices
+from farro.store.ledger import AccountBudget, Budgets, CallEnd, Prices
 
 _POLICY = RetryPolicy()  # SPEC-1 §9
 LONGEST_WAIT_S = 60.0  # a provider that asks for a longer pause is left to the next attempt of the job
@@ -70,11 +70,23 @@ def open_candidates(
     return found
 
 
-def budgets_of(settings: Settings, role_usd: float | None) -> Budgets:
-    """Return the limits on the cost of a call whose role may spend `role_usd` a day."""
+def account_budget(settings: Settings, account: str) -> AccountBudget | None:
+    """Return the budget of an account: the lowest that its providers set. None: they set none."""
+    names = [name for name in settings.providers if settings.account_of(name) == account]
+    own = [(limit, name) for name in names if (limit := settings.providers[name].budget_usd) is not None]
+    if not own:
+        return None
+    limit, name = min(own)
+    key = f"providers.{name}.budget_usd"
+    return AccountBudget(account=account, limit_usd=exact(limit), key=key, providers=tuple(names))
+
+
+def budgets_of(settings: Settings, role_usd: float | None, provider: str) -> Budgets:
+    """Return the limits on the cost of a call of that provider, whose role may spend `role_usd` a day."""
     limits = (settings.budgets.job_usd, role_usd, settings.budgets.day_usd)
     job, role, day = (None if limit is None else exact(limit) for limit in limits)
-    return Budgets(job_usd=job, role_usd=role, day_usd=day)
+    account = account_budget(settings, settings.account_of(provider))
+    return Budgets(job_usd=job, role_usd=role, account=account, day_usd=day)
 
 
 # --- another try, or another provider ---

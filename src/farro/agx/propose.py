@@ -248,7 +248,7 @@ class Planner:
             most_usd=most,
         )
         try:
-            return self.ledger.reserve(charge, budgets_of(self.settings, self.settings.agx.budget_usd))
+            return self.ledger.reserve(charge, budgets_of(self.settings, self.settings.agx.budget_usd, candidate.name))
         except BudgetExceeded as exceeded:  # the ledger names a role's budget; the planner has its own key
             raise BudgetExceeded(str(exceeded).replace(f"roles.{ROLE}.budget_usd", "agx.budget_usd")) from None
 

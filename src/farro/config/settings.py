@@ -255,6 +255,7 @@ class ProviderSettings:
     max_output_tokens: Count = 8192
     prices: dict[str, PriceSettings] = field(default_factory=dict)  # by model
     call_usd: Positive | None = None  # the most that one call may cost, where it cannot be computed
+    budget_usd: Positive | None = None  # of its account, per UTC day
     # Of an installed provider, handed on as they are; a text that is one ${NAME} is a Secret.
     options: dict[str, Any] = field(default_factory=dict)
     # over HTTP, and of a program whose requests go through the gateway

@@ -21,7 +21,7 @@ HTTP_TRIES, CLI_TRIES = 4, 2  # of one call (SPEC-1 §9)
 ENTRY_POINTS = "farro.providers"  # the entry point group with which an installed package adds a kind
 PROGRAM_ENTRY_POINTS = "farro.programs"  # the same, for a program
 
-_OF_ALL = frozenset({"kind", "model", "account", "timeout_s", "max_output_tokens", "prices", "call_usd"})
+_OF_ALL = frozenset({"kind", "model", "account", "timeout_s", "max_output_tokens", "prices", "call_usd", "budget_usd"})
 _OF_HTTP = frozenset({"api_key", "base_url", "stream"})
 _OF_PROGRAM = frozenset({"api_key", "base_url", "login", "idle_timeout_s"})
 _FIELDS = {

@@ -21,7 +21,7 @@ from farro.errors import Damaged
 from farro.jobs import ids
 from farro.jobs.times import timestamp
 from farro.store import ledger as limits
-from farro.store.ledger import Budgets, CallEnd, CallRecord, Charge, Ledger, Spent, Usage, spent
+from farro.store.ledger import UNREADABLE, Budgets, CallEnd, CallRecord, Charge, Ledger, Spent, Usage, spent
 
 random_bits = random.SystemRandom().getrandbits
 _DAYS_KEPT = 4  # in memory: today, and the earlier days of a long job
@@ -60,13 +60,19 @@ class DayLedger(Ledger, Protocol):
         if budgets.job_usd is not None:
             budget = limits.budget_of_job(budgets.job_usd, charge.job_id)
             limits.check_budget(charge, budget, limits.spent(self.of_job(charge.job_id)))
-        if budgets.role_usd is None and budgets.day_usd is None:
+        if budgets.role_usd is None and budgets.account is None and budgets.day_usd is None:
             return
-        today = self._today(day).by_role()
-        nothing = limits.Spent()
+        today, nothing = self._today(day).sums(), limits.Spent()
         if budgets.role_usd is not None:
             budget = limits.budget_of_role(budgets.role_usd, charge.role, day)
-            limits.check_budget(charge, budget, today.get(charge.role, nothing))
+            limits.check_budget(
+                charge, budget, sum((one for (role, _), one in today.items() if role == charge.role), nothing)
+            )
+        if (account := budgets.account) is not None:
+            budget = limits.budget_of_account(account, day)
+            limits.check_budget(
+                charge, budget, sum((one for (_, name), one in today.items() if account.counts(name)), nothing)
+            )
         if budgets.day_usd is not None:
             limits.check_budget(charge, limits.budget_of_day(budgets.day_usd, day), sum(today.values(), nothing))
 
@@ -285,11 +291,8 @@ def _in_order(call: CallRecord) -> tuple[str, str, int, int]:
     return call.at, call.charge.job_id, call.charge.attempt, call.charge.number
 
 
-UNREADABLE = "unreadable"  # stands for the provider of a call whose record is damaged
-
-
 class DaySums:
-    """The sums of one day by role, updated incrementally because a budget is checked before every call.
+    """The sums of one day by role and provider, updated incrementally because a budget is checked before every call.
 
     A settled call never changes, so it is added once. Open calls are few and summed up each time. Each query lists the
     day's records and reads the new ones.
@@ -303,10 +306,10 @@ class DaySums:
     def _forget(self) -> None:
         self._seen: set[str] = set()  # names of records
         self._added: set[str] = set()  # settled calls that are in `_sums`
-        self._sums: dict[str, Spent] = {}  # by role
+        self._sums: dict[tuple[str, str], Spent] = {}  # by role and provider
         self._open: dict[str, tuple[str, bool]] = {}  # the others: role, and whether a settled record exists
 
-    def by_role(self) -> Mapping[str, Spent]:
+    def sums(self) -> Mapping[tuple[str, str], Spent]:
         with self._lock:
             names = self._day.names()
             if not self._seen <= names:  # some were removed: by hand, or by a failed `reserve`
@@ -325,13 +328,15 @@ class DaySums:
     def _add(self, stem: str, role: str) -> None:
         call = self._day.load({stem: True})[stem]
         if call.end is not None:  # else its record is damaged: it stays open and is read again next time
-            self._sums[role] = self._sums.get(role, Spent()) + spent([call])
+            key = role, call.charge.provider
+            self._sums[key] = self._sums.get(key, Spent()) + spent([call])
             self._added.add(stem)
             del self._open[stem]
 
-    def _together(self) -> Mapping[str, Spent]:
+    def _together(self) -> Mapping[tuple[str, str], Spent]:
         sums = dict(self._sums)
         calls = self._day.load({stem: settled for stem, (_, settled) in self._open.items()})
         for stem, (role, _) in sorted(self._open.items()):
-            sums[role] = sums.get(role, Spent()) + spent([calls[stem]])
+            key = role, calls[stem].charge.provider
+            sums[key] = sums.get(key, Spent()) + spent([calls[stem]])
         return sums

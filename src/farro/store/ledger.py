@@ -23,6 +23,7 @@ from farro.lazy_dataclass import dataclass
 from farro.roles.money import usd
 
 Tokens = Annotated[int, Bounds(at_least=0)]
+UNREADABLE = "unreadable"  # stands for the provider of a call whose record is damaged
 CallEnd = Literal["answered", "failed", "not_charged"]
 
 
@@ -92,11 +93,26 @@ class CallRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AccountBudget:
+    """What an account may spend in a UTC day, with all providers that use it."""
+
+    account: str
+    limit_usd: Decimal
+    key: str  # the setting that defines it
+    providers: tuple[str, ...]
+
+    def counts(self, provider: str) -> bool:
+        """Return whether a call of that provider counts. One that cannot be read may be of any."""
+        return provider in self.providers or provider == UNREADABLE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Budgets:
-    """Spending limits in US dollars; None: no limit. `role_usd` and `day_usd` are per UTC day."""
+    """Spending limits in US dollars; None: no limit. All but `job_usd` are per UTC day."""
 
     job_usd: Decimal | None = None
     role_usd: Decimal | None = None
+    account: AccountBudget | None = None
     day_usd: Decimal | None = None
 
 
@@ -199,6 +215,11 @@ def budget_of_job(limit_usd: Decimal, job_id: str) -> Budget:
 def budget_of_role(limit_usd: Decimal, role: str, day: str) -> Budget:
     what, key = f"the budget of role {role} for {day}", f"roles.{role}.budget_usd"
     return Budget(what=what, key=key, limit_usd=limit_usd, renews=True)
+
+
+def budget_of_account(limit: AccountBudget, day: str) -> Budget:
+    what = f"the budget of account {limit.account} for {day}"
+    return Budget(what=what, key=limit.key, limit_usd=limit.limit_usd, renews=True)
 
 
 def budget_of_day(limit_usd: Decimal, day: str) -> Budget:
