@@ -61,7 +61,11 @@ def checks(
         *provider_checks.checks(settings, os.environ, root=root, config=path),
         *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
         *guard_checks.checks(
-            security.sandbox, required=security.require_sandbox, networks=_networks(settings), config=path
+            security.sandbox,
+            required=security.require_sandbox,
+            networks=_networks(settings),
+            served=[f"providers.{name}.program" for name, one in settings.providers.items() if one.uses_gateway],
+            config=path,
         ),
         Check(id="store", title="store", look=lambda: _opens(app, root, settings)),
     ]

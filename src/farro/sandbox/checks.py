@@ -4,7 +4,7 @@ prevent."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from farro.doctor.checks import Check, Finding, edit, failed, ok, warning
 from farro.host import cgroup
@@ -60,29 +60,35 @@ def _advice(chosen: Sandbox, probes: tuple[Probe, ...], wanted: SandboxChoice) -
     return told
 
 
-def checks(wanted: SandboxChoice, *, required: bool, networks: Mapping[str, Network], config: str) -> list[Check]:
-    """`networks`: what the config gives, by the key that gives it."""
+def checks(
+    wanted: SandboxChoice, *, required: bool, networks: Mapping[str, Network], served: Sequence[str], config: str
+) -> list[Check]:
+    """`networks`: what the config gives, by the key that gives it. `served`: the keys with which programs reach their
+    models through the gateway."""
     return [
         Check(id="sandbox", title="sandbox", look=lambda: _sandbox(wanted, required, config)),
-        Check(id="network", title="network of confined programs", look=lambda: _network(wanted, networks, config)),
+        Check(
+            id="network", title="network of confined programs", look=lambda: _network(wanted, networks, served, config)
+        ),
     ]
 
 
-def _network(wanted: SandboxChoice, networks: Mapping[str, Network], config: str) -> Finding:
+def _network(wanted: SandboxChoice, networks: Mapping[str, Network], served: Sequence[str], config: str) -> Finding:
     every = [key for key, network in networks.items() if network is True]
     listed = [key for key, network in networks.items() if network is not True and network]
-    if listed and not Sandbox.available(wanted).serves():
+    if (listed or served) and not Sandbox.available(wanted).serves():
         cause = (
-            "level B cannot let a process reach single hosts here (no pidfd_getfd); such steps and programs are refused"
+            "level B cannot let a process reach the gateway and single hosts here (no pidfd_getfd); such programs and "
+            "steps are refused"
         )
-        return failed(f"{', '.join(listed)}: lists hosts", cause, "farro sandbox", edit(config))
+        return failed(f"not served: {', '.join((*listed, *served))}", cause, "farro sandbox", edit(config))
     if every:
         cause = (
             "such a program sends what it reads wherever it wants, and reaches each service of this machine without a "
             'password; list the hosts instead: ["index.example:443"]'
         )
         return warning(f"{', '.join(every)}: true", cause, edit(config))
-    return ok(f"{', '.join(listed)}: listed hosts only" if listed else "none")
+    return ok(f"{', '.join(listed)}: listed hosts only" if listed else "none, or the gateway only")
 
 
 def _sandbox(wanted: SandboxChoice, required: bool, config: str) -> Finding:
