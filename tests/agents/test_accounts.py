@@ -100,6 +100,14 @@ def test_an_unknown_reset_is_tried_as_specified_and_then_pauses(scene: Scene) ->
     assert len(scene.asked()) == 5
 
 
+def test_a_limit_of_a_moment_that_does_not_end_pauses_the_account_of_a_program(scene: Scene) -> None:
+    passed = {**LIMITED, "retryable": False, "until": scene.clock.now()}  # "resets 3pm", said at 3pm
+    assert scene.call(scene.candidate("a", passed, OK, tries=2)).answer == OK
+    renew(scene)
+    assert waits(failed(scene, scene.candidate("a", passed, tries=2))) == (("a",), 300.0)
+    assert len(scene.asked()) == 4
+
+
 def test_a_refusal_is_one_call_and_waits_for_a_person(scene: Scene) -> None:
     assert waits(failed(scene, scene.candidate("a", REFUSED))) == (("a",), LONGEST_WAIT_S)
     renew(scene)

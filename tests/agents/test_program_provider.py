@@ -24,6 +24,7 @@ from farro.doctor.checks import Finding
 from farro.execution.stop import Stop
 from farro.jobs.states import Status
 from flows.program import Program
+from model_server import ModelServer
 from support import eventually
 
 # It keeps a transcript as claude does, and does what the last line of its prompt says.
@@ -358,6 +359,29 @@ def agents_check(root: AgentRoot, **changes: str) -> Finding:
     environ = {**os.environ, **changes}
     found = {check.id: check for check in checks.checks(root.settings, environ, root=root.root, config="/c")}
     return found["agents"].look()
+
+
+ASKS_AND_FAILS = """
+import urllib.request
+said = {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "SCENARIO: ok"}]}
+headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "content-type": "application/json"}
+address = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+urllib.request.urlopen(urllib.request.Request(address, json.dumps(said).encode(), headers)).read()
+sys.exit("error: the tool says: not logged in, usage limit reached")
+"""
+
+
+def test_words_of_a_program_do_not_pause_an_account_that_has_answered(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", "a-key-of-the-account")
+    with ModelServer() as server:
+        root = program(ASKS_AND_FAILS, api_key="${UPSTREAM_KEY}", base_url=server.base_url, environment=[], call_usd=1)
+        root.enqueue()
+        root.work()
+        assert {request.status for request in server.model_requests} == {200}
+    assert list(root.store().accounts().paused()) == []
+    assert "not logged in" in root.life().error["message"]
 
 
 def test_each_thing_that_it_does_is_shown_at_once_and_without_secrets(program: Any) -> None:

@@ -72,13 +72,19 @@ class AccountGate:
         kind: PauseKind
         if trouble.kind == "refused":
             kind = "refused"
-        elif trouble.kind == "limited" and (wait_s is None or is_lasting_limit(trouble, wait_s)):
+        elif trouble.kind == "limited" and not (trouble.retryable and is_momentary_limit(trouble, wait_s)):
             kind = "limited"
+            wait_s = None if is_momentary_limit(trouble, wait_s) else wait_s  # it was over, and is not
         else:
             return
         account = self.settings.account_of(provider)
         reason = self.redact(str(trouble))[:_REASON]
         self._held[account] = self.accounts.pause(account, kind=kind, reason=reason, wait_s=wait_s)
+
+
+def is_momentary_limit(trouble: ProviderTrouble, wait_s: float | None) -> bool:
+    """Return whether this is a limit whose reset is so near that the call waits for it."""
+    return trouble.kind == "limited" and wait_s is not None and wait_s <= MOMENT_S
 
 
 def is_lasting_limit(trouble: ProviderTrouble, wait_s: float | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
-from farro.agents.accounts import AccountGate, is_lasting_limit, reset_wait_s
+from farro.agents.accounts import AccountGate, is_lasting_limit, is_momentary_limit, reset_wait_s
 from farro.agents.providers.port import SLICE_S, Answer, Provider, ProviderTrouble, Request, Usage
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.documents import did_you_mean
@@ -239,11 +239,12 @@ class ProviderCaller:
                 raise AllProvidersFailed([*self._troubles, result], self._tried)
             pause_s = reset_wait_s(result, self.clock.now())
             lasts = self.gate is not None and is_lasting_limit(result, pause_s)
+            passes = self.gate is not None and is_momentary_limit(result, pause_s)
             delay_s = retry_delay_s(
                 made=made,
                 tries=candidate.provider.tries,
                 previous_s=previous_s,
-                retryable=result.retryable and not lasts,
+                retryable=(result.retryable or passes) and not lasts,
                 retry_after_s=pause_s,
                 policy=_POLICY,
                 uniform=self.uniform,

@@ -215,6 +215,10 @@ class ProgramProvider(CommandProvider):
             if passed.exceeded is not None:
                 raise passed.exceeded
             usage, cost_usd = passed.usage, passed.cost_usd
+            if passed.requests and trouble is not None and trouble.kind in ("limited", "refused"):
+                # The service has answered: what the program says of an account is not about this one, and must not
+                # pause it.
+                trouble = ProviderTrouble(str(trouble), kind="failed", retryable=True)
             trouble, model = passed.trouble or trouble, passed.model or model
         if trouble is not None:
             self._give_up(turn, trouble)
