@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import uuid
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import pytest
 
 import farro as api
 from farro.app import servers
+from farro.config.reader import load
 from farro.host.clock import SystemClock
 from farro.jobs.states import Status
 from farro.queue.watch import Viewer
+from farro.store.ledger import Budgets, Charge
 from farro.store.port import CARRIED_BYTES
 from farro.store.redis.checks import set_there
 from flows.program import Program, listing, shell, steps
@@ -409,7 +412,22 @@ def test_repairs_contain_no_password(address: str, there: str) -> None:
     assert set_there(address, "appendonly", "yes") == f"redis-cli {there} CONFIG SET appendonly yes"
 
 
-def test_doctor_passes_with_the_rights_that_the_page_grants(on_redis: Program, redis_server: RedisServer) -> None:
+CHARGE = Charge(
+    job_id="j",
+    attempt=1,
+    role="Architect",
+    step="answer",
+    number=1,
+    provider="gpt",
+    model=None,
+    request_sha256="",
+    most_usd=Decimal("0.5"),
+)
+
+
+def test_doctor_passes_with_the_rights_that_the_page_grants(
+    on_redis: Program, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = on_redis.path / "agents-config.json"
     name = json.loads(path.read_text())["redis"]["name"]
     line = re.search(r"^ACL SETUSER .*$", Path(ROOT, "docs/redis.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -421,6 +439,17 @@ def test_doctor_passes_with_the_rights_that_the_page_grants(on_redis: Program, r
     told = on_redis.run("doctor", "--json", env=env, code=0).json["checks"]
     assert {check["verdict"] for check in told if check["id"].startswith("redis")} == {"ok"}
     on_redis.run("run", "--", "true", env=env, code=0)
+    monkeypatch.setenv("QUEUE_PASSWORD", "pw-canary")
+    settings, clock = load(str(on_redis.path)), SystemClock()
+    paused = servers.accounts(settings, clock)
+    paused.pause("gpt", kind="refused", reason="wrong key")
+    assert paused.resume("gpt")
+    ledger = servers.ledger(settings, clock)
+    call_id = ledger.reserve(CHARGE, Budgets(day_usd=Decimal(1), job_usd=Decimal(1)))
+    ledger.settle(call_id, end="answered", usage=None, cost_usd=Decimal(0))
+    assert (
+        [call.id for call in ledger.of_day(ledger.days()[0])] == [call.id for call in ledger.of_job("j")] == [call_id]
+    )
 
 
 def test_the_python_api_works_on_it(on_redis: Program) -> None:

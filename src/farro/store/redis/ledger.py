@@ -3,7 +3,7 @@
 calls:<day>          hash  name of a record (call_days) → the record
 calls-of:<job>       set   the days on which that job made calls
 call-days            set   the days that have calls
-calls-made           int   grows with each record
+calls-made           int   grows with each record; read by INCRBY 0, because a user of its own may not call GET
 
 A budget is checked here, against all records; the script then adds the call only if no other record came meanwhile.
 So the money is decimal, and two machines that check a budget at the same time never exceed it together.
@@ -35,19 +35,19 @@ _SOME = 1000  # records that are read by one command: the server does nothing el
 # Repeated after a lost answer it finds its own record and returns 1.
 _RESERVE = """
 local P, day = KEYS[1], ARGV[1]
-if redis.call('HEXISTS', P .. 'calls:' .. day, ARGV[2]) == 1 then return 1 end
-if ARGV[5] ~= '' and (redis.call('GET', P .. 'calls-made') or '0') ~= ARGV[5] then return 0 end
+if redis.call('HGET', P .. 'calls:' .. day, ARGV[2]) then return 1 end
+if ARGV[5] ~= '' and redis.call('INCRBY', P .. 'calls-made', 0) ~= tonumber(ARGV[5]) then return 0 end
 redis.call('HSET', P .. 'calls:' .. day, ARGV[2], ARGV[3])
 redis.call('SADD', P .. 'calls-of:' .. ARGV[4], day)
 redis.call('SADD', P .. 'call-days', day)
-redis.call('INCR', P .. 'calls-made')
+redis.call('INCRBY', P .. 'calls-made', 1)
 return 1
 """
 
 # KEYS[1]: the prefix. ARGV: day, name, record. The first record of a name stays.
 _SETTLE = """
 if redis.call('HSETNX', KEYS[1] .. 'calls:' .. ARGV[1], ARGV[2], ARGV[3]) == 1 then
-  redis.call('INCR', KEYS[1] .. 'calls-made')
+  redis.call('INCRBY', KEYS[1] .. 'calls-made', 1)
 end
 return 1
 """
@@ -84,11 +84,11 @@ class RedisLedger(DayLedger):
                 return call.id
         raise TryAgain("the ledger is written by others again and again; try again in a moment")
 
-    def _now_and_made(self) -> tuple[datetime, bytes]:
+    def _now_and_made(self) -> tuple[datetime, int]:
         """Return the server's time, because the clocks of machines differ, and how many records there are."""
-        (seconds, micros), made = self._server.calls([("TIME",), ("GET", f"{self._prefix}calls-made")])
+        (seconds, micros), made = self._server.calls([("TIME",), ("INCRBY", f"{self._prefix}calls-made", 0)])
         now = self._clock.now() if self._own_time else from_ms(int(seconds) * 1000 + int(micros) // 1000)
-        return now, made or b"0"
+        return now, int(made)
 
     def settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
         day, name = place_of(call_id)
