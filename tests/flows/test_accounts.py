@@ -95,7 +95,7 @@ def test_no_request_is_made_until_the_reset_and_every_job_succeeds_once(agents: 
     succeeded_once(agents, names)
     of = by_status(models)
     assert 1 <= len(of(429)) <= 2, "at most one request of each worker that was under way"
-    assert len(models.model_requests) == 1 + 5 + len(of(429))
+    assert len(models.model_requests) - len(of(429)) in (5, 6)  # 5: the first worker was killed between two calls
     released = [hop for name in names for hop in agents.job(name)["hops"] if hop["reason"] == "released"]
     assert released
     assert {json.dumps(hop["route"]) for hop in released} == {'{"code": "awaits_account", "accounts": ["gpt"]}'}

@@ -127,7 +127,8 @@ def test_no_job_is_a_folder_in_the_root(on_redis: Program) -> None:
     on_redis.call("enqueue", "--id", "one", "--", "echo", "hi", code=0)
     on_redis.call("worker", "--drain", code=0)
     on_redis.call("show", "one", code=0)
-    new = {name for name in listing(on_redis.path) if not name.startswith("logs")} - before
+    # Empty folders of steps are removed eight at a time, or when the worker's process exits: here, that of the test.
+    new = {name for name in listing(on_redis.path) if not name.startswith(("logs", "jobs/.staging/removed."))} - before
     assert new == {"jobs/.work"}
 
 
