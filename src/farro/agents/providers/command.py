@@ -7,6 +7,7 @@ for secrets stays on the disk. Secrets are passed in its environment, never in i
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -20,7 +21,7 @@ from farro.config.settings import ProviderSettings
 from farro.execution.confined import CannotConfine, Confined
 from farro.host import fs
 from farro.host.process_tree import MARKER
-from farro.host.processes import Launch, NotStarted
+from farro.host.processes import Launch, NotStarted, Process
 from farro.host.programs import which
 from farro.jobs.outcomes import PATH_VIOLATION
 from farro.lazy_dataclass import dataclass, field, replace
@@ -48,10 +49,19 @@ class ProviderCommand:
     words: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
-    stdin: str  # a file
+    stdin: str | int  # a file, or a descriptor, which is closed
+    stdout: int | None = None  # a descriptor, which is closed; None: a file of the call
     most_output: int  # bytes
     services: tuple[LocalService, ...] = ()  # that it reaches without a network
     reads: tuple[str, ...] = ()  # that it may read besides what the config names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningCommand:
+    """A command that was started."""
+
+    process: Process
+    check: Callable[[], None]  # raises the trouble that ends it
 
 
 @dataclass(kw_only=True)
@@ -155,15 +165,34 @@ class CommandProvider(ABC):
     ) -> int:
         """Run a command to its end, with all that it started, and return its exit code. `watch` is called often while
         it runs, and once after it."""
+        until_s = time.monotonic() + call.request.timeout_s
+        with self.started(call, command, confined=confined, output=output) as running:
+            while (ended := running.process.wait(min(SLICE_S, max(until_s - time.monotonic(), 0.0)))) is None:
+                running.check()
+                watch()
+                if time.monotonic() >= until_s:
+                    raise self.out_of_time(call)
+        watch()
+        confined.end_leftovers()
+        return ended.code
+
+    @contextlib.contextmanager
+    def started(
+        self, call: CommandCall, command: ProviderCommand, *, confined: Confined, output: ProgramOutput
+    ) -> Iterator[RunningCommand]:
+        """Start a command. It is ended in any case, with all that it started and left behind."""
         file = which(command.words[0], command.env.get("PATH"), command.cwd)
         if file is None:
+            for end in (command.stdin, command.stdout):
+                if isinstance(end, int):
+                    os.close(end)
             words = f"{command.words[0]} was not found; is it installed, and on the worker's PATH?"
             raise self.trouble(words, retryable=False, charged=False)
         launch = Launch(
             argv=command.words,
             executable=file,
             stdin=command.stdin,
-            stdout=output.answer,
+            stdout=output.answer if command.stdout is None else command.stdout,
             stderr=output.errors,
             cwd=command.cwd,
             env=command.env,
@@ -174,27 +203,24 @@ class CommandProvider(ABC):
         if isinstance(process, NotStarted):
             violation = process.reason == "refused"
             raise self.trouble(process.message, retryable=process.passing, charged=False, violation=violation)
-        until_s = time.monotonic() + call.request.timeout_s
+
+        def check() -> None:
+            if call.stopped.is_set():
+                raise self.trouble("ended, because its caller is gone", retryable=False)
+            if (trouble := confined.trouble(process)) is not None:
+                raise self.trouble(trouble.message, retryable=False)
+            if output.too_long(command.most_output):
+                raise self.trouble(f"said more than {command.most_output} bytes", retryable=False)
+
         try:
             output.forget_names()
-            while (ended := process.wait(min(SLICE_S, max(until_s - time.monotonic(), 0.0)))) is None:
-                if call.stopped.is_set():
-                    raise self.trouble("ended, because its caller is gone", retryable=False)
-                watch()
-                if (trouble := confined.trouble(process)) is not None:
-                    raise self.trouble(trouble.message, retryable=False)
-                if output.too_long(command.most_output):
-                    raise self.trouble(f"said more than {command.most_output} bytes", retryable=False)
-                if time.monotonic() >= until_s:
-                    message = f"no answer within {call.request.timeout_s:g} s"
-                    raise self.trouble(message, kind="timed_out", retryable=True)
+            yield RunningCommand(process=process, check=check)
         finally:
-            # Also ends what the program started and left behind, however the wait ended. The mark of the try, if it
-            # has one: another step of the same plan may run at the same time.
+            # The mark of the try, if it has one: another step of the same plan may run at the same time.
             process.end(own_mark(call.request.env), grace_s=0)
-        watch()
-        confined.end_leftovers()
-        return ended.code
+
+    def out_of_time(self, call: CommandCall) -> ProviderTrouble:
+        return self.trouble(f"no answer within {call.request.timeout_s:g} s", kind="timed_out", retryable=True)
 
     def check_violation(self, confined: Confined, said: str) -> None:
         """Raise the trouble of a command that wrote where it may not. `said`: why it failed; empty if it did not."""

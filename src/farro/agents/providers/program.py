@@ -13,18 +13,18 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from hashlib import sha256
 
 from farro.agents.gateway.port import Admission, GatewayRun, Upstream
 from farro.agents.programs.output import one_line
 from farro.agents.programs.port import AgentProgram, GatewayAddress, ProgramRun, Reader, ReaderReport
 from farro.agents.programs.registry import find_program
-from farro.agents.providers.command import CommandCall, CommandProvider, ProviderCommand, joined, prompt_text
-from farro.agents.providers.port import Answer, ChatMessage, ProviderTrouble, Request, Usage
+from farro.agents.providers.command import CommandCall, CommandProvider, ProviderCommand, prompt_text
+from farro.agents.providers.port import Answer, ProviderTrouble, Request, Usage
 from farro.agents.providers.programs import ALWAYS, ProgramOutput, named
 from farro.agents.providers.registry import Place
+from farro.agents.providers.told import GO_ON, digest, digests, news, told_by, unique
 from farro.agents.session_folder import SessionFolder, SessionRecord
 from farro.config.settings import ProviderSettings
 from farro.errors import InputError
@@ -35,7 +35,6 @@ from farro.roles.money import exact
 from farro.sandbox.confinement import LocalService
 from farro.store.ledger import CallEnd
 
-GO_ON = "You were interrupted. Go on where you stopped, and answer in the form that was asked for.\n"
 _PROMPT = ".farro-prompt"  # in the home
 _WORK = "work"  # in the home: where it works if its workspace is temporary
 _ENDED = 137  # the exit code of a program that farro has ended
@@ -182,7 +181,7 @@ class ProgramProvider(CommandProvider):
             most_output=_MOST,
             services=() if admission is None else (LocalService(admission.port, admission.serve),),
         )
-        return _Turn(folder=folder, record=record, run=run, command=command, told=_digests(call.request.messages))
+        return _Turn(folder=folder, record=record, run=run, command=command, told=digests(call.request.messages))
 
     def _session(self, call: CommandCall, folder: SessionFolder, cwd: str) -> tuple[SessionRecord, str, bool]:
         """Choose the session; return it with what it is told and whether it is resumed."""
@@ -191,16 +190,15 @@ class ProgramProvider(CommandProvider):
             known = None
         session_id = None if known is None else known.session_id
         if known is not None and session_id is not None and self.program.resumable(folder.home, session_id, cwd):
-            news = _news(request.system, request.messages, known.told)
-            if news is not None:
-                return known, news or GO_ON, True
+            new = news(request, known.told)
+            if new is not None:
+                return known, new or GO_ON, True
             session_id = None  # it does not know what another one answered
         if self.program.new_session == "chosen":
             session_id = session_id or str(uuid.UUID(int=machine.random_bits(128), version=4))
         else:
             session_id = None
-        told = (_digest(request.system), *_digests(request.messages))
-        record = SessionRecord(program=self.program.name, cwd=cwd, session_id=session_id, told=told)
+        record = SessionRecord(program=self.program.name, cwd=cwd, session_id=session_id, told=told_by(request))
         return record, prompt_text(request), False
 
     def _answer_of(self, turn: _Turn, report: ReaderReport, admission: Admission | None, *, root: str) -> Answer:
@@ -224,8 +222,8 @@ class ProgramProvider(CommandProvider):
             self._give_up(turn, trouble)
             raise _replaced(trouble, f"provider {self.name}: {trouble}", usage=usage, cost_usd=cost_usd)
         text = report.text or ""
-        told = (*turn.record.told, *turn.told, _digest(text))
-        record = replace(turn.record, session_id=report.session_id or turn.record.session_id, told=_unique(told))
+        told = (*turn.record.told, *turn.told, digest(text))
+        record = replace(turn.record, session_id=report.session_id or turn.record.session_id, told=unique(told))
         turn.folder.write(self.name, None if record.session_id is None else record)
         return Answer(
             text=text,
@@ -234,7 +232,7 @@ class ProgramProvider(CommandProvider):
             cost_usd=cost_usd,
             session_id=record.session_id,
             denied=report.denied,
-            files=_unique([path.removeprefix(f"{root}/") for path in report.files]),
+            files=unique([path.removeprefix(f"{root}/") for path in report.files]),
         )
 
     def _give_up(self, turn: _Turn, trouble: ProviderTrouble) -> None:
@@ -286,27 +284,6 @@ class _Watch:
 
 
 def _show_nothing(line: str) -> None: ...
-
-
-def _news(system: str, messages: Sequence[ChatMessage], told: Sequence[str]) -> str | None:
-    """Return what a session has not been told yet; None if it lacks an answer, which another session gave."""
-    if any(message.author == "assistant" and _digest(message.text) not in told for message in messages):
-        return None
-    texts = [system, *(message.text for message in messages if message.author == "user")]
-    new = [text.strip() for text in texts if _digest(text) not in told]
-    return joined(new) if new else ""
-
-
-def _digests(messages: Sequence[ChatMessage]) -> tuple[str, ...]:
-    return tuple(_digest(message.text) for message in messages)
-
-
-def _digest(text: str) -> str:
-    return sha256(text.strip().encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _unique(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(texts))
 
 
 def _with_costs(trouble: ProviderTrouble, admission: Admission | None) -> ProviderTrouble:

@@ -54,9 +54,10 @@ class ProgramOutput:
             os.close(fd)
 
     def forget_names(self) -> None:
-        """Open both files and unlink them."""
+        """Open the files and unlink them. A program whose output goes to a pipe has errors only."""
         for path in (self.answer, self.errors):
-            self._fds.append(fs.open_read(path))
+            with contextlib.suppress(FileNotFoundError):
+                self._fds.append(fs.open_read(path))
         self._remove()
 
     def texts(self) -> tuple[str, str]:
@@ -73,7 +74,7 @@ class ProgramOutput:
 
     def last_words(self) -> str:
         """Return the end of stderr."""
-        fd = self._fds[1]
+        fd = self._fds[-1]
         begin = max(os.fstat(fd).st_size - 4 * _SAID - 4, 0)
         return end_of(fs.read_at(fd, 4 * _SAID + 4, begin).decode("utf-8", "replace"), _SAID)
 
