@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +22,7 @@ from farro.agents.providers.registry import make_provider
 from farro.config.settings import ProviderSettings, Secret
 from farro.host.process_tree import MARKER
 from farro.testing.provider import BEHAVIOURS, KEY, WORDS, ProviderStage, Trouble, request
-from support import eventually
+from support import ROOT, eventually
 
 USAGE = Usage(input_tokens=120, output_tokens=7, cache_read_tokens=64)
 OVER_HTTP: dict[str, Trouble] = {
@@ -170,40 +172,17 @@ _PROGRAMS = {
 }
 
 
-class Cli:
-    """Providers that are programs. A program learns the number of its call from its working folder."""
+class Processes:
+    """Providers that start a process for each call, in a root of their own."""
 
     tries = 2
-    keeps_locals = False  # the environment of its program is among them
-    usage = None
-    behaviours: ClassVar[tuple[str, ...]] = tuple(_PROGRAMS)
-    troubles: ClassVar[dict[str, Trouble]] = {
-        "fails": ("failed", True),
-        "refuses": ("failed", False),
-        "talks_rubbish": ("failed", True),
-        "breaks_off": ("cut", True),
-        "hangs": ("timed_out", True),
-    }
+    keeps_locals = False  # the environment of the process is among them
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         for name in ("root", "step"):
             (folder / name).mkdir()
         (folder / "step" / "calls").mkdir()
-
-    def provider(self, *behaviours: str) -> Provider:
-        cases = "".join(f"{number}) {_PROGRAMS[does]};;\n" for number, does in enumerate(behaviours, start=1))
-        number = 'n=$(basename "$(dirname "$PWD")")'
-        script = f'{number}\ncat > /dev/null\ncase "$n" in\n{cases}*) {_PROGRAMS[behaviours[-1]]};;\nesac\n'
-        settings = ProviderSettings(
-            kind="cli",
-            command=("sh", "-c", script),
-            environment=("CANARY",),
-            answer_field="said",
-            fatal_exit_codes=(9,),
-            model="m",
-        )
-        return make_provider("p", settings, root=str(self._root), environ={**os.environ, "CANARY": KEY})
 
     @property
     def _root(self) -> Path:
@@ -237,6 +216,74 @@ class Cli:
         ]
 
 
+class Cli(Processes):
+    """Providers that are programs. A program learns the number of its call from its working folder."""
+
+    usage = None
+    behaviours: ClassVar[tuple[str, ...]] = tuple(_PROGRAMS)
+    troubles: ClassVar[dict[str, Trouble]] = {
+        "fails": ("failed", True),
+        "refuses": ("failed", False),
+        "talks_rubbish": ("failed", True),
+        "breaks_off": ("cut", True),
+        "hangs": ("timed_out", True),
+    }
+
+    def provider(self, *behaviours: str) -> Provider:
+        cases = "".join(f"{number}) {_PROGRAMS[does]};;\n" for number, does in enumerate(behaviours, start=1))
+        number = 'n=$(basename "$(dirname "$PWD")")'
+        script = f'{number}\ncat > /dev/null\ncase "$n" in\n{cases}*) {_PROGRAMS[behaviours[-1]]};;\nesac\n'
+        settings = ProviderSettings(
+            kind="cli",
+            command=("sh", "-c", script),
+            environment=("CANARY",),
+            answer_field="said",
+            fatal_exit_codes=(9,),
+            model="m",
+        )
+        return make_provider("p", settings, root=str(self._root), environ={**os.environ, "CANARY": KEY})
+
+
+_TURNS = {
+    "answers": f"turn.bills(56, 7, 64)\nawait turn.say({WORDS!r})",
+    "is_cut_short": f"turn.stop = 'max_tokens'\nawait turn.say({WORDS!r})",
+    "fails": "raise acp.RequestError(500, 'oh no, ' + os.environ['CANARY'])",
+    "refuses": "raise acp.RequestError(401, 'nobody knows the key ' + os.environ['CANARY'])",
+    "talks_rubbish": "turn.stop = 'max_turn_requests'",
+    "breaks_off": "os.kill(os.getpid(), 9)",
+    "hangs": "await asyncio.sleep(3600)",
+}
+
+
+class Acp(Processes):
+    """ACP agents. An agent learns the number of its call from its home."""
+
+    usage = USAGE
+    behaviours: ClassVar[tuple[str, ...]] = tuple(_TURNS)
+    troubles: ClassVar[dict[str, Trouble]] = {
+        "fails": ("overloaded", True),
+        "refuses": ("refused", False),
+        "talks_rubbish": ("failed", True),
+        "breaks_off": ("cut", True),
+        "hangs": ("timed_out", True),
+    }
+
+    def provider(self, *behaviours: str) -> Provider:
+        number = "number = int(Path(os.environ['HOME']).parts[-3])\n"
+        cases = "".join(
+            f"if number == {at}:\n{textwrap.indent(_TURNS[does], '    ')}\n    return\n"
+            for at, does in enumerate(behaviours, start=1)
+        )
+        act = self._folder / "act.py"
+        act.write_text(f"{number}{cases}{_TURNS[behaviours[-1]]}\n")
+        settings = ProviderSettings(
+            kind="acp",
+            command=(sys.executable, f"{ROOT}/tests/agents/acp_agent.py", str(act)),
+            environment=("CANARY",),
+        )
+        return make_provider("p", settings, root=str(self._root), environ={**os.environ, "CANARY": KEY})
+
+
 def _environment(process: psutil.Process) -> list[str]:
     try:
         return list(process.environ().values())
@@ -249,4 +296,5 @@ STAGES: dict[str, Callable[[Path], ProviderStage]] = {
     **{f"{kind} at once": lambda _, kind=kind: Http(kind, stream=False) for kind in MODELS},
     "scripted": Scripted,
     "cli": Cli,
+    "acp": Acp,
 }

@@ -28,6 +28,7 @@ from farro.agents.call_records import (
     answers_of_earlier_attempts,
     remove_private_folders,
 )
+from farro.agents.permissions import PermissionBox
 from farro.agents.provider_calls import (
     AllProvidersFailed,
     CallTry,
@@ -59,6 +60,7 @@ from farro.host import fs
 from farro.host.clock import Clock
 from farro.jobs.outcomes import PATH_VIOLATION, Report
 from farro.jobs.retry import Uniform
+from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass, replace
 from farro.plans.model import Plan
 from farro.roles import answers
@@ -263,6 +265,7 @@ class _Calls:
         own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
         if self.material.payload:
             own[PAYLOAD_VARIABLE] = f"{job_folder(self.work)}/{PAYLOAD}"
+        sessions = SessionFolder.of_step(self.work.root, self.work.job_id, self.role_name, self._step).path
         return Request(
             key=f"{self.work.job_id}/{self.work.attempt:04d}/{self._step}/{number}",
             system=self._system,
@@ -274,9 +277,15 @@ class _Calls:
             partial=live if described.stream else None,
             progress=live.show,
             folder=self._files.folder,
-            sessions=SessionFolder.of_step(self.work.root, self.work.job_id, self.role_name, self._step).path,
+            sessions=sessions,
             idle_timeout_s=self.settings.idle_timeout_s(candidate.name),
             meter=_StepMeter(self, candidate, number) if described.uses_gateway else None,
+            permissions=PermissionBox(
+                folder=sessions,
+                role=self.role_name,
+                now=lambda: timestamp(self.agents.clock.now()),
+                redact=self.redactor.text,
+            ),
             env=own,
             reach=Reach(
                 root=self.work.root,

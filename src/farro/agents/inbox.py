@@ -1,10 +1,12 @@
 """List the jobs that wait for a person, and record the person's answer: approve, refuse, edit, or send elsewhere.
 
-The manager reads the answer from the job's hops and decides what follows.
+The manager reads the answer from the job's hops and decides what follows. The agent of a running job may wait for a
+permission, too (farro.agents.permissions): it goes on as soon as it is answered.
 """
 
 from __future__ import annotations
 
+from farro.agents.permissions import Permission, answer_permission, open_permissions
 from farro.errors import IllegalTransition, InputError
 from farro.execution import task_snapshot
 from farro.host import fs
@@ -35,12 +37,15 @@ class InboxItem:
     role: str | None  # the role that worked last
     result: str  # the result of that role
     folder: str  # of the job
+    permission: bool = False  # the agent of the running job asks whether it may do something
 
 
 def list_inbox(store: Store) -> list[InboxItem]:
     """List the jobs that wait for a person, oldest first."""
-    found = [view for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
-    return sorted((_waiting(store, view) for view in found), key=lambda item: item.since)
+    found = [_waiting(store, view) for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
+    for view in store.list(statuses=[Status.IN_PROGRESS]):
+        found += [_permission(store, view, asked) for asked in open_permissions(store.root, view)]
+    return sorted(found, key=lambda item: item.since)
 
 
 def inbox_item(store: Store, job_id: str) -> InboxItem:
@@ -55,14 +60,19 @@ def inbox_item(store: Store, job_id: str) -> InboxItem:
 
 
 def approve(store: Store, job_id: str, *, by: str, note: str | None = None) -> Lifecycle:
-    """Let the job go on."""
+    """Let the job go on. A running job's agent gets the permission for which it waits longest."""
+    if (running := _permit(store, job_id, allowed=True, by=by)) is not None:
+        return running
     return _answer(store, job_id, RouteCode.APPROVED, by=by, note=note)
 
 
 def refuse(store: Store, job_id: str, *, by: str, note: str) -> Lifecycle:
-    """Send the job back to the role before, with the reason."""
+    """Send the job back to the role before, with the reason. A running job's agent is refused the permission for which
+    it waits longest."""
     if not note.strip():
         raise InputError("a refusal needs its reason: the role that gets the job back is told; --note WHY")
+    if (running := _permit(store, job_id, allowed=False, by=by)) is not None:
+        return running
     return _answer(store, job_id, RouteCode.REFUSED, by=by, note=note)
 
 
@@ -100,6 +110,17 @@ def _answer(
         return store.answer(agent, job_id, PersonAnswer(route=route, note=_short(note), text=text))
 
 
+def _permit(store: Store, job_id: str, *, allowed: bool, by: str) -> Lifecycle | None:
+    """Answer the oldest permission that a running job's agent waits for; None if there is none."""
+    view = find_job.find_view(store, job_id)
+    asked = min(open_permissions(store.root, view), key=lambda one: one.asked_at, default=None)
+    if asked is None:
+        return None
+    answer_permission(asked, allowed=allowed, by=by)
+    store.note("permission_given" if allowed else "permission_refused", actor=by, job_id=job_id, role=asked.role)
+    return view.lifecycle
+
+
 def _short(note: str | None) -> str | None:
     if note is not None and len(note) > MAX_NOTE:
         raise InputError(f"the note has {len(note)} characters; at most {MAX_NOTE} are kept")
@@ -125,6 +146,23 @@ def _waiting(store: Store, view: JobView) -> InboxItem:
         role=role,
         result=result,
         folder=folder,
+    )
+
+
+def _permission(store: Store, view: JobView, asked: Permission) -> InboxItem:
+    folder = store.folder(view)
+    task = task_snapshot.readable_task(folder)
+    return InboxItem(
+        job_id=view.job_id,
+        since=asked.asked_at,
+        question=asked.question,
+        task=None if task is None else task.id,
+        title=None if task is None else task.title,
+        step=None,
+        role=asked.role,
+        result="",
+        folder=folder,
+        permission=True,
     )
 
 

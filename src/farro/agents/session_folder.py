@@ -2,6 +2,7 @@
 
     jobs/.homes/<job>/<role>/<step>/home/           HOME of the program: its transcripts and settings
     jobs/.homes/<job>/<role>/<step>/sessions.json   by provider: the session's id, and digests of what it was told
+    jobs/.homes/<job>/<role>/<step>/permissions/    what an ACP agent asks a person now (farro.agents.permissions)
 
 Both outlive an attempt, so that a repair, a review round and the attempt after a crash go on in the same session. The
 program may write its home and nothing else here; it may leave links in it, which farro never follows when it writes.
@@ -33,6 +34,7 @@ from farro.lazy_dataclass import dataclass
 from farro.store.port import Store
 
 HOMES = "jobs/.homes"
+ACP = "acp"  # the program of a session that only an ACP client can continue
 KEPT = timedelta(days=7)  # how long the sessions of a failed job are kept
 _LIMIT = 4 << 20
 

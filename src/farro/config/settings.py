@@ -248,7 +248,7 @@ class PriceSettings:
 class ProviderSettings:
     """A provider, which answers agent prompts, and how to reach it."""
 
-    kind: FilledText | None = None  # openai, google, openrouter, cli, scripted, or an installed one; None: as its name
+    kind: FilledText | None = None  # a built-in one, such as openai, cli or acp, or an installed one; None: as its name
     model: FilledText | None = None  # of roles that name none
     account: FilledText | None = None  # what its limits apply to: a key or a login. None: as its name
     timeout_s: Positive | None = None  # of one call; None: as `timeouts` says
@@ -274,6 +274,9 @@ class ProviderSettings:
     fatal_exit_codes: tuple[ExitCode, ...] = ()  # exit codes that are not retried
     answer_field: FilledText | None = None  # the field of its JSON output that holds the answer
     cost_field: FilledText | None = None  # the field with the cost in US dollars
+    # acp
+    permissions: Literal["allow", "inbox", "refuse"] = "allow"  # what its agent asks for, and may do inside its sandbox
+    permission_timeout_s: Positive = 900.0  # without a person's answer: then it is refused
     # scripted
     file: FilledText | None = None
 
@@ -486,7 +489,7 @@ class Settings:
     def call_timeout_s(self, provider: str, role: RoleSettings | None = None) -> float:
         """Return the timeout of one call: the role's, else the provider's, else that of programs or of HTTP."""
         own = self.providers[provider]
-        is_program = (own.kind or provider) == "cli"
+        is_program = (own.kind or provider) in ("cli", "acp")
         usual_s = self.timeouts.cli_seconds if is_program else self.timeouts.http_seconds
         return (role and role.timeout_s) or own.timeout_s or usual_s
 

@@ -15,7 +15,7 @@ from farro.host import fs, trees
 from farro.host.processes import Launch, NotStarted, Process
 from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
 from farro.sandbox import leftovers, paths, violations
-from farro.sandbox.confinement import Confinement, LocalService, Network, SharedLimits
+from farro.sandbox.confinement import Confinement, LocalService, Network, SharedLimits, within
 from farro.sandbox.levels import Sandbox
 from farro.sandbox.paths import PathRefused
 from farro.sandbox.violations import Snapshot
@@ -138,6 +138,12 @@ class Confined:
             if hosts not in self._proxies:
                 self._proxies[hosts] = HostProxy(hosts)
             return self._proxies[hosts]
+
+    def may_write(self, path: str) -> bool:
+        """Return whether a process may write that path, as it is now."""
+        place = os.path.realpath(path)
+        protected = any(within(place, one) for one in self._allowed.protected)
+        return not protected and any(within(place, one) for one in (*self._allowed.writable, *self._home, self.tmp))
 
     def violation(self, stderr: str | None, said: bytes = b"") -> str | None:
         """Return what a finished step did, or failed to do, outside allowed_paths. `stderr`: file of a failed step;

@@ -14,7 +14,7 @@ from farro.documents.shapes import Fault
 from farro.roles.names import RUNNER
 
 OVER_HTTP = ("openai", "google", "openrouter")
-KINDS = (*OVER_HTTP, "cli", "scripted")
+KINDS = (*OVER_HTTP, "cli", "acp", "scripted")
 GENERIC = "generic"  # any coding agent: the config names its command
 PROGRAMS = ("claude", "codex", "gemini", "opencode", "goose", "aider", "cursor-agent", "amp", GENERIC)  # coding agents
 HTTP_TRIES, CLI_TRIES = 4, 2  # of one call (SPEC-1 §9)
@@ -31,9 +31,13 @@ _FIELDS = {
         | {"fatal_exit_codes", "answer_field", "cost_field"}
         | _OF_PROGRAM
     ),
+    "acp": frozenset(
+        {"command", "environment", "workspace", "read_paths", "network", "idle_timeout_s"}
+        | {"permissions", "permission_timeout_s"}
+    ),
     "scripted": frozenset({"file"}),
 }
-_NEEDED = {"scripted": ("file", '"answers.json"')}
+_NEEDED = {"scripted": ("file", '"answers.json"'), "acp": ("command", '["gemini", "--acp"]')}
 
 # Compiled on use: every command imports this module.
 _SENSITIVE = r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH"

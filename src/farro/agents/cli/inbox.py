@@ -14,6 +14,7 @@ from farro.cli.plan_files import contents
 from farro.cli.terminal import answer, at_terminal, reply, say
 from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Status
 from farro.jobs.times import in_words
 from farro.queue import find_job
 
@@ -48,7 +49,8 @@ def inbox(root: str | None, as_json: bool) -> None:
                 say(f"    {line}")
             if len(lines) > _SHOWN:
                 say(f"    … {len(lines) - _SHOWN} more lines: farro show {one.job_id}")
-        say(f"  farro approve {one.job_id}   |   farro refuse {one.job_id} --note WHY   |   farro edit {one.job_id}")
+        edit_it = "" if one.permission else f"   |   farro edit {one.job_id}"
+        say(f"  farro approve {one.job_id}   |   farro refuse {one.job_id} --note WHY{edit_it}")
 
 
 @click.command()
@@ -56,10 +58,11 @@ def inbox(root: str | None, as_json: bool) -> None:
 @click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
 @common
 def approve(job: str, note: str | None, root: str | None, as_json: bool) -> None:
-    """Let a job that waits for a person go on."""
+    """Let a job that waits for a person go on, or its agent do what it asks."""
     store, _ = open_root(root)
     life = inbox_service.approve(store, find_job.resolve(store, job), by=operator_name(), note=note)
-    _report(life, "approved; the manager takes it on", as_json)
+    running = life.status is Status.IN_PROGRESS
+    _report(life, "allowed; its agent goes on" if running else "approved; the manager takes it on", as_json)
 
 
 @click.command()
@@ -68,10 +71,12 @@ def approve(job: str, note: str | None, root: str | None, as_json: bool) -> None
 @common
 def refuse(job: str, note: str, root: str | None, as_json: bool) -> None:
     """Send a job that waits for a person back to the role before, with the reason; behind a review, to
-    the role that it reviews. It fails where no role worked before."""
+    the role that it reviews. It fails where no role worked before. An agent that asks whether it may do something is
+    refused, and goes on without."""
     store, _ = open_root(root)
     life = inbox_service.refuse(store, find_job.resolve(store, job), by=operator_name(), note=note)
-    _report(life, "refused; the manager sends it back", as_json)
+    running = life.status is Status.IN_PROGRESS
+    _report(life, "refused; its agent goes on" if running else "refused; the manager sends it back", as_json)
 
 
 @click.command()

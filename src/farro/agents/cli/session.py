@@ -10,7 +10,7 @@ import click
 
 from farro.agents.programs.port import SESSION
 from farro.agents.programs.registry import find_program
-from farro.agents.session_folder import SessionRecord, folders_of_job
+from farro.agents.session_folder import ACP, SessionRecord, folders_of_job
 from farro.cli.options import common, open_root
 from farro.cli.terminal import answer, note, say
 from farro.config.settings import Settings
@@ -77,8 +77,8 @@ def _sessions(root: str, job_id: str, settings: Settings) -> list[dict[str, Any]
 
 def _words(provider: str, record: SessionRecord, settings: Settings) -> tuple[str, ...] | None:
     """Return the command line; None if the program cannot be continued by hand."""
-    program = find_program(record.program)
-    if not program.by_hand or record.session_id is None:
+    program = None if record.program == ACP else find_program(record.program)
+    if program is None or not program.by_hand or record.session_id is None:
         return None
     own = settings.providers.get(provider)
     first = (own.command if own is not None else None) or program.command

@@ -18,7 +18,7 @@ from farro.roles.provider_rules import GENERIC, OVER_HTTP
 _VERSION_S = 60.0
 _LIBRARIES = {"pydantic_ai": "pydantic-ai-slim", "genai_prices": "genai-prices"}
 _OF_GATEWAY = ("aiohttp", "genai_prices")
-_OF_KIND = {"openai": "openai", "google": "google.genai", "openrouter": "openai"}
+_OF_KIND = {"openai": "openai", "google": "google.genai", "openrouter": "openai", "acp": "acp"}
 _INSTALL = {
     "claude": "npm install --global @anthropic-ai/claude-code",
     "codex": "npm install --global @openai/codex",
@@ -42,8 +42,8 @@ def checks(settings: Settings, environ: Mapping[str, str], *, root: str, config:
 
 
 def _libraries(settings: Settings) -> Finding:
-    kinds = {provider.kind or name for name, provider in settings.providers.items()} & set(OVER_HTTP)
-    wanted = [*_LIBRARIES, *(_OF_KIND[kind] for kind in sorted(kinds))] if kinds else []
+    kinds = {provider.kind or name for name, provider in settings.providers.items()} & set(_OF_KIND)
+    wanted = [*(_LIBRARIES if kinds & {*OVER_HTTP} else ()), *(_OF_KIND[kind] for kind in sorted(kinds))]
     users = sorted(kinds)
     if any(provider.uses_gateway for provider in settings.providers.values()):
         wanted += _OF_GATEWAY

@@ -28,6 +28,7 @@ from farro.store.ledger import Usage as Usage
 
 if TYPE_CHECKING:
     from farro.agents.gateway.port import Meter
+    from farro.agents.permissions import PermissionBox
 
 SLICE_S = 0.05  # the longest wait of a provider before an exception in its thread is noticed
 
@@ -67,6 +68,20 @@ class ProviderTrouble(FarroError):
         self.charged = charged  # False: the request did not reach the provider, so it cost nothing
         self.violation = violation  # the program wrote to a path that is not allowed: the job fails
         super().__init__(message)
+
+    def saying(self, message: str, *, usage: Usage | None, cost_usd: Decimal | None) -> ProviderTrouble:
+        """Return the same trouble with another message and cost."""
+        return ProviderTrouble(
+            message,
+            kind=self.kind,
+            retryable=self.retryable,
+            until=self.until,
+            retry_after_s=self.retry_after_s,
+            usage=usage,
+            cost_usd=cost_usd,
+            charged=self.charged,
+            violation=self.violation,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,8 +131,9 @@ class Request:
     env: Mapping[str, str] = field(default_factory=dict)  # environment of every process of the step
     reach: Reach | None = None
     sessions: str | None = None  # the folder of the step's sessions, which outlives the attempt; None: keep none
-    idle_timeout_s: float | None = None  # without progress of a known program
-    progress: Callable[[str], None] | None = None  # receives a line for each thing that a known program does
+    idle_timeout_s: float | None = None  # without progress of a known program, or of an ACP agent
+    progress: Callable[[str], None] | None = None  # receives a line for each thing that such an agent does
+    permissions: PermissionBox | None = None  # asks a person what its agent may do; None: nobody can be asked
     meter: Meter | None = None  # counts its requests to models, one by one; None: the caller counts the whole call
 
     @property
@@ -135,9 +151,9 @@ class Answer:
     cost_usd: Decimal | None = None  # if the provider reports it
     whole: bool = True  # False: cut off at max_output_tokens
     diff: bytes = field(default=b"", repr=False)  # what a program changed in its own worktree, as a git diff
-    # Of a known program:
+    # Of a known program, and of an ACP agent:
     session_id: str | None = None
-    denied: tuple[str, ...] = ()  # what its own rules refused
+    denied: tuple[str, ...] = ()  # what its own rules, a policy or a person refused
     files: tuple[str, ...] = ()  # that its tools wrote
 
 

@@ -220,7 +220,7 @@ class ProgramProvider(CommandProvider):
             trouble, model = passed.trouble or trouble, passed.model or model
         if trouble is not None:
             self._give_up(turn, trouble)
-            raise _replaced(trouble, f"provider {self.name}: {trouble}", usage=usage, cost_usd=cost_usd)
+            raise trouble.saying(f"provider {self.name}: {trouble}", usage=usage, cost_usd=cost_usd)
         text = report.text or ""
         told = (*turn.record.told, *turn.told, digest(text))
         record = replace(turn.record, session_id=report.session_id or turn.record.session_id, told=unique(told))
@@ -292,23 +292,7 @@ def _with_costs(trouble: ProviderTrouble, admission: Admission | None) -> Provid
         return trouble
     admission.close()
     passed = admission.report()
-    return _replaced(trouble, str(trouble), usage=passed.usage, cost_usd=passed.cost_usd)
-
-
-def _replaced(
-    trouble: ProviderTrouble, message: str, *, usage: Usage | None, cost_usd: Decimal | None
-) -> ProviderTrouble:
-    return ProviderTrouble(
-        message,
-        kind=trouble.kind,
-        retryable=trouble.retryable,
-        until=trouble.until,
-        retry_after_s=trouble.retry_after_s,
-        usage=usage,
-        cost_usd=cost_usd,
-        charged=trouble.charged,
-        violation=trouble.violation,
-    )
+    return trouble.saying(str(trouble), usage=passed.usage, cost_usd=passed.cost_usd)
 
 
 class _NoMeter:

@@ -30,6 +30,7 @@ BUILT_IN = {
     "google": "farro.agents.providers.http:google",
     "openrouter": "farro.agents.providers.http:openrouter",
     "cli": "farro.agents.providers.cli:make",
+    "acp": "farro.agents.providers.acp:make",
     "scripted": "farro.agents.providers.scripted:make",
 }
 
