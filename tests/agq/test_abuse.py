@@ -14,6 +14,7 @@ import pytest
 from agq.stage import Front, Raw, command, job
 from farro.agq import connection, server
 from farro.agq.handlers import connection as connecting
+from farro.sandbox import callers
 from support import eventually
 
 
@@ -259,3 +260,21 @@ def test_guessing_keys_is_slow_and_logged_and_ends_the_connection(make_front: Ca
     times = [fields["times"] for _, message, fields in front.log if message == "a wrong key"]
     assert times == list(range(1, connecting.WRONG_KEYS + 1))
     assert not any("guess" in str(entry) for entry in front.log)
+
+
+def test_a_server_without_a_key_refuses_whom_it_must_not_serve(
+    make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user, or a sandboxed process whose job has a network. [test_callers.py has who that is]"""
+    monkeypatch.setattr(callers, "refusals", lambda connections: ["it is somebody else" for _ in connections])
+    front = make_front()
+    raw = front.raw()
+    raw.send(command("PING"))
+    assert raw.line() == (
+        b"-NOPERM this server has no key (agq.key) and serves its own user only: it is somebody else\r\n"
+    )
+    assert raw.line() == b""
+    assert ("warning", "a client was refused") in [entry[:2] for entry in front.log]
+    with_key = make_front(key="sesame").raw()
+    with_key.send(command("AUTH", "sesame"))
+    assert with_key.line() == b"+OK\r\n"

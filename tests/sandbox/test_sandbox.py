@@ -516,7 +516,7 @@ started()
 confined = threading.Thread(target=lambda: (filtered(), started()))
 confined.start()
 confined.join()
-print(*(strays._confined(process.pid) for process in found))
+print(*(strays.confined(process.pid) for process in found))
 for process in found:
     process.kill()
     process.wait()
@@ -537,7 +537,7 @@ def test_processes_left_by_two_calls_of_one_job_end_with_the_later_call(monkeypa
         while not process_table.carries(marked.pid, "FARRO_CLAIM=both") and time.monotonic() < until:
             time.sleep(0.005)  # the process has started before the kernel shows its environment
         monkeypatch.setattr(process_tree, "reap_adopted", lambda: [marked.pid] if marked.poll() is None else [])
-        monkeypatch.setattr(leftovers, "_confined", lambda pid: True)
+        monkeypatch.setattr(leftovers, "confined", lambda pid: True)
         leftovers.opened("both")
         leftovers.opened("both")
         leftovers.end("both")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from farro.agq import resp
 from farro.agq.resp import CommandError, Malformed, Parser
 from farro.errors import CapacityReached, FarroError, Lost, Refused, TryAgain
+from farro.sandbox import callers
 
 if TYPE_CHECKING:
     from farro.agq.blocking_pops import Waiter
@@ -86,6 +87,9 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=UNREAD)
         if not self.server.admit(self):
             self._refuse("ERR max number of clients reached")
+        elif self.server.key is None and isinstance(peer, tuple):
+            self.busy = True  # until it is known who that is
+            self.server.spawn(self._judge(peer[:2], transport.get_extra_info("sockname")[:2]))
 
     def data_received(self, data: bytes) -> None:
         if data == _PING and self._idle():  # what most clients send most of the time
@@ -121,6 +125,15 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self.unread_since_s = self.unread_since_s if self.closed else None
+        self._serve()
+
+    async def _judge(self, peer: tuple[str, int], local: tuple[str, int]) -> None:
+        """Refuse a caller who may not use a server without a key."""
+        why = await self.server.judgements.call(callers.refusals, (peer, local))
+        self.busy = False
+        if why is not None and not self.closed:
+            self.server.log("warning", "a client was refused", {"client": self.peer, "why": why})
+            self._refuse(f"NOPERM this server has no key (agq.key) and serves its own user only: {why}")
         self._serve()
 
     # --- commands ---

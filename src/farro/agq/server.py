@@ -127,6 +127,7 @@ class AgqServer:
             claims, self._pushes = Batcher(self.spawn, self._threads.claim), Batcher(self.spawn, self._threads.push)
         else:
             claims = self._pushes = Batcher(self.spawn)
+        self.judgements = Batcher(self.spawn, self._threads.query)  # of who has connected
         self.workers = RemoteWorkers(
             store=store,
             call=self.call,

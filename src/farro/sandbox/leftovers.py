@@ -28,23 +28,23 @@ def end(claim: str) -> None:
         _claims[claim] -= 1
         if _claims[claim] <= 0:
             del _claims[claim]
-    process_tree.end_adopted(lambda pid: _confined(pid) and not _claimed(pid))
+    process_tree.end_adopted(lambda pid: confined(pid) and not _claimed(pid))
 
 
-def _confined(pid: int) -> bool:
+def confined(pid: int) -> bool:
     """Return whether farro confined this process. In a container every process may have a filter and no new privileges,
     this one too; a confined process has one filter more.
     [test_a_container_with_a_seccomp_filter_makes_no_process_a_stray]"""
-    found = _status(pid)
+    found = status(pid)
     if found.get("NoNewPrivs") != "1" or found.get("Seccomp") != "2":
         return False
-    own = _status("self")
+    own = status("self")
     if "Seccomp_filters" not in found:  # Linux before 5.9
         return own.get("Seccomp") == "0"
     return int(found["Seccomp_filters"]) > int(own.get("Seccomp_filters", 0))
 
 
-def _status(pid: int | str) -> dict[str, str]:
+def status(pid: int | str) -> dict[str, str]:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
