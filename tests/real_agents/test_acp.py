@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from agents.agent_root import AgentRoot
+from agents.test_acp_provider import recover
 from model_server.scenarios import DONE, PROSE, Say, WriteFile
 from model_server.server import ModelServer, ServedRequest
 from real_agents.programs import TOKEN, executable
-from real_agents.test_jobs import recover
 from support import torture
 
 COMMANDS = {"gemini": ("gemini", "--acp", "--skip-trust"), "claude": ("claude-agent-acp",)}
