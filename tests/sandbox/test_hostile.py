@@ -234,7 +234,7 @@ def test_without_a_sandbox_a_snapshot_is_made(btrfs: str, user: int) -> None:
         assert "out/planted/planted" in came.changes
 
 
-# The attacks that the issue names, each with its name in WAYS.
+# The attacks that the issues name, each with its name in WAYS.
 NAMED = {
     "symlink": "symlink",
     "hardlink": "hardlink",
@@ -256,6 +256,21 @@ NAMED = {
     "memory": "memory",
     "disk fill": "disk",
     "double fork that outlives its parent": "outlive",
+    "SSH key": "read_ssh_key",
+    "cloud key": "read_cloud_key",
+    "login of another agent": "read_login_of_another_agent",
+    "another home": "read_another_home",
+    "another job": "read_another_job",
+    "farro's folders": "read_ledger",
+    "the worker's environment": "read_environment_of_the_worker",
+    "/proc/1/mem": "read_memory_of_init",
+    "/proc/1/environ": "read_environment_of_init",
+    "an unlisted host directly": "talk_to_another_port",
+    "another address on the gateway's port": "talk_to_another_address",
+    "MPTCP": "talk_over_mptcp",
+    "TCP Fast Open": "talk_with_fast_open",
+    "listen without bind": "listen_without_bind",
+    "io_uring": "io_uring",
 }
 
 
