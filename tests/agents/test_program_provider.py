@@ -157,8 +157,20 @@ def test_a_session_that_is_refused_for_good_is_not_resumed(program: Any) -> None
     root = program(body)
     root.enqueue()
     root.work()
-    assert folder_of(root).read() == {}
+    assert folder_of(root).read()["fake"].given_up
     assert len(runs(root)) == 1
+
+
+def test_a_resumed_session_that_fails_is_replaced_by_one_that_is_told_everything(program: Any) -> None:
+    root = program("remember()\nsay('not of the form') if runs == 1 else sys.exit(3) if runs == 2 else say(ANSWER)")
+    root.enqueue()
+    root.until_over()
+    assert root.life().error is None
+    first, second, third = runs(root)
+    begun = [run["args"][run["args"].index("--session-id") + 1] for run in (first, third)]
+    assert second["args"][second["args"].index("--resume") + 1] == begun[0] != begun[1]
+    assert "MakeRoot the greeting polite." in third["prompt"]
+    assert not folder_of(root).read()["fake"].given_up
 
 
 def test_a_program_that_is_stuck_is_ended_and_resumed_once(program: Any) -> None:
@@ -274,6 +286,7 @@ def test_sessions_of_a_failed_job_are_kept_for_a_week(program: Any) -> None:
     assert life.status is Status.FAILED
     assert not is_over(life, datetime.now(UTC))
     assert is_over(life, datetime.now(UTC) + timedelta(days=8))
+    assert "Continue its session by hand: `farro session one`" in (root.folder() / "error.md").read_text()
 
 
 def test_the_command_that_continues_a_session_is_printed(program: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from agents.agent_root import CHANGE, REVIEW, AgentRoot
 from farro.agents.providers import checks
+from farro.agents.session_folder import SessionFolder
 from farro.jobs.states import Status
 from flows.program import Program
 from model_server.scenarios import DONE, PROSE, Hang, RunCommand, Say, Turn, WriteFile
@@ -283,3 +284,32 @@ def test_jobs_of_a_limited_account_wait_and_succeed_once(name: str, root_of: Any
     answered = [call.usage for number in range(4) for call in root.calls(f"job-{number}") if call.usage is not None]
     assert sum(answered[1:], answered[0]) == server.usage
     assert not (root.path / "jobs/.homes").exists() or not list((root.path / "jobs/.homes").iterdir())
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
+def test_an_agent_sees_no_other_home_and_no_record_of_its_session(
+    level: str, root_of: Any, server: ModelServer
+) -> None:
+    look = "cd $FARRO_ROOT; find jobs agents 2>&1; cat jobs/.homes/*/*/*/*.json jobs/.homes/other/*/*/home/*; echo SEEN"
+    server.scenarios["look"] = [RunCommand(command=look), Say(content=DONE)]
+    root = root_of("claude", config={"security": {"sandbox": level}})
+    other = SessionFolder.of_step(root.root, "other", "Architect", "1")
+    other.make()
+    other.put({"notes": b"secret-of-the-other"})
+    asked(root, "look")
+    assert root.life().error is None
+    told = server.model_requests[-1].body
+    assert b"SEEN" in told
+    assert b"secret-of-the-other" not in told
+    assert b'"told"' not in told
+
+
+def test_a_worktree_is_left_as_a_diff(root_of: Any, server: ModelServer) -> None:
+    root = root_of("claude", workspace="worktree")
+    author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for words in (["add", "-A"], [*author, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], cwd=root.path, check=True)
+    asked(root, "edit")
+    assert root.life().error is None
+    assert not (root.path / "src/hello.py").exists()
+    assert "def hello" in (root.folder() / "attempts/0001/steps/1/diff.patch").read_text()

@@ -47,6 +47,7 @@ class SessionRecord:
     cwd: str  # programs look for their sessions by the folder in which they work
     session_id: str | None  # None: the program has not named it yet
     told: tuple[str, ...] = ()  # digests of the messages that it has got, and of its answers
+    given_up: bool = False  # it would bring the same trouble again: only a person may continue it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,12 +82,9 @@ class SessionFolder:
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return {}
 
-    def write(self, provider: str, record: SessionRecord | None) -> None:
-        """Record a session durably; None forgets it."""
-        records = {**self.read()}
-        records.pop(provider, None)
-        if record is not None:
-            records[provider] = record
+    def write(self, provider: str, record: SessionRecord) -> None:
+        """Record a session durably."""
+        records = {**self.read(), provider: record}
         data = {name: {key: getattr(one, key) for key in one.__slots__} for name, one in records.items()}
         fs.write_atomic(f"{self.path}/sessions.json", json.dumps(data).encode(), sync=True)
         fs.sync_all([self.path])
@@ -114,7 +112,11 @@ class SessionFolder:
 
 def _record(fields: Mapping[str, Any]) -> SessionRecord:
     return SessionRecord(
-        program=fields["program"], cwd=fields["cwd"], session_id=fields["session_id"], told=tuple(fields["told"])
+        program=fields["program"],
+        cwd=fields["cwd"],
+        session_id=fields["session_id"],
+        told=tuple(fields["told"]),
+        given_up=bool(fields["given_up"]),
     )
 
 

@@ -57,7 +57,8 @@ class AcpProvider(CommandProvider):
             folder.clear()
             cwd = self._workplace(call, folder)
         known = folder.read().get(self.name)
-        if known is not None and (known.program, known.cwd) != (ACP, cwd):
+        usable = known is not None and known.session_id is not None and not known.given_up
+        if known is not None and (not usable or (known.program, known.cwd) != (ACP, cwd)):
             known = None
         new = None if known is None else news(call.request, known.told)
         record = SessionRecord(program=ACP, cwd=cwd, session_id=None, told=told_by(call.request))
@@ -142,12 +143,13 @@ class AcpProvider(CommandProvider):
         if report.trouble is not None:
             trouble = report.trouble
             if trouble.kind == "denied" or (trouble.kind == "failed" and loaded):
-                folder.write(self.name, None)  # it would bring the same trouble again
+                # It would bring the same trouble again.
+                folder.write(self.name, replace(conversation.record, given_up=True))
             redact = Redactor.of_variables(self.settings.environment, self.environ).text
             raise trouble.saying(f"provider {self.name}: {redact(str(trouble))}", usage=report.usage, cost_usd=cost_usd)
         text, record = report.text or "", conversation.record
         told = unique((*record.told, *digests(call.request.messages), digest(text)))
-        folder.write(self.name, None if record.session_id is None else replace(record, told=told))
+        folder.write(self.name, replace(record, told=told))
         return Answer(
             text=text,
             whole=conversation.reader.whole,

@@ -186,7 +186,7 @@ class ProgramProvider(CommandProvider):
     def _session(self, call: CommandCall, folder: SessionFolder, cwd: str) -> tuple[SessionRecord, str, bool]:
         """Choose the session; return it with what it is told and whether it is resumed."""
         request, known = call.request, folder.read().get(self.name)
-        if known is not None and (known.program, known.cwd) != (self.program.name, cwd):
+        if known is not None and (known.given_up or (known.program, known.cwd) != (self.program.name, cwd)):
             known = None
         session_id = None if known is None else known.session_id
         if known is not None and session_id is not None and self.program.resumable(folder.home, session_id, cwd):
@@ -224,7 +224,7 @@ class ProgramProvider(CommandProvider):
         text = report.text or ""
         told = (*turn.record.told, *turn.told, digest(text))
         record = replace(turn.record, session_id=report.session_id or turn.record.session_id, told=unique(told))
-        turn.folder.write(self.name, None if record.session_id is None else record)
+        turn.folder.write(self.name, record)
         return Answer(
             text=text,
             model=model,
@@ -236,9 +236,10 @@ class ProgramProvider(CommandProvider):
         )
 
     def _give_up(self, turn: _Turn, trouble: ProviderTrouble) -> None:
-        """Forget a session that would bring the same trouble again."""
+        """Do not resume a session that would bring the same trouble again."""
         if trouble.kind == "denied" or (trouble.kind == "failed" and turn.run.resume):
-            turn.folder.write(self.name, None)
+            known = turn.folder.read().get(self.name, turn.record)
+            turn.folder.write(self.name, replace(known, given_up=True))
 
 
 @dataclass(frozen=True, kw_only=True)
