@@ -416,3 +416,13 @@ def test_each_thing_that_it_does_is_shown_at_once_and_without_secrets(program: A
         stop.request(0)
         working.join()
     assert seen == ["Read [redacted:ANTHROPIC_API_KEY]\n"]
+
+
+def test_temporary_files_of_a_killed_run_are_removed_before_the_next(program: Any) -> None:
+    root = program("open(os.environ['TMPDIR'] + '/mine', 'w').close()\nremember(); say(ANSWER)")
+    folder = folder_of(root)
+    os.makedirs(f"{folder.path}/tmp/left")
+    root.enqueue()
+    root.until_over()
+    assert root.life().error is None
+    assert sorted(os.listdir(folder.path)) == ["home", "sessions.json"]

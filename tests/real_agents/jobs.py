@@ -15,6 +15,7 @@ from model_server.server import ModelServer
 from real_agents.programs import executable
 
 KEY = "upstream-key"
+OTHERS = ("opencode", "goose", "aider")
 MODELS = ("claude-lab", "gpt-lab", "gemini-2.5-pro")
 
 
@@ -33,6 +34,7 @@ def agent_root(
         "base_url": server.base_url,
         "prices": {model: {"input_usd": 1, "output_usd": 2} for model in MODELS},
         "workspace": "root",
+        **({"model": "other/lab"} if name in OTHERS else {}),
         **changes,
     }
     monkeypatch.setenv("UPSTREAM_KEY", KEY)

@@ -19,11 +19,13 @@ from farro.jobs.states import Status
 from flows.program import Program
 from model_server.scenarios import DONE, PROSE, Hang, RunCommand, Say, Turn, WriteFile
 from model_server.server import ModelServer, ServedRequest
-from real_agents.jobs import KEY, MODELS, agent_root
-from support import eventually
+from real_agents.jobs import KEY, MODELS, OTHERS, agent_root
+from support import eventually, torture
 
 PROGRAMS = ("claude", "codex", "gemini")
-MODEL = dict(zip(PROGRAMS, MODELS, strict=True))
+WITH_SESSIONS = (*PROGRAMS, "opencode", "goose") if torture() else PROGRAMS
+ALL = (*WITH_SESSIONS, "aider") if torture() else PROGRAMS
+MODEL = {**dict(zip(PROGRAMS, MODELS, strict=True)), **dict.fromkeys(OTHERS, "other/lab")}
 HALF = WriteFile(path="src/half.py", text="def half(:\n")
 HALF_DONE = [HALF, Say(content=DONE)]
 GO_ON = b"You were interrupted"
@@ -81,7 +83,7 @@ def test_a_job_is_worked_and_its_result_names_session_and_files(name: str, root_
     assert [path for path in kept if path.name != "steps.jsonl"] == []  # nothing of its home
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", WITH_SESSIONS)
 def test_a_wrong_form_is_repaired_in_the_same_session(name: str, root_of: Any, server: ModelServer) -> None:
     root = root_of(name)
     asked(root, "wrong-form")
@@ -93,7 +95,7 @@ def test_a_wrong_form_is_repaired_in_the_same_session(name: str, root_of: Any, s
     assert b"could not be read" in second.body
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", WITH_SESSIONS)
 def test_the_attempt_after_a_killed_worker_resumes_the_session(name: str, root_of: Any, server: ModelServer) -> None:
     root = root_of(name)
     farro = Program(root.path)
@@ -186,7 +188,7 @@ def test_requests_of_unknown_price_count_together_as_the_most_that_a_call_may_co
     assert Decimal(root.result()["agent"]["cost_usd"]) == 3
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", WITH_SESSIONS)
 def test_the_program_never_holds_the_key(name: str, root_of: Any, server: ModelServer) -> None:
     server.scenarios["look"] = [RunCommand(command="env; cat /proc/*/environ | tr '\\0' '\\n'"), Say(content=DONE)]
     root = root_of(name)
@@ -220,7 +222,7 @@ def test_a_login_stays_with_the_gateway(name: str, root_of: Any, server: ModelSe
     assert not [path for path in homes if KEY.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_limited_account_is_asked_once(name: str, root_of: Any, server: ModelServer) -> None:
     root = root_of(name, model=MODEL[name], config={"retry": {"max_attempts": 1}})
     root.enqueue(rubric="SCENARIO: usage-limit")
@@ -228,7 +230,7 @@ def test_a_limited_account_is_asked_once(name: str, root_of: Any, server: ModelS
     assert len(server.model_requests) == 1
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", WITH_SESSIONS)  # aider takes the JSON of an answer for an edit
 def test_it_edits_on_level_b(name: str, root_of: Any, server: ModelServer) -> None:
     root = root_of(name, config={"security": {"sandbox": "B"}})
     asked(root, "edit")
@@ -254,7 +256,7 @@ def test_the_printed_command_continues_the_session(name: str, root_of: Any, serv
     assert b"SCENARIO: edit" in asked_again.body
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ALL)
 def test_doctor_starts_it_in_the_sandbox(name: str, root_of: Any) -> None:
     root = root_of(name)
     found = {check.id: check for check in checks.checks(root.settings, os.environ, root=root.root, config="/c")}
@@ -264,7 +266,7 @@ def test_doctor_starts_it_in_the_sandbox(name: str, root_of: Any) -> None:
 
 
 def said_in_home(root: AgentRoot, text: bytes) -> bool:
-    files = [path for path in (root.path / "jobs/.homes").rglob("*.json*") if path.is_file()]
+    files = [path for path in (root.path / "jobs/.homes").rglob("*") if path.is_file()]
     return any(text in path.read_bytes() for path in files)
 
 

@@ -1,6 +1,7 @@
 """Keep the sessions of agents' programs: a private home for each role and step of a job, and what was said in it.
 
     jobs/.homes/<job>/<role>/<step>/home/           HOME of the program: its transcripts and settings
+    jobs/.homes/<job>/<role>/<step>/tmp/            TMPDIR of one run, removed with it
     jobs/.homes/<job>/<role>/<step>/sessions.json   by provider: the session's id, and digests of what it was told
     jobs/.homes/<job>/<role>/<step>/permissions/    what an ACP agent asks a person now (farro.agents.permissions)
 
@@ -26,6 +27,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from farro.execution.confined import TMP
 from farro.host import fs, trees
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
@@ -65,7 +67,9 @@ class SessionFolder:
         return f"{self.path}/home"
 
     def make(self) -> None:
-        """Make the home, for this user only."""
+        """Make the home, for this user only, and remove the temporary files of a run that was killed."""
+        with contextlib.suppress(FileNotFoundError):
+            trees.remove_tree(f"{self.path}/{TMP}")
         missing = [self.home]
         while not fs.exists(os.path.dirname(missing[-1])):
             missing.append(os.path.dirname(missing[-1]))

@@ -21,6 +21,8 @@ _SERVICES: dict[Service, tuple[str, str, str, str]] = {
     "google": ("gemini", "GEMINI_API_BASE", "GEMINI_API_KEY", ""),
     "other": ("openai", "OPENAI_API_BASE", "OPENAI_API_KEY", "/v1"),
 }
+# Without a user it would write one into the repository's config.
+_FILES = {".gitconfig": b"[user]\n\tname = aider\n\temail = aider@localhost\n"}
 _FLAGS = (
     "--yes-always",  # no person is there to ask, and farro's sandbox limits what it may write
     "--no-auto-commits",
@@ -60,7 +62,7 @@ class Aider:
         env = {"COLUMNS": "10000"}  # it breaks the lines of errors
         if run.gateway is not None:
             env |= {address: run.gateway.base_url + path, key: run.gateway.token}
-        return ProgramLaunch(args=tuple(args), env=env)
+        return ProgramLaunch(args=tuple(args), env=env, files=_FILES)
 
     def reader(self, run: ProgramRun, on_progress: Callable[[str], None]) -> Reader:
         return AiderReader(on_progress)

@@ -138,11 +138,11 @@ class CommandProvider(ABC):
             ) from None
 
     @contextlib.contextmanager
-    def confined(self, call: CommandCall, *, home: str | None = None) -> Iterator[Confined]:
-        """Open the sandbox of a call."""
+    def confined(self, call: CommandCall, *, folder: str | None = None, home: str | None = None) -> Iterator[Confined]:
+        """Open the sandbox of a call. `folder` gets its TMPDIR; None: that of the call."""
         confined = Confined(
             root=call.root,
-            folder=call.folder,
+            folder=folder or call.folder,
             marker=call.request.env[MARKER],
             guarding=call.reach.guarding,
             wanted=call.reach.writable,

@@ -97,7 +97,8 @@ class ProgramProvider(CommandProvider):
             stdin=f"{folder.home}/{_PROMPT}",
             most_output=1 << 20,
         )
-        with self.confined(call, home=folder.home) as confined, ProgramOutput(call.folder) as output:
+        in_home = self.confined(call, folder=folder.path, home=folder.home)
+        with in_home as confined, ProgramOutput(call.folder) as output:
             code = self.run(call, command, confined=confined, output=output, watch=lambda: None)
             text, said = output.texts()
         if code != 0:
@@ -128,7 +129,9 @@ class ProgramProvider(CommandProvider):
 
     def _report_of(self, call: CommandCall, turn: _Turn) -> ReaderReport:
         """Run the program, and return what its output says."""
-        with self.confined(call, home=turn.folder.home) as confined, ProgramOutput(call.folder) as output:
+        # Some programs unpack libraries into TMPDIR, which would count as files of the job.
+        in_home = self.confined(call, folder=turn.folder.path, home=turn.folder.home)
+        with in_home as confined, ProgramOutput(call.folder) as output:
             watch = _Watch(self, call, turn, output)
             try:
                 code = self.run(call, turn.command, confined=confined, output=output, watch=watch)
