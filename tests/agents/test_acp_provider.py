@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from agents.agent_root import AgentRoot, MakeRoot
@@ -23,8 +24,9 @@ from farro.agents.inbox import InboxItem
 from farro.agents.session_folder import SessionFolder
 from farro.errors import IllegalTransition
 from farro.jobs.states import Status
+from farro.sandbox.levels import Sandbox
 from flows.program import Program
-from support import ROOT, eventually
+from support import ROOT, eventually, need
 
 ANSWER = """await turn.say(json.dumps({"summary": "done"}))\n"""
 Staged = Callable[..., AgentRoot]
@@ -84,9 +86,14 @@ def said(root: AgentRoot) -> str:
     return (root.folder() / "attempts/0001/steps/1/stderr").read_text()
 
 
-def test_an_agent_edits_what_it_may_and_reports_it(agent: Staged) -> None:
+@pytest.mark.parametrize("level", ["A", "B"])
+def test_an_agent_edits_what_it_may_and_reports_it(agent: Staged, level: str) -> None:
+    need(Sandbox.available(level).level == level, f"level {level} of the sandbox")  # type: ignore[arg-type]
     path = "path = os.getcwd() + '/src/greeting.txt'\n"
-    root = agent(f"{path}await turn.say('I look.\\n')\nassert await turn.edits(path, 'please') == 'yes'\n{ANSWER}")
+    root = agent(
+        f"{path}await turn.say('I look.\\n')\nassert await turn.edits(path, 'please') == 'yes'\n{ANSWER}",
+        config={"security": {"sandbox": level}},
+    )
     root.until_over()
     assert root.life().error is None
     assert (root.path / "src/greeting.txt").read_text() == "please"
@@ -97,6 +104,22 @@ def test_an_agent_edits_what_it_may_and_reports_it(agent: Staged) -> None:
     (turn,) = turns(root)
     assert "MakeRoot the greeting polite." in turn["prompt"]
     assert told["session_id"] == turn["session"] == folder_of(root).read()["fake"].session_id
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
+def test_what_an_agent_started_ends_with_its_turn(agent: Staged, level: str) -> None:
+    need(Sandbox.available(level).level == level, f"level {level} of the sandbox")  # type: ignore[arg-type]
+    body = """
+import subprocess
+left = "import time; time.sleep(3000)"
+subprocess.Popen([sys.executable, "-c", left, "left-by-" + os.environ["HOME"]], start_new_session=True)
+"""
+    root = agent(body + ANSWER, config={"security": {"sandbox": level}})
+    root.until_over()
+    assert root.life().error is None
+    mark = f"left-by-{folder_of(root).home}"
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not [words for words in commands if mark in words]
 
 
 def test_a_change_outside_the_allowed_paths_is_refused(agent: Staged) -> None:
@@ -288,6 +311,24 @@ def test_a_person_refuses_what_an_agent_asks(agent: Staged) -> None:
     working.join(60)
     assert root.life().error is None
     assert root.result()["agent"]["denied"] == ["Run tests"]
+
+
+def test_requests_of_one_agent_are_answered_one_after_the_other(agent: Staged) -> None:
+    body = """
+first = asyncio.ensure_future(turn.asks("Run one", "execute"))
+second = asyncio.ensure_future(turn.asks("Run two", "execute"))
+assert [await first, await second] == ["yes", "no"]
+"""
+    root = agent(body + ANSWER, permissions="inbox")
+    working = worked(root)
+    assert asked(root).question.endswith("Run one")
+    farro = Program(root.path)
+    farro.run("approve", "one", code=0)
+    assert asked(root).question.endswith("Run two")
+    farro.run("refuse", "one", "--note", "no", code=0)
+    working.join(60)
+    assert root.life().error is None
+    assert root.result()["agent"]["denied"] == ["Run two"]
 
 
 def test_what_nobody_answers_in_time_is_refused(agent: Staged) -> None:

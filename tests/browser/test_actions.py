@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ from playwright.sync_api import expect
 import farro
 from browser.conftest import Visit
 from browser.site import NIGHTLY, Site, program
+from farro.agents.permissions import PermissionBox
+from farro.agents.session_folder import SessionFolder
+from farro.app import App
+from farro.config.reader import load
+from farro.jobs.times import timestamp
+from farro.store.port import claim_one
 
 Come = Callable[..., Visit]
 
@@ -114,6 +121,30 @@ def test_a_person_approves_refuses_and_edits(own: Site, visit: Come) -> None:
     expect(page.locator("main")).to_contain_text("Nothing waits for you")
     hops = [own.ask(f"/api/jobs/ask-{number}")["hops"][-1] for number in (1, 2, 3)]
     assert sorted(str(hop["note"]) for hop in hops if hop["note"])[-1] == "too loud"
+
+
+def test_a_person_allows_what_the_agent_of_a_running_job_asks(fresh: Site, visit: Come) -> None:
+    with farro.open(fresh.root) as queue:
+        queue.enqueue(["true"], id="working")
+    store = App().open_store(str(fresh.root), load(str(fresh.root)), brief=True)
+    try:
+        claim_one(store, store.join("worker", role="Runner"))
+        folder = SessionFolder.of_step(str(fresh.root), "working", "Runner", "1")
+        folder.make()
+        with PermissionBox(
+            folder=folder.path, role="Runner", now=lambda: timestamp(datetime.now(UTC)), redact=str
+        ) as box:
+            asked = box.ask("May the agent do this (execute)? make test")
+            page = visit(fresh).open("inbox")
+            expect(page.get_by_role("article")).to_contain_text("make test")
+            expect(page.get_by_role("article")).to_contain_text("Runner asks, and waits")
+            expect(page.get_by_role("button", name="Edit")).to_have_count(0)
+            page.get_by_role("button", name="Approve").click()
+            page.get_by_role("dialog").get_by_role("button", name="Approve").click()
+            expect(page.locator("main")).to_contain_text("Nothing waits for you")
+            assert box.answer(asked) is True
+    finally:
+        store.close()
 
 
 def test_a_refused_bulk_action_says_why(fresh: Site, visit: Come) -> None:

@@ -44,7 +44,8 @@ def list_inbox(store: Store) -> list[InboxItem]:
     """List the jobs that wait for a person, oldest first."""
     found = [_waiting(store, view) for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
     for view in store.list(statuses=[Status.IN_PROGRESS]):
-        found += [_permission(store, view, asked) for asked in open_permissions(store.root, view)]
+        asked = _oldest_permission(store, view)
+        found += [] if asked is None else [_permission(store, view, asked)]
     return sorted(found, key=lambda item: item.since)
 
 
@@ -113,12 +114,17 @@ def _answer(
 def _permit(store: Store, job_id: str, *, allowed: bool, by: str) -> Lifecycle | None:
     """Answer the oldest permission that a running job's agent waits for; None if there is none."""
     view = find_job.find_view(store, job_id)
-    asked = min(open_permissions(store.root, view), key=lambda one: one.asked_at, default=None)
+    asked = _oldest_permission(store, view)
     if asked is None:
         return None
     answer_permission(asked, allowed=allowed, by=by)
     store.note("permission_given" if allowed else "permission_refused", actor=by, job_id=job_id, role=asked.role)
     return view.lifecycle
+
+
+def _oldest_permission(store: Store, view: JobView) -> Permission | None:
+    """Return what the agents of a running job have waited for longest; the next is shown when it is answered."""
+    return min(open_permissions(store.root, view), key=lambda one: one.asked_at, default=None)
 
 
 def _short(note: str | None) -> str | None:

@@ -96,7 +96,7 @@ export class InboxPage {
 
   async answer(verb) {
     const question = this.selected();
-    if (!question) return;
+    if (!question || (verb === "edit" && question.permission)) return;
     await ask({
       ...answerDialog(verb, question),
       text: question.title || question.question,
@@ -163,32 +163,33 @@ export class InboxPage {
       h(
         "header.answer",
         h("div.grow", h("h2", question.title || "A question"), h("p.soft.small", question.question)),
-        this.context.readOnly() ? null : this.answerButtons(),
+        this.context.readOnly() ? null : this.answerButtons(question),
       ),
       h("div.body.stack", this.origin(question), this.result(question), this.change(question)),
     );
   }
 
-  answerButtons() {
+  answerButtons({ permission }) {
     const approve = { kind: "primary", icon: "succeeded", title: "Approve (a)" };
     const refuse = { kind: "danger", icon: "close", title: "Refuse (r)" };
     return [
       button("Approve", () => this.answer("approve"), approve),
       button("Refuse", () => this.answer("refuse"), refuse),
-      button("Edit", () => this.answer("edit"), { title: "Edit (e)" }),
+      permission ? null : button("Edit", () => this.answer("edit"), { title: "Edit (e)" }),
     ];
   }
 
-  origin({ role, task, job_id: id }) {
+  origin({ role, task, job_id: id, permission }) {
     return h(
       "p.small.quiet.row",
-      role ? `${role} worked last` : "",
+      role ? `${role} ${permission ? "asks, and waits" : "worked last"}` : "",
       task ? h("a", { href: taskAddress(task) }, task) : null,
       jobLink(id),
     );
   }
 
-  result({ result }) {
+  result({ result, permission }) {
+    if (permission) return null;
     return result ? markdown(result) : h("p.quiet", "There is no result text.");
   }
 
