@@ -355,7 +355,8 @@ def test_doctor_starts_the_program_in_the_sandbox(program: Any) -> None:
 
 def test_doctor_says_how_a_missing_program_is_installed(make: MakeRoot) -> None:
     root = make(providers={"claude": {"kind": "cli", "program": "claude"}})
-    found = agents_check(root, PATH="/nowhere")
+    found = agents_check(root, "programs", PATH="/nowhere")
+    assert found.found == "claude not found on PATH"
     assert found.repair == ("npm install --global @anthropic-ai/claude-code",)
 
 
@@ -368,10 +369,10 @@ def test_a_test_question_reaches_the_program_and_leaves_nothing(program: Any) ->
     assert not (root.path / "jobs/.homes").exists()
 
 
-def agents_check(root: AgentRoot, **changes: str) -> Finding:
+def agents_check(root: AgentRoot, name: str = "agents", **changes: str) -> Finding:
     environ = {**os.environ, **changes}
     found = {check.id: check for check in checks.checks(root.settings, environ, root=root.root, config="/c")}
-    return found["agents"].look()
+    return found[name].look()
 
 
 ASKS_AND_FAILS = """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from farro.agents.providers.port import ProviderTrouble, Reach, Request
 from farro.agents.providers.registry import Place
-from farro.config.settings import Settings
+from farro.config.settings import ProviderSettings, Settings
 from farro.doctor.checks import Check, Finding, edit, failed, ok, quoted, warning
 from farro.execution.runner import Guarding
 from farro.host.process_tree import MARKER
@@ -68,9 +68,7 @@ def _is_there(name: str) -> bool:
 
 
 def _programs(settings: Settings, environ: Mapping[str, str], root: str, config: str) -> Finding:
-    wanted = {
-        f"providers.{name}": provider.command[0] for name, provider in settings.providers.items() if provider.command
-    }
+    wanted = {f"providers.{name}": first for name, one in settings.providers.items() if (first := _first_word(one))}
     wanted |= {f"tools.{name}": tool.command or name for name, tool in settings.tools.items() if tool.python is None}
     path = environ.get("PATH")
     missing = {where: program for where, program in wanted.items() if which(program, path, root) is None}
@@ -88,31 +86,33 @@ def _programs(settings: Settings, environ: Mapping[str, str], root: str, config:
     )
 
 
+def _first_word(provider: ProviderSettings) -> str | None:
+    """Return the program that a provider starts; None if it starts none."""
+    if provider.command:
+        return provider.command[0]
+    if provider.program in (None, GENERIC):
+        return None
+    from farro.agents.programs.registry import find_program  # here: most roots have no agents
+
+    return find_program(provider.program).command[0]
+
+
 def _agents(settings: Settings, environ: Mapping[str, str], root: str, config: str) -> Finding:
     """Start each coding agent in the sandbox, as its jobs do."""
     from farro.agents.provider_test import scratch_folder  # these: slow to import, and most roots have no agents
     from farro.agents.providers import program
 
     described = {name: one for name, one in settings.providers.items() if one.program not in (None, GENERIC)}
-    started, troubles, missing = [], [], []
+    started, troubles = [], []
     for name, provider in described.items():
         made = program.make(name, provider, Place(root=root, environ=environ))
-        first = made.words[0]
-        if which(first, environ.get("PATH"), root) is None:
-            missing.append(first)
-            continue
+        if which(made.words[0], environ.get("PATH"), root) is None:
+            continue  # `programs` reports it
         try:
             with scratch_folder(root) as folder:
                 started.append(f"{name}: {made.version(_version_request(settings, root, folder))}")
         except ProviderTrouble as trouble:
             troubles.append(str(trouble))
-    if missing:
-        known = [_INSTALL[one] for one in dict.fromkeys(missing) if one in _INSTALL]
-        return failed(
-            f"{', '.join(dict.fromkeys(missing))} not found on PATH",
-            "jobs of this agent fail; install it, or name its whole path as `command` of the provider",
-            *(known or [edit(config)]),
-        )
     if troubles:
         return failed(
             troubles[0],
