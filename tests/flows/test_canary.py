@@ -143,6 +143,9 @@ def test_secrets_appear_in_no_file_or_output(root: Program, server: FakeProvider
     (root.path / "src/go").touch()
     eventually(lambda: root.job("polite")["role"] == "CodeReviewer", "the answer does not arrive")
     said.append(worker.end())
+    left = root.run("worker", "--role", "CodeReviewer", "--drain", code=0)
+    assert "account openai is refused: what is queued stays (farro provider resume openai)" in left.out
+    said += [left, root.run("provider", "resume", "openai", code=0)]
     said.append(root.run("worker", "--role", "CodeReviewer", "--drain", code=0))
     assert root.status("polite") == "succeeded"
     assert len(server.asked) == 4

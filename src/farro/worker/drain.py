@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from farro.host.clock import Clock
+from farro.jobs.moves import awaited_accounts
 from farro.jobs.states import Status
 from farro.log.structured import Log
 from farro.store.port import Store
@@ -16,6 +17,7 @@ from farro.worker.watchdog import Recovery
 from farro.worker.worker import Turn
 
 _RECOVERERS = ("watchdog", "manager")  # names of agents that recover the jobs of others
+_READ = 1000  # jobs of the queue that are looked at
 TELL_AFTER_S = 3.0  # a shorter wait is not worth a line
 
 
@@ -42,8 +44,7 @@ class Drained:
             return True
         if self._recovered(stale):
             return False
-        if self._role in self._store.paused():
-            why = f"the queue of {self._role} is paused: what is queued stays (farro resume {self._role})"
+        if why := self._stays():
             if self._told != why:  # by one of the slots
                 self._log("warning", why, {"role": self._role, "event": {"type": "drain_paused"}})
             self._told = why
@@ -53,6 +54,21 @@ class Drained:
         if now_s - self._idle_since_s >= TELL_AFTER_S:
             self._tell(self._waits_for())
         return False
+
+    def _stays(self) -> str:
+        """Say why what is left stays in the queue until a person acts; empty if it does not."""
+        if self._role in self._store.paused():
+            return f"the queue of {self._role} is paused: what is queued stays (farro resume {self._role})"
+        refused = {pause.account for pause in self._store.accounts().paused() if pause.until is None}
+        if not refused:
+            return ""
+        queued = self._store.list(roles=[self._role], statuses=[Status.QUEUED], limit=_READ)
+        awaited = [awaited_accounts(view.lifecycle) for view in queued]
+        running = self._store.pending(self._role) > len(queued) and len(queued) < _READ
+        if running or not all(accounts and refused.issuperset(accounts) for accounts in awaited):
+            return ""
+        account = awaited[0][0]
+        return f"account {account} is refused: what is queued stays (farro provider resume {account})"
 
     def _stale(self) -> list[str]:
         found = map(self._store.find, self._store.stale())
@@ -89,14 +105,16 @@ class Drained:
         queued = self._store.list(roles=[self._role], statuses=[Status.QUEUED], limit=100)
         blocked = [view.job_id for view in queued if view.waits_for]
         delayed = [view for view in queued if view.lifecycle.not_before is not None and not view.waits_for]
-        late = [view.job_id for view in delayed if view.lifecycle.attempt == 0]
-        again = [view.job_id for view in delayed if view.lifecycle.attempt > 0]
+        limited = [view.job_id for view in delayed if awaited_accounts(view.lifecycle)]
+        late = [view.job_id for view in delayed if view.lifecycle.attempt == 0 and view.job_id not in limited]
+        again = [view.job_id for view in delayed if view.lifecycle.attempt > 0 and view.job_id not in limited]
         refused = [view.job_id for view in queued if view.lifecycle.not_before is None and not view.waits_for]
         parts = [
             f"{_some(jobs)} {why}"
             for jobs, why in (
                 (left, "in the hands of a dead agent (farro watchdog recovers it)"),
                 (blocked, "until what it runs after has ended (farro watchdog, if a dead worker ended it)"),
+                (limited, "until the account of its provider resets (farro status)"),
                 (late, "until the time that it was queued for (--delay, --at)"),
                 (again, "until the time of its next attempt"),
                 (
