@@ -28,6 +28,7 @@ from farro.agents.call_records import (
     answers_of_earlier_attempts,
     remove_private_folders,
 )
+from farro.agents.exchange_records import SHARE, ExchangeRecorder
 from farro.agents.permissions import PermissionBox
 from farro.agents.provider_calls import (
     AllProvidersFailed,
@@ -192,6 +193,8 @@ class _Calls:
         self._files.make_folder()
         self._files.forget_diff()
         remove_private_folders(self.work.earlier, self._step)
+        most = self.settings.security.max_job_bytes // SHARE
+        self._exchanges = ExchangeRecorder(self._files.folder, self.redactor, most_bytes=most)
         self._system = requests.system_text(self.material)
         self._earlier = answers_of_earlier_attempts(self.work.earlier, self._step)
         self.prices = self.agents.prices(self.settings.providers)
@@ -280,6 +283,7 @@ class _Calls:
             sessions=sessions,
             idle_timeout_s=self.settings.idle_timeout_s(candidate.name),
             meter=_StepMeter(self, candidate, number) if described.uses_gateway else None,
+            keep=self._exchanges.of_call(number) if described.uses_gateway else None,
             permissions=PermissionBox(
                 folder=sessions,
                 role=self.role_name,

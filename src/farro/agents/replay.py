@@ -3,6 +3,9 @@
 The job's folder is only read; new files go to a scratch folder that is removed. The same prompt, policies and answers
 must give the same result. If not, the report says what differs: a question that changed (with the changed lines), an
 answer that is read differently, or a call that was not recorded.
+
+A coding agent is not run again: it would change files again. What passed through the gateway is read again, and must
+tell the same tokens, model and end of each answer.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Any
 
 from farro.agents.agent_step import Agents, question_text
 from farro.agents.call_records import recorded_answers
+from farro.agents.exchange_records import recorded_calls, recorded_exchanges
+from farro.agents.gateway.wire_usage import read_again
 from farro.agents.providers.port import Answer, ProviderTrouble, Request, Usage
 from farro.config.settings import Settings
 from farro.errors import InputError
@@ -109,7 +114,7 @@ class _Replay:
         finally:
             with contextlib.suppress(OSError):
                 trees.remove_tree(scratch)
-        difference = provider.difference or _difference(before, outcome)
+        difference = provider.difference or _difference(before, outcome) or _wire_difference(f"{home}/steps/1/calls")
         return ReplayedAttempt(
             attempt=number, role=work.role, calls=len(answers), same=not difference, difference=difference
         )
@@ -181,6 +186,19 @@ def _difference(before: Mapping[str, Any], outcome: Outcome) -> str:
         return f"it succeeded then, and fails now: {why}"
     now, then = _shown(outcome.report.result["agent"]["answer"]), _shown(before["agent"]["answer"])
     return "" if now == then else "the same answers are read otherwise:\n" + _diff(then, now)
+
+
+def _wire_difference(folder: str) -> str:
+    """Read what the gateway kept again; empty if it is read as it was then."""
+    for number in recorded_calls(folder):
+        for exchange in recorded_exchanges(folder, number):
+            then = (exchange.model, exchange.usage)
+            now = read_again(exchange)
+            if exchange.whole and 200 <= exchange.status < 300 and now != then:
+                return f"request {exchange.number} of call {number} ({exchange.path}) is read otherwise:\n" + _diff(
+                    "\n".join(map(repr, then)), "\n".join(map(repr, now))
+                )
+    return ""
 
 
 def _shown(answer: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from farro.agents.gateway.port import DialectName
+from farro.agents.gateway.port import DialectName, ModelExchange
 from farro.agents.programs.output import LONGEST_LINE, Lines, at, count_at, json_object, text_at
 from farro.agents.programs.output_reader import usage_beside_cache
 from farro.agents.providers.port import Usage
@@ -112,3 +112,11 @@ class WireReader:
         # A prompt that is blocked has no candidate. The last event has the final counts, and nothing marks the end.
         if text_at(answer, "candidates", 0, "finishReason") or at(answer, "promptFeedback", "blockReason"):
             self.finished = self.ended = True
+
+
+def read_again(exchange: ModelExchange) -> tuple[str | None, Usage | None]:
+    """Return the model and the tokens that a kept answer tells."""
+    reader = WireReader(exchange.dialect, streamed="event-stream" in exchange.content_type)
+    reader.feed(exchange.response)
+    reader.end()
+    return reader.model or exchange.model, reader.usage

@@ -27,7 +27,7 @@ from farro.lazy_dataclass import dataclass, field
 from farro.store.ledger import Usage as Usage
 
 if TYPE_CHECKING:
-    from farro.agents.gateway.port import Meter
+    from farro.agents.gateway.port import Meter, ModelExchange
     from farro.agents.permissions import PermissionBox
 
 SLICE_S = 0.05  # the longest wait of a provider before an exception in its thread is noticed
@@ -135,6 +135,7 @@ class Request:
     progress: Callable[[str], None] | None = None  # receives a line for each thing that such an agent does
     permissions: PermissionBox | None = None  # asks a person what its agent may do; None: nobody can be asked
     meter: Meter | None = None  # counts its requests to models, one by one; None: the caller counts the whole call
+    keep: Callable[[ModelExchange], None] | None = None  # records these requests and their answers
 
     @property
     def prompt_bytes(self) -> int:

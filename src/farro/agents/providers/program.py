@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 
-from farro.agents.gateway.port import Admission, GatewayRun, Upstream
+from farro.agents.gateway.port import Admission, GatewayRun, ModelExchange, Upstream
 from farro.agents.programs.output import one_line
 from farro.agents.programs.port import AgentProgram, GatewayAddress, ProgramRun, Reader, ReaderReport
 from farro.agents.programs.registry import find_program
@@ -125,7 +125,7 @@ class ProgramProvider(CommandProvider):
             raise self.trouble(str(missing), retryable=False, charged=False) from None
         upstream = Upstream(base_url=settings.base_url, key=key, login=login)
         meter = request.meter or _NoMeter()
-        return self.admit(GatewayRun(upstream=upstream, meter=meter, keep=lambda exchange: None))
+        return self.admit(GatewayRun(upstream=upstream, meter=meter, keep=request.keep or _keep_nothing))
 
     def _report_of(self, call: CommandCall, turn: _Turn) -> ReaderReport:
         """Run the program, and return what its output says."""
@@ -288,6 +288,9 @@ class _Watch:
 
 
 def _show_nothing(line: str) -> None: ...
+
+
+def _keep_nothing(exchange: ModelExchange) -> None: ...
 
 
 def _with_costs(trouble: ProviderTrouble, admission: Admission | None) -> ProviderTrouble:
