@@ -25,6 +25,7 @@ from farro.execution.stop import Stop
 from farro.jobs.states import Status
 from flows.program import Program
 from model_server import ModelServer
+from model_server.scenarios import Fail, Say, Turn
 from support import eventually
 
 # It keeps a transcript as claude does, and does what the last line of its prompt says.
@@ -396,6 +397,31 @@ def test_words_of_a_program_do_not_pause_an_account_that_has_answered(
         assert {request.status for request in server.model_requests} == {200}
     assert list(root.store().accounts().paused()) == []
     assert "not logged in" in root.life().error["message"]
+
+
+class RefusesOnce(list[Turn]):
+    """The first request meets a limit that is over in a moment."""
+
+    refused = False
+
+    def __getitem__(self, index: Any) -> Any:
+        if not self.refused:
+            self.refused = True
+            return Fail(kind="rate_limited", wait_s=1)
+        return super().__getitem__(index)
+
+
+def test_a_limit_of_a_moment_is_waited_for_in_the_call(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", "a-key-of-the-account")
+    body = ASKS_AND_FAILS.replace("sys.exit(", "say(ANSWER); (")
+    with ModelServer(scenarios={"ok": RefusesOnce([Say(content="Yes.")])}) as server:
+        root = program(body, api_key="${UPSTREAM_KEY}", base_url=server.base_url, environment=[], call_usd=1)
+        root.enqueue()
+        root.work()
+        assert [request.status for request in server.model_requests] == [429, 200]
+    assert list(root.store().accounts().paused()) == []
+    assert (root.life().error, root.life().attempt) == (None, 1)
+    assert [call.end for call in root.calls()] == ["not_charged", "answered"]
 
 
 def test_each_thing_that_it_does_is_shown_at_once_and_without_secrets(program: Any) -> None:
