@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from farro.agents.call_records import DIFF, recorded_answers
-from farro.agents.session_folder import folders_of_job
+from farro.agents.session_folder import ACP, folders_of_job
 from farro.execution.results import PlanResult, StepResult
 from farro.execution.runner import Work
 from farro.host import fs
@@ -55,7 +55,8 @@ def agent_report(work: Work, result: PlanResult, plain: Report, calls: Sequence[
         said = [line for line in words if line.strip() and line not in result.error.message]
         if said:
             markdown += "\nBefore that:\n\n" + "\n".join(f"    {line}" for line in said[-20:]) + "\n"
-        if any(folder.read() for _, _, folder in folders_of_job(work.root, work.job_id)):
+        folders = [folder for _, _, folder in folders_of_job(work.root, work.job_id)]
+        if any(record.program != ACP for folder in folders for record in folder.read().values()):
             markdown += f"\nContinue its session by hand: `farro session {work.job_id}`\n"
     if calls:
         markdown = f"{markdown}\n{_line(own, calls)}\n"

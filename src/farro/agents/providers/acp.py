@@ -65,7 +65,7 @@ class AcpProvider(CommandProvider):
         if known is not None and new is not None:
             record = known
         with (
-            self.confined(call, home=folder.home) as confined,
+            self.confined(call, folder=folder.path, home=folder.home) as confined,
             ProgramOutput(call.folder) as output,
             call.request.permissions or contextlib.nullcontext(),
         ):
