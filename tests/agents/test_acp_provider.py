@@ -263,7 +263,7 @@ def test_a_turn_without_an_answer_says_why(agent: Staged, body: str, words: str)
     error = root.life().error
     assert error is not None
     assert words in error["message"]
-    assert "farro session" not in (root.folder() / "attempts/0001/result.md").read_text()  # no command continues it
+    assert "farro session" not in (root.folder() / "error.md").read_text()  # no command continues it
 
 
 # --- a person is asked ---
