@@ -67,9 +67,9 @@ def test_exchanges_are_read_as_they_were_kept(tmp_path: Path) -> None:
     keep = recorder(tmp_path).of_call(3)
     for each in kept:
         keep(each)
-    assert recorded_exchanges(str(tmp_path), 3) == kept
+    assert list(recorded_exchanges(str(tmp_path), 3)) == kept
     assert recorded_calls(str(tmp_path)) == [3]
-    assert recorded_exchanges(str(tmp_path), 1) == []
+    assert list(recorded_exchanges(str(tmp_path), 1)) == []
 
 
 def test_a_conversation_is_kept_once_and_not_with_each_request(tmp_path: Path) -> None:
@@ -105,6 +105,19 @@ def test_an_exchange_that_a_crash_cut_off_costs_no_other(tmp_path: Path, lost: i
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-lost])
     assert [each.number for each in recorded_exchanges(str(tmp_path), 1)][:2] == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_record_is_the_end_of_what_is_read(tmp_path: Path, seed: int) -> None:
+    keep = recorder(tmp_path).of_call(1)
+    for number in (1, 2, 3):
+        keep(exchange(number, b"a request"))
+    (path,) = tmp_path.iterdir()
+    data, place = bytearray(path.read_bytes()), random.Random(seed)
+    at = place.randrange(len(data))
+    data[at : at + 8] = place.randbytes(8)
+    path.write_bytes(data)
+    assert len(list(recorded_exchanges(str(tmp_path), 1))) <= 3
 
 
 def test_another_try_of_the_step_begins_anew(tmp_path: Path) -> None:

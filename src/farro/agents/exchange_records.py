@@ -16,6 +16,7 @@ import io
 import json
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -84,18 +85,19 @@ def recorded_calls(folder: str) -> list[int]:
     return []
 
 
-def recorded_exchanges(folder: str, number: int) -> list[ModelExchange]:
-    """Return the exchanges of a call in the order in which they ended, up to one that a crash cut off."""
-    found: list[ModelExchange] = []
-    with contextlib.suppress(FileNotFoundError):
+def recorded_exchanges(folder: str, number: int) -> Iterator[ModelExchange]:
+    """Return the exchanges of a call in the order in which they ended, up to one that is damaged or cut off."""
+    before = b""
+    with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
         for line in _lines(f"{folder}/{number}{_SUFFIX}"):
-            found.append(_exchange(json.loads(line), found[-1].request if found else b""))
-    return found
+            exchange = _exchange(json.loads(line), before)
+            before = exchange.request
+            yield exchange
 
 
 def _lines(path: str) -> Iterator[bytes]:
     packed = fs.read_bytes(path, _LIMIT)
-    with contextlib.suppress(EOFError, OSError), gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+    with contextlib.suppress(EOFError, OSError, zlib.error), gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         left = _LIMIT
         while left > 0 and (line := file.readline(left)).endswith(b"\n"):
             left -= len(line)

@@ -24,6 +24,7 @@ from farro.store.workspace import PostedFiles
 
 SNAPSHOT = ".snapshot"
 RECORDS, CALLS, RUNNER_LOG = "steps.jsonl", "calls", "runner.log"
+ANSWER, EXCHANGES = ".json", ".exchanges.gz"  # of agents' calls
 TASKS = ("task.json", "task.md")  # in the job's own snapshot, shared by all of its attempts
 TOTAL = 8 << 20  # bytes of all files of an attempt that are kept by content …
 LEAST = 1024  # … but each file keeps at least this much of its beginning
@@ -171,15 +172,19 @@ class AttemptFiles:
 
     def _take_calls(self) -> None:
         """Keep the answers of agents (`steps/<id>/calls/<n>.json`), for replay and so that a later attempt does not ask
-        again. A cut answer is useless, so it is dropped."""
+        again; then what their programs said to models. A cut file is useless, so it is dropped."""
         for step in fs.subdirectories(f"{self._folder}/steps"):
             with contextlib.suppress(FileNotFoundError):
-                for name in sorted(fs.listdir(f"{self._folder}/steps/{step}/{CALLS}")):
-                    if name.endswith(".json"):
+                for name in sorted(fs.listdir(f"{self._folder}/steps/{step}/{CALLS}"), key=_answers_first):
+                    if name.endswith((ANSWER, EXCHANGES)):
                         path = f"steps/{step}/{CALLS}/{name}"
                         self._take(path)
                         if self._cut.pop(path, None) is not None:
                             del self._files[path]
+
+
+def _answers_first(name: str) -> tuple[bool, str]:
+    return not name.endswith(ANSWER), name
 
 
 def _with_cuts(result: Mapping[str, Any], elsewhere: Mapping[str, str], cut: Mapping[str, int]) -> Mapping[str, Any]:
