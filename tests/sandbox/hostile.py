@@ -621,10 +621,11 @@ def talk_by_changing_the_address() -> None:
             if over.is_set():
                 return
 
+    sys.setswitchinterval(1e-5)
     threading.Thread(target=change, daemon=True).start()
     pointer = (ctypes.c_char * len(address)).from_buffer(address)
     try:
-        for _ in range(300):
+        for _ in range(1000):
             with socket.socket() as talk:
                 if libc.connect(talk.fileno(), pointer, len(address)) == 0 and talk.getpeername()[1] == GROUND["tcp"]:
                     return

@@ -119,7 +119,7 @@ def test_a_service_is_closed_with_the_process_and_leaves_nothing_open(box: Box, 
         if thread.name == "connects":
             thread.join(60)  # it ends with the last process
     assert greeter.listeners == []
-    assert len(os.listdir("/proc/self/fd")) == began
+    assert len(os.listdir("/proc/self/fd")) <= began  # a thread of the first run may have ended since
 
 
 def test_a_process_that_is_killed_leaves_no_listener(box: Box, greeter: Greeter) -> None:
