@@ -20,7 +20,13 @@ MODELS = ("claude-lab", "gpt-lab", "gemini-2.5-pro")
 
 
 def agent_root(
-    path: Path, name: str, server: ModelServer, monkeypatch: pytest.MonkeyPatch, **changes: Any
+    path: Path,
+    name: str,
+    server: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    kind: type[AgentRoot] = AgentRoot,
+    **changes: Any,
 ) -> AgentRoot:
     """Make a root in a repository, in which that program answers for every role."""
     config = {"roles": {"SeniorEngineer": {"provider": name}}, **changes.pop("config", {})}
@@ -39,6 +45,6 @@ def agent_root(
     }
     monkeypatch.setenv("UPSTREAM_KEY", KEY)
     monkeypatch.setenv("PATH", os.pathsep.join((str(Path(shutil.which("node") or "").parent), os.environ["PATH"])))
-    root = AgentRoot(path, providers={name: provider}, **config)
+    root = kind(path, providers={name: provider}, **config)
     subprocess.run(["git", "init", "-q"], cwd=path, check=True)
     return root

@@ -1,4 +1,7 @@
-"""Jobs that the real coding agents answer: edits, repairs in the same session, crashes, hangs, limits."""
+"""Jobs that the real coding agents answer: edits, repairs in the same session, crashes, hangs, limits.
+
+The worker is an ordinary user on level A, but where a test needs a real farro command, or says so.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from flows.program import Program
 from model_server.scenarios import DONE, PROSE, Hang, RunCommand, Say, Turn, WriteFile
 from model_server.server import ModelServer, ServedRequest
 from real_agents.jobs import KEY, MODELS, OTHERS, agent_root
+from real_agents.user_root import UserRoot, public_folder
 from support import eventually, torture
 
 PROGRAMS = ("claude", "codex", "gemini")
@@ -45,14 +49,27 @@ class HangsOnce(list[Turn]):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ModelServer]:
-    with ModelServer(within=[str(tmp_path)]) as models:
+def folder() -> Iterator[Path]:
+    with public_folder() as made:
+        yield made
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[ModelServer]:
+    with ModelServer(within=[str(folder)]) as models:
         yield models
 
 
 @pytest.fixture
-def root_of(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda name, **changes: agent_root(tmp_path / "root", name, server, monkeypatch, **changes)
+def own_root_of(folder: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make a root that belongs to the user who runs the tests."""
+    return lambda name, **changes: agent_root(folder / "root", name, server, monkeypatch, **changes)
+
+
+@pytest.fixture
+def root_of(own_root_of: Any) -> Any:
+    """Make a root that belongs to an ordinary user."""
+    return lambda name, **changes: own_root_of(name, kind=UserRoot if os.geteuid() == 0 else AgentRoot, **changes)
 
 
 def asked(root: AgentRoot, scenario: str) -> None:
@@ -96,8 +113,10 @@ def test_a_wrong_form_is_repaired_in_the_same_session(name: str, root_of: Any, s
 
 
 @pytest.mark.parametrize("name", WITH_SESSIONS)
-def test_the_attempt_after_a_killed_worker_resumes_the_session(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(name)
+def test_the_attempt_after_a_killed_worker_resumes_the_session(
+    name: str, own_root_of: Any, server: ModelServer
+) -> None:
+    root = own_root_of(name)
     farro = Program(root.path)
     root.enqueue(rubric="SCENARIO: half-edit")
     worker = farro.start("worker", "--role", "SeniorEngineer")
@@ -230,9 +249,13 @@ def test_a_limited_account_is_asked_once(name: str, root_of: Any, server: ModelS
     assert len(server.model_requests) == 1
 
 
+@pytest.mark.parametrize("kind", [AgentRoot, UserRoot])
+@pytest.mark.parametrize("level", ["A", "B"])
 @pytest.mark.parametrize("name", WITH_SESSIONS)  # aider takes the JSON of an answer for an edit
-def test_it_edits_on_level_b(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(name, config={"security": {"sandbox": "B"}})
+def test_it_edits_on_both_levels_as_root_and_as_an_ordinary_user(
+    name: str, level: str, kind: type[AgentRoot], own_root_of: Any, server: ModelServer
+) -> None:
+    root = own_root_of(name, kind=kind, config={"security": {"sandbox": level}})
     asked(root, "edit")
     assert root.life().error is None
     assert "def hello" in (root.path / "src/hello.py").read_text()
@@ -240,8 +263,8 @@ def test_it_edits_on_level_b(name: str, root_of: Any, server: ModelServer) -> No
 
 
 @pytest.mark.parametrize("name", ["claude", "gemini"])  # codex continues at a terminal only
-def test_the_printed_command_continues_the_session(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(name)
+def test_the_printed_command_continues_the_session(name: str, own_root_of: Any, server: ModelServer) -> None:
+    root = own_root_of(name)
     asked(root, "edit")
     before = len(server.model_requests)
     command = Program(root.path).run("session", "one", code=0).out.strip()
@@ -257,8 +280,8 @@ def test_the_printed_command_continues_the_session(name: str, root_of: Any, serv
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_doctor_starts_it_in_the_sandbox(name: str, root_of: Any) -> None:
-    root = root_of(name)
+def test_doctor_starts_it_in_the_sandbox(name: str, own_root_of: Any) -> None:
+    root = own_root_of(name)
     found = {check.id: check for check in checks.checks(root.settings, os.environ, root=root.root, config="/c")}
     told = found["agents"].look()
     assert told.verdict == "ok", told
@@ -271,8 +294,8 @@ def said_in_home(root: AgentRoot, text: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_jobs_of_a_limited_account_wait_and_succeed_once(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(name, model=MODEL[name])
+def test_jobs_of_a_limited_account_wait_and_succeed_once(name: str, own_root_of: Any, server: ModelServer) -> None:
+    root = own_root_of(name, model=MODEL[name])
     for number in range(4):
         root.enqueue(f"job-{number}", rubric="SCENARIO: edit", routing={"mode": "role", "next": "SeniorEngineer"})
     farro = Program(root.path)
