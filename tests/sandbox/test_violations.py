@@ -81,6 +81,11 @@ def test_changed_modes_of_farros_folders_are_reported_and_its_own_writes_are_not
     assert told(root, lambda: (role / "job/attempts/0001").chmod(0o700), only_attributes=only_attributes) == []
 
 
+def test_changed_modes_in_the_homes_of_agents_programs_are_not_reported(root: Path) -> None:
+    (home := root / "jobs/.homes/job/SeniorEngineer/1/home").mkdir(parents=True)
+    assert told(root, lambda: home.chmod(0o500), only_attributes=True) == []
+
+
 @pytest.mark.parametrize("folder", ["allowed", "agents/Runner", "jobs", "logs", ".git/objects"])
 def test_files_created_in_allowed_or_farros_folders_are_not_reported(root: Path, folder: str) -> None:
     def change() -> None:

@@ -19,7 +19,8 @@ from farro.sandbox.confinement import within
 ENTRIES = 50_000  # of a tree that are compared; the rest is not
 OWN_ENTRIES = 5_000  # of farro's own folders
 _OWN = ("agents", "jobs", "logs")  # farro changes them all the time, but never a mode or an owner
-_ATTEMPTS = "attempts"  # steps may change the files in there: TMPDIR is one of them
+# Left out: TMPDIR of a step, and the private homes of agents' programs, where several may run at a time.
+_OF_STEPS = ("attempts", ".homes")
 _TAIL = 64 * 1024
 _REFUSED = re.compile(
     rb"read-only file system|permission denied|operation not permitted|\bEROFS\b|\bEACCES\b|\bEPERM\b|"
@@ -144,7 +145,7 @@ def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, File
                 status = os.lstat(one)
                 yield one[len(root) + 1 :], _seen(one, status, own=True)
                 if stat.S_ISDIR(status.st_mode):
-                    names = (name for name in os.listdir(one)[: max(left[0], 0)] if name != _ATTEMPTS)
+                    names = (name for name in os.listdir(one)[: max(left[0], 0)] if name not in _OF_STEPS)
                     below += [f"{one}/{name}" for name in names]
             except OSError:
                 continue
