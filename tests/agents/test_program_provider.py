@@ -399,6 +399,21 @@ def test_words_of_a_program_do_not_pause_an_account_that_has_answered(
     assert "not logged in" in root.life().error["message"]
 
 
+def test_a_refused_request_of_unknown_price_names_the_setting_that_counts_for_it(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", "a-key-of-the-account")
+    with ModelServer() as server:
+        own = {"api_key": "${UPSTREAM_KEY}", "base_url": server.base_url, "environment": [], "call_usd": 1}
+        root = program(ASKS_AND_FAILS, config={"budgets": {"job_usd": 0.5}}, **own)
+        root.enqueue()
+        root.work()
+        assert server.model_requests == []
+    error = root.life().error
+    assert error["category"] == "budget_exceeded"
+    assert "Raise budgets.job_usd, or lower providers.fake.call_usd, if a call costs less" in error["message"]
+
+
 class RefusesOnce(list[Turn]):
     """The first request meets a limit that is over in a moment."""
 

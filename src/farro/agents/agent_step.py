@@ -321,7 +321,7 @@ class _Calls:
         if isinstance(candidate.provider, PricedProvider):  # its price comes from a file or the config, not from tokens
             charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
         elif described.call_usd is not None and most == exact(described.call_usd):
-            charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, if a call costs less")
+            charge = replace(charge, lower=_lower_call_usd(candidate.name))
         self._call_id = self.agents.ledger.reserve(
             charge, budgets_of(self.settings, self.role.budget_usd, candidate.name)
         )
@@ -351,6 +351,10 @@ class _Calls:
             self.call.stderr.flush()
 
 
+def _lower_call_usd(provider: str) -> str:
+    return f"lower providers.{provider}.call_usd, if a call costs less"
+
+
 _BYTES_A_TOKEN = 3  # of a request with its tools, at least
 
 
@@ -374,10 +378,13 @@ class _StepMeter:
             max_output_tokens=min(max_output_tokens or usual, usual),
         )
         guess = calls.settings.providers[name].call_usd
-        if guess is not None and most == exact(guess):
+        unpriced = guess is not None and most == exact(guess)
+        if unpriced:
             # Its price is unknown. `call_usd` is the most that the whole run may cost, not each request.
             most, self._guessed = (Decimal(0) if self._guessed else most), True
         charge = calls.charge(self._candidate, self._number, model or self._candidate.model, most)
+        if unpriced:
+            charge = replace(charge, lower=_lower_call_usd(name))
         return calls.agents.ledger.reserve(charge, budgets_of(calls.settings, calls.role.budget_usd, name))
 
     def settle(self, call_id: str, end: CallEnd, usage: Usage | None, model: str | None) -> Decimal | None:
