@@ -265,7 +265,7 @@ CLI = {"kind": "cli", "command": ["ask"]}
         ),
         (
             {"providers": {"a": {"kind": "cli", "program": "claud"}}},
-            "providers.a.program: did you mean claude?",
+            "providers.a.program: is not a known program; did you mean claude?",
         ),
         (
             {"providers": {"a": {**CLI, "program": "codex", "answer_field": "x"}}},

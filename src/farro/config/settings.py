@@ -25,7 +25,7 @@ ExitCode = Annotated[int, Bounds(at_least=0, at_most=255)]
 FilledText = Annotated[str, Argument(filled=True)]
 ReadPath = Annotated[str, Matching(r"[^\0]*[^\0/][^\0]*", "a path below /")]
 HostPort = Annotated[
-    str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
+    str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "a host with its port, such as index.example:443")
 ]
 Hosts = Annotated[tuple[HostPort, ...], Size(at_most=100)]  # that are reached: index.example:443
 Command = Annotated[tuple[FilledText, ...], Size(at_least=1)]

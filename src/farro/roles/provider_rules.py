@@ -122,8 +122,8 @@ def _unknown_program(program: str, installed: Installed) -> str | None:
     if program in PROGRAMS or program in (offered := sorted(installed(PROGRAM_ENTRY_POINTS))):
         return None
     known = (*PROGRAMS, *offered)
-    message = f"is not one of {', '.join(known)}; set program to {GENERIC}, and command, for another one"
-    return did_you_mean(program, known, message)
+    message = f"known: {', '.join(known)}; set program to {GENERIC}, and command, for another one"
+    return f"is not a known program; {did_you_mean(program, known, message)}"
 
 
 def _url_faults(at: tuple[str, ...], url: Any) -> Iterator[Fault]:
