@@ -178,6 +178,12 @@ def test_init_agents_uses_a_login_where_there_is_no_key(empty: Program) -> None:
     assert "api_key" not in provider
 
 
+def test_init_takes_a_second_program_without_its_option_for_a_mistake(empty: Program) -> None:
+    refused = empty.call("init", "--agents", "codex", "gemini", code=2)
+    assert "repeat the option for each program: --agents codex --agents gemini" in refused.err
+    assert not (empty.path / "gemini").exists()
+
+
 def test_init_agents_keeps_edits_and_can_be_repeated(agents: Program) -> None:
     path = agents.path / "agents-config.json"
     config = json.loads(path.read_text())

@@ -49,6 +49,8 @@ def init(folder: str | None, agents: tuple[str, ...], store: str | None, root: s
     """
     if folder is not None and root is not None:
         raise click.UsageError(f"{folder} and --root {root} both say which folder; keep one of them")
+    if agents and folder in AGENTS and not os.path.exists(folder):
+        raise click.UsageError(f"repeat the option for each program: --agents {agents[0]} --agents {folder}")
     path = os.path.abspath(folder or root or os.environ.get("FARRO_ROOT") or os.getcwd())
     was_root = os.path.isdir(f"{path}/jobs")
     settings = reader.load(path, warn=complain)
