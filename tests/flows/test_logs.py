@@ -33,6 +33,13 @@ def at_terminal(farro: Program, *args: str) -> str:
     return said.decode().replace("\r\n", "\n")
 
 
+def test_logs_of_one_stream_say_that_a_failed_job_wrote_nothing_to_it(farro: Program) -> None:
+    farro.enqueue(steps(["sh", "-c", "echo oops >&2; exit 3"]), "--id", "job")
+    farro.worked()
+    assert "job wrote nothing to stdout; it failed: " in farro.call("logs", "job", "--stdout", code=0).err
+    assert farro.call("logs", "job", "--stderr", code=0).err == ""
+
+
 def test_logs_print_both_streams_of_all_steps_in_order(farro: Program) -> None:
     farro.enqueue(steps(["sh", "-c", "echo one; echo oops >&2"], ["echo", "two"]), "--id", "job")
     farro.worked()

@@ -88,8 +88,9 @@ def logs(
             )
         _print(begin)
         error = told.view.lifecycle.error
-        if error is not None and chosen == LogQuery() and not any(map(outputs.size_bytes, told.sources)):
-            note(f"{job_id} wrote nothing; it failed: {error.get('category')}: {error.get('message')}")
+        if error is not None and not any(map(outputs.size_bytes, told.sources)):
+            where = "" if chosen == LogQuery() else f" to {' and '.join(chosen.streams)}"
+            note(f"{job_id} wrote nothing{where}; it failed: {error.get('category')}: {error.get('message')}")
         _tell_cuts(outputs.truncated_streams(store, told))
 
 
