@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from farro.errors import IllegalTransition, TryAgain, UnknownJob
+from farro.config.settings import Settings
+from farro.documents import did_you_mean
+from farro.errors import IllegalTransition, InputError, TryAgain, UnknownJob
 from farro.host.clock import Clock
 from farro.jobs.moves import awaited_accounts
 from farro.jobs.states import Status
@@ -57,6 +59,18 @@ def paused_accounts(store: Store) -> list[PausedAccount]:
     if paused:
         counts.update(account for view in _waiting(store, MOST_JOBS) for account in awaited_accounts(view.lifecycle))
     return [PausedAccount(pause=pause, jobs=counts[pause.account]) for pause in paused]
+
+
+def named_account(store: Store, settings: Settings, name: str) -> str:
+    """Return the account that `name` means: a provider's, a configured one, or a paused one. Raises InputError."""
+    if name in settings.providers:
+        return settings.account_of(name)
+    known = {settings.account_of(each) for each in settings.providers}
+    if name in known or name in (one.account for one in store.accounts().paused()):
+        return name
+    there = [*settings.providers, *sorted(known - set(settings.providers))]
+    hint = did_you_mean(name, there, f"known: {', '.join(there) or 'none'}")
+    raise InputError(f"{name[:60]} is neither a provider nor an account here; {hint}")
 
 
 def resume(store: Store, account: str, *, by: str, clock: Clock) -> ResumedAccount:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from farro.web import (
+    accounts,
     errors,
     events,
     job_commands,
@@ -47,7 +48,7 @@ def show_openapi(state: WebState, request: ApiRequest) -> object:
     return openapi.document(ENDPOINTS, version=state.version)
 
 
-_MODULES = (overview, job_queries, output, job_commands, tasks, swarms, time_travel, plans, long_requests)
+_MODULES = (overview, accounts, job_queries, output, job_commands, tasks, swarms, time_travel, plans, long_requests)
 ENDPOINTS = tuple(endpoint for each in (*(module.routes for module in _MODULES), routes) for endpoint in each.endpoints)
 
 MEDIA_TYPES = {

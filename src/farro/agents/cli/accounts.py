@@ -7,9 +7,6 @@ import click
 from farro.cli.main import Hinting
 from farro.cli.options import common, open_root, operator_name
 from farro.cli.terminal import answer, say, show_table
-from farro.config.settings import Settings
-from farro.documents import did_you_mean
-from farro.errors import InputError
 from farro.host.clock import SystemClock
 from farro.queue import accounts
 from farro.queue.accounts import PausedAccount
@@ -75,7 +72,7 @@ def resume(name: str, root: str | None, as_json: bool) -> None:
     If the account is still limited or refused, the first job that calls it finds that out, and it is paused again.
     """
     store, settings = open_root(root)
-    account = _account(settings, name, [one.account for one in store.accounts().paused()])
+    account = accounts.named_account(store, settings, name)
     done = accounts.resume(store, account, by=operator_name(), clock=SystemClock())
     if as_json:
         answer({"account": done.account, "was_paused": done.was_paused, "jobs": list(done.jobs)})
@@ -83,14 +80,3 @@ def resume(name: str, root: str | None, as_json: bool) -> None:
     was = "goes on" if done.was_paused else "was not paused"
     started = "" if not done.jobs else f"; {len(done.jobs)} {'job starts' if len(done.jobs) == 1 else 'jobs start'} now"
     say(f"account {account} {was}{started}")
-
-
-def _account(settings: Settings, name: str, paused: list[str]) -> str:
-    known = {settings.account_of(each) for each in settings.providers}
-    if name in settings.providers:
-        return settings.account_of(name)
-    if name in known or name in paused:
-        return name
-    there = [*settings.providers, *sorted(known - set(settings.providers))]
-    hint = did_you_mean(name, there, f"known: {', '.join(there) or 'none'}")
-    raise InputError(f"{name} is neither a provider nor an account here; {hint}")
