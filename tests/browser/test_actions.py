@@ -235,6 +235,27 @@ def test_a_command_is_enqueued_from_the_page(fresh: Site, visit: Come) -> None:
     expect(page.get_by_role("log")).to_contain_text("two words|it's|")
 
 
+def test_a_paused_account_is_shown_and_resumed_after_a_question(fresh: Site, visit: Come) -> None:
+    settings = load(str(fresh.root))
+    store = App().open_store(str(fresh.root), settings)
+    try:
+        store.accounts().pause("script", kind="refused", reason="401: <b>no</b> such key")
+        page = visit(fresh).open("overview")
+        told = page.get_by_role("region", name="Paused accounts")
+        expect(told).to_contain_text(re.compile("Account script is refused since .* no job waits"))
+        expect(told).to_contain_text("401: <b>no</b> such key")
+        told.get_by_role("button", name="Resume the account script").click()
+        dialog = page.get_by_role("dialog", name="Resume the account script?")
+        dialog.get_by_role("button", name="Cancel").click()
+        assert store.accounts().paused()
+        told.get_by_role("button", name="Resume the account script").click()
+        dialog.get_by_role("button", name="Resume").click()
+        expect(told).to_have_count(0)
+        assert store.accounts().paused() == []
+    finally:
+        store.close()
+
+
 def test_a_queue_is_paused_and_resumed_on_the_page(fresh: Site, visit: Come) -> None:
     with farro.open(fresh.root) as queue:
         queue.enqueue(["echo", "held"], id="held")

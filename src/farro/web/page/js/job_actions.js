@@ -1,4 +1,4 @@
-/* What a user may do to jobs and queues: the question before it, the request, the note after it. */
+/* What a user may do to jobs, queues and accounts: the question before it, the request, the note after it. */
 import { path, post } from "./api.js";
 import { ask, toast } from "./dialogs.js";
 import { plural, shortId, stateName } from "./format.js";
@@ -139,6 +139,23 @@ export async function resumeQueue(role, { after }) {
   await ask({
     title: `Resume the queue of ${role}?`,
     text: "Workers take its jobs again.",
+    yes: "Resume",
+    submit: () => asProblems(send),
+  });
+}
+
+/* Resume the account of a provider. after(account) */
+export async function resumeAccount(account, { after }) {
+  const send = async () => {
+    const { was_paused: wasPaused, jobs } = await post(path("accounts", account, "resume"));
+    const started = jobs.length ? `; ${plural(jobs.length, "job starts", "jobs start")} now` : "";
+    if (wasPaused) toast("ok", `Account ${account} goes on${started}`);
+    else toast("warning", `Account ${account} was not paused${started}`);
+    after(account);
+  };
+  await ask({
+    title: `Resume the account ${account}?`,
+    text: "Its waiting jobs start now. If it is still limited or refused, the first of them finds that out.",
     yes: "Resume",
     submit: () => asProblems(send),
   });

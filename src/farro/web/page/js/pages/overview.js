@@ -7,6 +7,7 @@ import { newJob } from "../new_job.js";
 import { h } from "../view.js";
 import { button, emptyNote, errorNote, jobLink, loadingNote, panel, scrollRegion } from "../widgets.js";
 import { segments, stateLabel, table, timeAgo } from "../widgets.js";
+import { accountNotices } from "./overview_accounts.js";
 import { queuesPanel } from "./overview_queues.js";
 
 const WINDOWS = [
@@ -22,13 +23,14 @@ const JOB_FIELDS = [
   ...["succeeded", "failed", "stale", "killed"],
 ];
 const ENDED_STATES = ["succeeded", "failed", "killed"];
+const ACCOUNTS = "accounts"; // the alert that the notices of paused accounts replace
 const MOST_WORKERS = 200; // in the list
 
 export class OverviewPage {
   constructor(context, route) {
     this.context = context;
     this.window = route.query.get("window") || "3600"; // seconds
-    this.data = { series: null, stats: null, workers: null, alerts: null, costs: null };
+    this.data = { series: null, stats: null, workers: null, alerts: null, accounts: null, costs: null };
     this.error = null;
     this.aborted = new AbortController();
     this.keys = { n: { text: "New job", run: () => newJob(context) } };
@@ -37,9 +39,10 @@ export class OverviewPage {
       stats: this.loader("stats", () => `/api/stats${query({ since: `${this.window}s` })}`, 5000),
       workers: this.loader("workers", () => "/api/workers", 1500),
       alerts: this.loader("alerts", () => "/api/alerts", 5000),
+      accounts: this.loader("accounts", () => "/api/accounts", 3000),
       costs: this.loader("costs", () => "/api/costs?by=role", 10_000),
     };
-    this.timer = setInterval(() => this.refresh("series", "stats", "alerts"), REFRESH_MS);
+    this.timer = setInterval(() => this.refresh("series", "stats", "alerts", "accounts"), REFRESH_MS);
     this.settledTimer = null;
     this.loadAll();
   }
@@ -80,16 +83,22 @@ export class OverviewPage {
     if (["hello", "gap", "ready"].includes(kind)) this.loadAll();
     if (kind === "workers") this.load.workers();
     if (kind !== "changes") return;
-    this.refresh("series", "stats", "workers", "costs");
+    this.refresh("series", "stats", "workers", "accounts", "costs");
     // The server counts an ended job a moment later, and may answer from its cache: load once more after a quiet time.
     clearTimeout(this.settledTimer);
-    this.settledTimer = setTimeout(() => this.refresh("series", "stats"), SETTLED_MS);
+    this.settledTimer = setTimeout(() => this.refresh("series", "stats", "accounts"), SETTLED_MS);
   }
 
   selectWindow(seconds) {
     this.window = seconds;
     this.context.go(`#/overview?window=${seconds}`, { replace: true });
     this.refresh("series", "stats");
+    this.context.redraw();
+  }
+
+  /* The server may answer from its cache for a moment, and then still has the account. */
+  forgetAccount(name) {
+    this.data.accounts = { accounts: this.data.accounts.accounts.filter(({ account }) => account !== name) };
     this.context.redraw();
   }
 
@@ -106,12 +115,13 @@ export class OverviewPage {
 
   view() {
     const { queues, total } = this.context.shared;
-    const { series, stats, workers, alerts, costs } = this.data;
+    const { series, stats, workers, alerts, accounts, costs } = this.data;
     if (!queues) return this.error ? errorNote(this.error, () => this.loadAll()) : loadingNote("Reading the queues");
     const hasJobs = queues.some((queue) => JOB_FIELDS.some((field) => queue[field]));
     return h(
       "div.stack",
       firingAlerts(alerts),
+      accounts && accountNotices(this.context, accounts.accounts, (name) => this.forgetAccount(name)),
       figures(total, stats, costs),
       hasJobs ? null : noJobs(),
       h("div.two", throughputPanel(series), latencyPanel(series)),
@@ -257,7 +267,7 @@ function workerRow(worker) {
 const alertKey = ({ name, role }) => name + (role || "");
 
 function firingAlerts(answer) {
-  const firing = answer ? answer.alerts.filter((alert) => alert.firing) : [];
+  const firing = answer ? answer.alerts.filter((alert) => alert.firing && alert.name !== ACCOUNTS) : [];
   if (!firing.length) return null;
   const item = (alert) =>
     h(
