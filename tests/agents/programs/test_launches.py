@@ -99,6 +99,14 @@ def test_codex_works_with_openai_api_key_alone() -> None:
     assert 'env_key="OPENAI_API_KEY"' in " ".join(launch.args)
 
 
+def test_codex_is_continued_by_hand_with_the_service_under_whose_name_the_session_began() -> None:
+    began = find_program("codex").launch(run_of("codex")).args
+    assert 'model_provider="farro"' in began
+    by_hand = find_program("codex").by_hand
+    assert 'model_provider="farro"' in by_hand
+    assert any(word.startswith("model_providers.farro=") and "OPENAI_API_KEY" in word for word in by_hand)
+
+
 def test_codex_without_a_key_says_what_to_set() -> None:
     assert launched("codex", {"gateway": None}) == (
         'codex has no key: set api_key: "${OPENAI_API_KEY}" of its provider, and the variable OPENAI_API_KEY where '

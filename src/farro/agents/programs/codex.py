@@ -33,7 +33,11 @@ class Codex:
     command: tuple[str, ...] = ("codex",)
     dialects: tuple[Dialect, ...] = ("responses",)
     new_session: NewSession = "reported"
-    by_hand: tuple[str, ...] = ("resume", SESSION)
+
+    def __init__(self) -> None:
+        # Codex resumes a session only where the service under whose name it began is configured.
+        service = _options(_service(_OPENAI, env_key="OPENAI_API_KEY"))
+        self.by_hand: tuple[str, ...] = ("resume", *service, SESSION)
 
     def launch(self, run: ProgramRun) -> ProgramLaunch:
         args = ["exec"]
@@ -63,9 +67,7 @@ class Codex:
         else:
             settings |= _service(f"{run.gateway.base_url}/v1", env_key=_TOKEN)
             env[_TOKEN] = run.gateway.token
-        for name, value in settings.items():
-            args += ["-c", f"{name}={_toml(value)}"]
-        return ProgramLaunch(args=(*args, "-"), env=env, files=files)
+        return ProgramLaunch(args=(*args, *_options(settings), "-"), env=env, files=files)
 
     def reader(self, run: ProgramRun, on_progress: Callable[[str], None]) -> Reader:
         resumed = run.session_id if run.resume else None
@@ -93,6 +95,10 @@ def _without_gateway(variables: frozenset[str]) -> Mapping[str, object]:
     if "CODEX_HOME" in variables:  # with a login, or a service, of its own
         return {}
     raise missing_key("codex", "OPENAI_API_KEY")
+
+
+def _options(settings: Mapping[str, object]) -> list[str]:
+    return [word for name, value in settings.items() for word in ("-c", f"{name}={_toml(value)}")]
 
 
 def _toml(value: object) -> str:
