@@ -28,7 +28,7 @@ def kept(tmp_path: Path) -> Path:
     write(tmp_path / f".codex/sessions/2026/11/19/rollout-2026-11-19T06-00-00-{SESSION}.jsonl")
     write(tmp_path / ".gemini/projects.json", json.dumps({"projects": {"/srv/job/repository": "repository"}}))
     chat = tmp_path / ".gemini/tmp/repository/chats/session-2026-11-19T06-00-5f0c3d0e.jsonl"
-    write(chat, json.dumps({"sessionId": SESSION}) + "\n")
+    write(chat, f'{{"sessionId":"{SESSION}"}}\n{{"type":"gemini","content":"OK"}}\n')
     write(tmp_path / ".local/share/opencode/opencode.db", "\0")
     write(tmp_path / ".local/share/opencode/opencode.db-wal", f"\0\0{SESSION}\0")
     write(tmp_path / ".local/share/goose/sessions/sessions.db", f"\0{SESSION}\0")
@@ -53,6 +53,13 @@ def test_another_session_cannot(program: str, kept: Path, tmp_path: Path) -> Non
 
 def test_gemini_finds_the_sessions_of_the_same_folder_only(kept: Path) -> None:
     assert not find_program("gemini").resumable(str(kept), SESSION, "/srv/job/elsewhere")
+
+
+def test_gemini_finds_no_session_without_an_answer(kept: Path) -> None:
+    write(
+        kept / ".gemini/tmp/repository/chats/session-2026-11-19T06-00-5f0c3d0e.jsonl", f'{{"sessionId":"{SESSION}"}}\n'
+    )
+    assert not find_program("gemini").resumable(str(kept), SESSION, "/srv/job/repository")
 
 
 def test_gemini_compares_the_whole_id(kept: Path) -> None:

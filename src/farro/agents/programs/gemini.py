@@ -14,7 +14,7 @@ from farro.agents.programs.output import Event, at, count_at, json_object, numbe
 from farro.agents.programs.output_reader import EventReader, local_now
 from farro.agents.programs.port import SESSION, Dialect, NewSession, ProgramLaunch, ProgramRun, Reader
 from farro.agents.programs.services import missing_key
-from farro.agents.programs.session_files import session_file
+from farro.agents.programs.session_files import file_mentions, session_file
 from farro.agents.providers.port import Usage
 from farro.host import fs
 from farro.lazy_dataclass import replace
@@ -71,7 +71,7 @@ class Gemini:
         """Tell whether the session is among those of the folder `cwd`: it looks for no others."""
         folder = _project(home, cwd)
         file = folder and session_file(home, ".gemini", "tmp", folder, "chats", f"session-*-{session_id[:8]}.jsonl")
-        if not file:
+        if not file or not file_mentions(file, '"type":"gemini"'):  # it takes back a question that has no answer
             return False
         with contextlib.suppress(OSError):
             first = fs.read_bytes(file, 1 << 16).partition(b"\n")[0]

@@ -196,11 +196,9 @@ class ProgramProvider(CommandProvider):
             new = news(request, known.told)
             if new is not None:
                 return known, new or GO_ON, True
-            session_id = None  # it does not know what another one answered
-        if self.program.new_session == "chosen":
-            session_id = session_id or str(uuid.UUID(int=machine.random_bits(128), version=4))
-        else:
-            session_id = None
+        # A new id, also if the last run recorded nothing that can be resumed: gemini refuses an id that it has seen.
+        chosen = self.program.new_session == "chosen"
+        session_id = str(uuid.UUID(int=machine.random_bits(128), version=4)) if chosen else None
         record = SessionRecord(program=self.program.name, cwd=cwd, session_id=session_id, told=told_by(request))
         return record, prompt_text(request), False
 
