@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from farro.app import App
+from farro.config import reader
+from farro.jobs.outcomes import AccountWait, Released
 from flows.program import FARRO, PATIENCE_S, Program, shell, steps
 from mcp import Client
 from mcp_rig import Agent, ask, refused
+from one_job import claim_one, commit_one
 from servers import RedisServer
 from support import eventually
 
@@ -95,6 +99,37 @@ def test_config_grants_permissions_and_the_option_narrows_them(farro: Program, a
         assert "--allow write" in await refused(client, "enqueue_command", command=["true"])
 
     agent.talk(narrowed, "--read-only")
+
+
+def test_agent_resumes_a_paused_account_where_it_may_write(farro: Program, agent: Agent) -> None:
+    job = farro.enqueue(shell("true"))
+    store = App().open_store(str(farro.path), reader.load(str(farro.path)))
+    try:
+        hands = store.join("hands", role="Runner")
+        claim = claim_one(store, hands)
+        assert claim is not None
+        commit_one(store, claim, Released(wait=AccountWait(accounts=("gpt",), delay_s=3600.0)))
+        store.leave(hands)
+        store.accounts().pause("gpt", kind="refused", reason="401: no such key")
+
+        async def looking(client: Client) -> None:
+            assert (await ask(client, "explain_job", job=job))["fix"] == "`farro provider resume gpt` in a shell"
+            assert "--allow write" in await refused(client, "resume_account", account="gpt")
+
+        agent.talk_here(looking)
+        assert store.accounts().paused()
+
+        async def writing(client: Client) -> None:
+            assert (await ask(client, "explain_job", job=job))["fix"] == '`resume_account(account="gpt")`'
+            done = await ask(client, "resume_account", account="gpt")
+            assert done == {"account": "gpt", "was_paused": True, "jobs": [job]}
+            assert "neither a provider nor an account" in await refused(client, "resume_account", account="gpt")
+
+        agent.talk_here(writing, "write")
+        assert store.accounts().paused() == []
+    finally:
+        store.close()
+    assert farro.job(job)["hops"][-1]["by"].startswith("mcp-")
 
 
 def test_caps_and_policies_apply_to_agents(farro: Program, agent: Agent) -> None:

@@ -46,6 +46,7 @@ def test_every_command_named_in_a_message_exists() -> None:
         ("`farro wait a` or `farro kill a`", '`wait_for_jobs(jobs=["a"])` or `kill_job(job="a")`'),
         ("`farro retry a --from-start`", '`retry_job(job="a", from_start=true)`'),
         ("`farro retry a --after JOB`", "`farro retry a --after JOB` in a shell"),
+        ("`farro provider resume gpt`", '`resume_account(account="gpt")`'),
         ("`farro stats --alerts`", "`alerts`"),
         ("`farro prune` makes room", "`farro prune` in a shell makes room"),
         ("nothing of ours: `rm x`", "nothing of ours: `rm x`"),

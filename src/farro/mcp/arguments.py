@@ -199,6 +199,11 @@ class RetryWanted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AccountNamed:
+    account: Annotated[str, Described("The account, as explain_job tells it, or a provider that uses it.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
     job: JobName
     note: Annotated[str, Described("What is wrong; the role that gets it back is told.")]

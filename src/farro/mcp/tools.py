@@ -25,9 +25,9 @@ from farro.lazy_dataclass import replace
 from farro.mcp import arguments
 from farro.mcp.context import ToolContext, ToolSet, cut, inside, quoted, view_data
 from farro.plans.forms import is_agent_prompt
+from farro.queue import accounts, find_job, history, jobs, library, logs, results, retry, wait
 from farro.queue import alerts as alerting
 from farro.queue import explain as explaining
-from farro.queue import find_job, history, jobs, library, logs, results, retry, wait
 from farro.queue import queues as working
 from farro.queue import stats as statistics
 from farro.queue.jobs import JobQuery
@@ -40,6 +40,7 @@ _OF_STEP = ("exit_code", "success", "duration_s", "timed_out", "error")
 _WAITING = 50
 _COUNTED = ("queued", "delayed", "waiting", "in_progress", "stale", "succeeded", "failed", "killed")
 _PLANS = 200
+_STARTED = 100
 _INNER_BYTES = bytes(range(0x80, 0xC0))  # the longest character in UTF-8
 SLICE_S = 1.0  # how often a waiting thread checks whether its call was cancelled
 
@@ -426,6 +427,22 @@ def kill_job(context: ToolContext, args: arguments.JobSteered) -> Answer:
     told = life.to_data()
     if life.status is not Status.KILLED:
         told["note"] = f"it was {life.status} already; nothing was changed"
+    return told
+
+
+@tool(
+    "Resume an account",
+    "Call a paused account of a provider again, and start the jobs that wait for it. Of a refused one, a person "
+    "must have corrected the key or the credit first: else the next call is refused, too.",
+    needs="write",
+    idempotent=True,
+)
+def resume_account(context: ToolContext, args: arguments.AccountNamed) -> Answer:
+    account = accounts.named_account(context.store, context.settings, args.account)
+    done = accounts.resume(context.store, account, by=context.by, clock=context.clock)
+    told: Answer = {"account": account, "was_paused": done.was_paused, "jobs": done.jobs[:_STARTED]}
+    if len(done.jobs) > _STARTED:
+        told["more"] = f"{len(done.jobs) - _STARTED} more jobs start"
     return told
 
 

@@ -31,6 +31,7 @@ TOOLS = {
     "retry": ("retry_job", "job"),
     "requeue": ("requeue_job", "job"),
     "kill": ("kill_job", "job"),
+    "provider resume": ("resume_account", "account"),
     "approve": ("approve_job", "job"),
     "refuse": ("refuse_job", "job"),
 }
