@@ -248,8 +248,10 @@ def test_a_paused_account_is_shown_and_resumed_after_a_question(fresh: Site, vis
         dialog = page.get_by_role("dialog", name="Resume the account script?")
         dialog.get_by_role("button", name="Cancel").click()
         assert store.accounts().paused()
+        page.goto(f"{fresh.url}/#/inbox")  # only a person can put it in order
         told.get_by_role("button", name="Resume the account script").click()
         dialog.get_by_role("button", name="Resume").click()
+        expect(page.locator("main")).to_contain_text("Nothing waits for you")
         expect(told).to_have_count(0)
         assert store.accounts().paused() == []
     finally:

@@ -116,6 +116,7 @@ def test_a_bad_key_is_one_call_until_a_person_resumes_the_account(agents: Progra
     succeeded_once(agents, names)
     assert len(models.model_requests) == 1 + 3
     assert agents.call("provider", "resume", "gpt", code=0).out == "account gpt was not paused\n"
+    assert agents.call("inbox", code=0).out == "nothing waits for you\n"
     assert "did you mean gpt?" in agents.call("provider", "resume", "gtp", code=2).err
 
 
@@ -140,6 +141,11 @@ def told_of_a_refused_account(farro: Program) -> None:
     for said in (farro.call("provider", "list", code=0).out, farro.call("status", code=0).out):
         assert "account gpt is refused since" in said
         assert "3 jobs wait (`farro provider resume gpt`)" in said
+    assert farro.call("inbox", "--json", code=0).json == {"waiting": [], "accounts": [paused]}
+    asked = farro.call("inbox", code=0).out
+    assert "account gpt is refused since" in asked
+    assert "; 3 jobs wait\n" in asked
+    assert asked.endswith("  when the key, the credit or the limit is in order: farro provider resume gpt\n")
     why = farro.call("explain", "job-1", "--json", code=0).json
     assert (why["reason"], why["fix"]) == ("account_refused", "farro provider resume gpt")
     assert "401" in why["message"]

@@ -114,6 +114,7 @@ def test_agent_resumes_a_paused_account_where_it_may_write(farro: Program, agent
 
         async def looking(client: Client) -> None:
             assert (await ask(client, "explain_job", job=job))["fix"] == "`farro provider resume gpt` in a shell"
+            assert [one["account"] for one in (await ask(client, "inbox"))["accounts"]] == ["gpt"]
             assert "--allow write" in await refused(client, "resume_account", account="gpt")
 
         agent.talk_here(looking)

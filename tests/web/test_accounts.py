@@ -31,7 +31,8 @@ def test_a_paused_account_is_listed_and_resumed(any_front: WebStage) -> None:
     eventually(lambda: any_front.get("/api/accounts").json["accounts"])
     (told,) = any_front.get("/api/accounts").json["accounts"]
     assert (told["account"], told["kind"], told["reason"]) == (ACCOUNT, "refused", "401: no such key")
-    assert (told["until"], told["jobs"]) == (None, 1)
+    assert (told["until"], told["jobs"], told["fix"]) == (None, 1, f"farro provider resume {ACCOUNT}")
+    eventually(lambda: any_front.get("/api/inbox").json == {"waiting": [], "accounts": [told]})
     resume = f"/api/accounts/{quote(ACCOUNT, safe='')}/resume"
     done = any_front.post(resume)
     assert (done.status, done.json) == (200, {"account": ACCOUNT, "was_paused": True, "jobs": [job_id]})
@@ -44,3 +45,9 @@ def test_a_paused_account_is_listed_and_resumed(any_front: WebStage) -> None:
     again = any_front.post(resume)
     assert (again.status, again.code) == (404, "unknown_account")
     eventually(lambda: any_front.get("/api/accounts").json == {"accounts": []})
+
+
+def test_inbox_has_no_account_whose_limit_ends_by_itself(front: WebStage) -> None:
+    front.store.accounts().pause("claude", kind="limited", reason="resets 3pm", wait_s=3600.0)
+    assert len(front.get("/api/accounts").json["accounts"]) == 1
+    assert front.get("/api/inbox").json["accounts"] == []

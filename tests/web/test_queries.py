@@ -268,7 +268,7 @@ def test_task_shows_its_route_and_the_diff(front: WebStage) -> None:
 
 
 def test_inbox_accepts_the_answers_of_a_person(front: WebStage) -> None:
-    assert front.get("/api/inbox").json == {"waiting": []}
+    assert front.get("/api/inbox").json == {"waiting": [], "accounts": []}
     jobs = [job.id for job in front.store.enqueue_many([submission(role="Manager") for _ in range(3)])]
     agent = front.store.join("hands", role="Manager")
     asked = {"reason": Reason.ROUTED, "status": Status.QUEUED, "role": "Manager", "note": "good?"}
@@ -288,7 +288,7 @@ def test_inbox_accepts_the_answers_of_a_person(front: WebStage) -> None:
         answer = front.post(f"/api/inbox/{job_id}/{verb}", body)
         assert (answer.status, answer.json["hops"][-1]["by"].split(".")[0]) == (200, "web-tester"), answer.body
         assert front.post(f"/api/inbox/{job_id}/{verb}", body).code == "illegal_transition"
-    eventually(lambda: front.get("/api/inbox").json == {"waiting": []})
+    eventually(lambda: front.get("/api/inbox").json == {"waiting": [], "accounts": []})
 
 
 def test_plan_is_drawn_checked_and_explained(front: WebStage) -> None:

@@ -280,7 +280,11 @@ def list_workers(context: ToolContext, args: arguments.WorkersAsked) -> Answer:
     return {"workers": [asdict(line) for line in found]}
 
 
-@tool("What waits for a person", "Jobs that wait for a person, with the question and what the last role found.")
+@tool(
+    "What waits for a person",
+    "Jobs that wait for a person, with the question and what the last role found; and accounts of providers that "
+    "only a person can put in order.",
+)
 def inbox(context: ToolContext, args: arguments.NoArguments) -> Answer:
     found = agents.list_inbox(context.store)
     shown = [
@@ -296,7 +300,8 @@ def inbox(context: ToolContext, args: arguments.NoArguments) -> Answer:
         for one in found[:_WAITING]
     ]
     more = {"more": f"{len(found) - _WAITING} more wait"} if len(found) > _WAITING else {}
-    return {"waiting": shown, **more}
+    paused = accounts.accounts_for_person(context.store, context.clock.now())
+    return {"waiting": shown, "accounts": [one.to_json() for one in paused], **more}
 
 
 @tool("List kept plans", "The plans that are kept and can be queued by their id (enqueue_plan).")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from farro.config.settings import Settings
@@ -40,7 +41,7 @@ class PausedAccount:
     def to_json(self) -> dict[str, Any]:
         pause = self.pause
         said = {name: getattr(pause, name) for name in ("account", "kind", "reason", "since", "until")}
-        return {**said, "jobs": self.jobs}
+        return {**said, "jobs": self.jobs, "fix": self.resume_command}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +55,15 @@ class ResumedAccount:
 
 def paused_accounts(store: Store) -> list[PausedAccount]:
     """Return the accounts that are paused. Where none is, no job is read."""
-    paused = store.accounts().paused()
+    return _with_jobs(store, store.accounts().paused())
+
+
+def accounts_for_person(store: Store, now: datetime) -> list[PausedAccount]:
+    """Return the paused accounts that need a person: refused ones, and those whose reset is unknown for a day."""
+    return _with_jobs(store, [pause for pause in store.accounts().paused() if pause.needs_person(now)])
+
+
+def _with_jobs(store: Store, paused: Sequence[AccountPause]) -> list[PausedAccount]:
     counts: Counter[str] = Counter()
     if paused:
         counts.update(account for view in _waiting(store, MOST_JOBS) for account in awaited_accounts(view.lifecycle))

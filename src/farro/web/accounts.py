@@ -22,6 +22,7 @@ class AccountData:
     since: str
     until: str | None  # None: a person resumes it
     jobs: int
+    fix: str  # the command that resumes it
 
 
 @dataclass(frozen=True, kw_only=True)

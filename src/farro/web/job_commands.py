@@ -19,8 +19,10 @@ from farro.jobs.times import parse_duration
 from farro.lazy_dataclass import dataclass, field, replace
 from farro.plans.metadata import PRIORITIES
 from farro.queue import find_job, jobs, prune, retry
+from farro.queue.accounts import accounts_for_person
 from farro.queue.submit import one_id_for_several, submit
 from farro.web import errors, responses
+from farro.web.accounts import AccountData
 from farro.web.errors import HttpError
 from farro.web.request_handling import ApiRequest, Routes, WebState
 
@@ -221,11 +223,13 @@ def enqueue(state: WebState, request: ApiRequest) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class InboxResponse:
     waiting: tuple[agents.InboxItem, ...]
+    accounts: tuple[AccountData, ...]
 
 
-@routes.get("/api/inbox", "The jobs that wait for a person.", InboxResponse, cache_s=0.5, tag="inbox")
+@routes.get("/api/inbox", "The jobs and accounts that wait for a person.", InboxResponse, cache_s=0.5, tag="inbox")
 def list_inbox(state: WebState, request: ApiRequest) -> Any:
-    return {"waiting": agents.list_inbox(state.store)}
+    accounts = accounts_for_person(state.store, state.clock.now())
+    return {"waiting": agents.list_inbox(state.store), "accounts": [one.to_json() for one in accounts]}
 
 
 @dataclass(frozen=True, kw_only=True)

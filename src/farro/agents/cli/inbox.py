@@ -17,6 +17,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.jobs.times import in_words
 from farro.queue import find_job
+from farro.queue.accounts import accounts_for_person
 
 _SHOWN = 12  # lines of the last result that are shown
 
@@ -24,18 +25,21 @@ _SHOWN = 12  # lines of the last result that are shown
 @click.command()
 @common
 def inbox(root: str | None, as_json: bool) -> None:
-    """What waits for a person: the question, since when, and what the last role found."""
+    """What waits for a person: the question, since when, and what the last role found; and accounts of providers."""
     store, _ = open_root(root)
-    found = inbox_service.list_inbox(store)
+    now = SystemClock().now()
+    found, accounts = inbox_service.list_inbox(store), accounts_for_person(store, now)
     if as_json:
-        answer({"waiting": [_data(one) for one in found]})
+        answer({"waiting": [_data(one) for one in found], "accounts": [one.to_json() for one in accounts]})
         return
-    if not found:
+    if not found and not accounts:
         say("nothing waits for you")
         return
-    now = SystemClock().now()
+    for account in accounts:
+        say(account.line)
+        say(f"  when the key, the credit or the limit is in order: {account.resume_command}")
     for number, one in enumerate(found):
-        if number:
+        if number or accounts:
             say()
         waited = in_words((now - datetime.fromisoformat(one.since)).total_seconds())
         about = f"  {one.task}: {one.title}" if one.task is not None else ""

@@ -5,6 +5,7 @@ import { diff } from "../diff.js";
 import { markdown } from "../markdown.js";
 import { h } from "../view.js";
 import { button, emptyNote, errorNote, jobLink, loadingNote, taskAddress, timeAgo } from "../widgets.js";
+import { accountNotices } from "./account_notices.js";
 
 const DONE = { approve: "Approved", refuse: "Refused", edit: "Saved" };
 
@@ -12,6 +13,7 @@ export class InboxPage {
   constructor(context, route) {
     this.context = context;
     this.questions = null;
+    this.accounts = []; // paused ones that need a person
     this.selectedId = route.args[0] || null;
     this.diffs = new Map(); // job id → diff; "" where there is none, or while it is read
     this.error = null;
@@ -43,13 +45,14 @@ export class InboxPage {
   onEvent(kind, data) {
     const concernsManager = (job) => job.role === "Manager" || job.was_role === "Manager";
     if (["hello", "gap", "ready"].includes(kind)) this.load();
-    else if (kind === "changes" && data.jobs.some(concernsManager)) this.load();
+    else if (kind === "changes" && (this.accounts.length || data.jobs.some(concernsManager))) this.load();
   }
 
   /* Data */
 
   async loadQuestions() {
-    this.questions = (await get("/api/inbox", this.aborted.signal)).waiting;
+    const { waiting, accounts } = await get("/api/inbox", this.aborted.signal);
+    Object.assign(this, { questions: waiting, accounts });
     this.error = null;
     if (!this.selected()) this.selectFirst();
     this.loadDiff();
@@ -92,6 +95,11 @@ export class InboxPage {
     if (next) this.select(next.job_id);
   }
 
+  forgetAccount(name) {
+    this.accounts = this.accounts.filter(({ account }) => account !== name);
+    this.context.redraw();
+  }
+
   /* Answering */
 
   async answer(verb) {
@@ -126,12 +134,14 @@ export class InboxPage {
   view() {
     if (this.error) return errorNote(this.error, this.load);
     if (!this.questions) return loadingNote("Reading the inbox");
+    const accounts = accountNotices(this.context, this.accounts, (name) => this.forgetAccount(name));
     if (!this.questions.length) {
+      if (accounts) return accounts;
       const text = "A workflow step with the role human brings its job here. The same list on the command line:";
       return h("section.panel", emptyNote("Nothing waits for you", text, "farro inbox"));
     }
     const question = this.selected();
-    return h("div.split", this.list(), question ? this.detail(question) : null);
+    return h("div.stack", accounts, h("div.split", this.list(), question ? this.detail(question) : null));
   }
 
   list() {

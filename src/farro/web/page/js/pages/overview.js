@@ -7,7 +7,7 @@ import { newJob } from "../new_job.js";
 import { h } from "../view.js";
 import { button, emptyNote, errorNote, jobLink, loadingNote, panel, scrollRegion } from "../widgets.js";
 import { segments, stateLabel, table, timeAgo } from "../widgets.js";
-import { accountNotices } from "./overview_accounts.js";
+import { accountNotices } from "./account_notices.js";
 import { queuesPanel } from "./overview_queues.js";
 
 const WINDOWS = [

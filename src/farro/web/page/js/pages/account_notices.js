@@ -1,4 +1,4 @@
-/* The overview's notices of paused accounts: why, until when, how many jobs wait, and resuming one. */
+/* Notices of paused accounts: why, until when, how many jobs wait, and resuming one. */
 import { ago, clock, plural } from "../format.js";
 import { icon } from "../icons.js";
 import { resumeAccount } from "../job_actions.js";
