@@ -53,7 +53,7 @@ class Claude:
         return StreamJsonReader(on_progress, resumed=run.resume)
 
     def resumable(self, home: str, session_id: str, cwd: str) -> bool:
-        # A run that is killed in its first half second leaves none: then the same id begins anew.
+        # A run that is killed in its first half second leaves none: then a new session begins.
         return session_file(home, ".claude", "projects", "*", f"{session_id}.jsonl") is not None
 
     def read_paths(self, executable: str) -> tuple[str, ...]:
