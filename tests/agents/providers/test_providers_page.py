@@ -16,7 +16,7 @@ from farro.agents.provider_calls import providers_of_role
 from farro.agents.providers.port import ChatMessage, ProviderTrouble, TroubleKind
 from farro.agents.providers.registry import BUILT_IN, Place, make_provider
 from farro.config.reader import settings_of
-from farro.config.settings import ProviderSettings
+from farro.config.settings import ProviderSettings, Settings
 from farro.testing.provider import request
 from support import ROOT
 
@@ -27,15 +27,26 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+def loaded(text: str) -> Settings:
+    return settings_of(documents.parse(text.encode(), "page.yaml"), {}, warn=lambda _: None)
+
+
+def test_the_example_of_an_acp_agent_loads() -> None:
+    (block,) = (block for block in blocks("yaml") if "acp" in block)
+    provider = loaded(f'version: "1.0.0"\n{block}').providers["gemini"]
+    assert provider.kind == "acp"
+
+
 def test_the_config_loads_and_every_provider_can_be_made() -> None:
-    settings = settings_of(documents.parse(blocks("yaml")[0].encode(), "page.yaml"), {}, warn=lambda _: None)
+    settings = loaded(blocks("yaml")[0])
     assert [each.provider for each in providers_of_role(settings, "Architect")] == ["gpt", "gemini", "local"]
     for name, its in settings.providers.items():
         make_provider(name, its, root="/", environ={}).close()
 
 
 def test_the_answers_are_given_as_the_page_says(tmp_path: Path) -> None:
-    (tmp_path / "answers.yaml").write_text(blocks("yaml")[1], encoding="utf-8")
+    answers = next(block for block in blocks("yaml") if block.startswith("answers:"))
+    (tmp_path / "answers.yaml").write_text(answers, encoding="utf-8")
     settings = ProviderSettings(kind="scripted", file="answers.yaml")
     provider = make_provider("play", settings, root=str(tmp_path), environ={})
     assert '"documents"' in provider.answer(request(1, role="DocWriter")).text
