@@ -88,6 +88,28 @@ def test_a_command_that_was_given_up_is_never_confirmed(shm: Path) -> None:
     asyncio.run(act())
 
 
+def test_a_signal_that_cannot_be_read_is_never_begun(shm: Path) -> None:
+    """A turn that runs while another signal is confirmed finds no command of it to carry out."""
+
+    async def act() -> None:
+        bus = SlowBus()
+        made, ledger = answers(shm, bus)
+        found: list[str] = []
+
+        async def turns() -> None:
+            while True:
+                found.extend(entry.signal for entry in ledger.open())
+                await asyncio.sleep(0)
+
+        turning = asyncio.create_task(turns())
+        await asyncio.gather(*(made.refuse(signal(), "BAD_SIGNAL", "it is broken") for _ in range(3)))
+        turning.cancel()
+        assert found == []
+        assert keys(bus) == ["ev.error.swarm-start.demo"] * 3
+
+    asyncio.run(act())
+
+
 def test_an_owed_confirmation_is_not_sent_after_its_command_was_given_up(shm: Path) -> None:
     async def act() -> None:
         bus = MemoryBus()

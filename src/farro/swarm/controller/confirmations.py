@@ -34,10 +34,14 @@ class Confirmations:
         self._expected: set[str] = set()  # correlation ids of own signals, which come back once
         self._asked_s: dict[str, tuple[float, float]] = {}  # correlation id → first and last question about it
 
-    async def receive(self, signal: ControlSignal, *, allowed: bool = True) -> bool:
+    async def receive(
+        self, signal: ControlSignal, *, allowed: bool = True, refusal: CommandEnd | None = None
+    ) -> bool:
         """Note a signal, and report a repeated one. Return whether there is work to do.
 
-        `allowed` is False for a signal that the orchestrator must have sent.
+        `allowed` is False for a signal that the orchestrator must have sent. With a `refusal` the command has ended
+        when it is noted: a turn between the two would carry it out.
+        [test_a_signal_that_cannot_be_read_is_never_begun]
         """
         if signal.correlation_id in self._expected:
             self._expected.discard(signal.correlation_id)
@@ -45,20 +49,22 @@ class Confirmations:
         if signal.correlation_id in read_given_up(self._folder):
             self._audit.note("ignored", signal.correlation_id, signal=signal.signal, reason="it was given up")
             return False
-        kind, entry = self._ledger.receive(signal, self._publisher.now(), allowed=allowed)
+        with self._ledger.batch():
+            kind, entry = self._ledger.receive(signal, self._publisher.now(), allowed=allowed)
+            if refusal is not None and kind == "new":
+                self._ledger.end(entry, refusal, self._publisher.now())
         what = "received" if kind == "new" else "duplicate"
         self._audit.note(what, signal.correlation_id, signal=signal.signal, scope=signal.scope.words)
         if kind != "new":
             await self._publisher.duplicate(entry, signal.correlation_id)
+        elif refusal is not None:
+            self._note_end(entry, refusal)
         await self.confirm()
         return True
 
     async def refuse(self, signal: ControlSignal, code: str, message: str) -> None:
         """Confirm a signal that cannot be obeyed as an error."""
-        await self.receive(signal)
-        entry = self._ledger.by_correlation(signal.correlation_id)
-        if entry is not None and entry.end is None and entry.correlations == [signal.correlation_id]:
-            await self.end(entry, CommandEnd(good=False, code=code, message=message))
+        await self.receive(signal, refusal=CommandEnd(good=False, code=code, message=message))
 
     def begin_own(self, signals: Sequence[ControlSignal]) -> None:
         """Note config updates that the controller is about to send."""
@@ -81,15 +87,18 @@ class Confirmations:
             for entry, end in ends:
                 self._ledger.end(entry, end, self._publisher.now())
         for entry, end in ends:
-            self._audit.note(
-                "ready" if end.good else "error",
-                entry.correlations[0],
-                signal=entry.signal,
-                scope=entry.scope.words,
-                code=end.code,
-                state=end.state,
-            )
+            self._note_end(entry, end)
         await self.confirm()
+
+    def _note_end(self, entry: LedgerEntry, end: CommandEnd) -> None:
+        self._audit.note(
+            "ready" if end.good else "error",
+            entry.correlations[0],
+            signal=entry.signal,
+            scope=entry.scope.words,
+            code=end.code,
+            state=end.state,
+        )
 
     async def confirm(self) -> None:
         """Publish all confirmations that are owed."""
