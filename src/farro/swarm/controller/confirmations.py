@@ -34,9 +34,7 @@ class Confirmations:
         self._expected: set[str] = set()  # correlation ids of own signals, which come back once
         self._asked_s: dict[str, tuple[float, float]] = {}  # correlation id → first and last question about it
 
-    async def receive(
-        self, signal: ControlSignal, *, allowed: bool = True, refusal: CommandEnd | None = None
-    ) -> bool:
+    async def receive(self, signal: ControlSignal, *, allowed: bool = True, refusal: CommandEnd | None = None) -> bool:
         """Note a signal, and report a repeated one. Return whether there is work to do.
 
         `allowed` is False for a signal that the orchestrator must have sent. With a `refusal` the command has ended
