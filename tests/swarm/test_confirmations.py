@@ -79,7 +79,7 @@ def test_a_command_that_was_given_up_is_never_confirmed(shm: Path) -> None:
         assert made.end_given_up() == [Signal.START]  # it ends without a confirmation
         assert await made.receive(third) is False  # one that arrives late is not begun
         assert [entry.signal for entry in ledger.open()] == ["swarm-stop"]
-        await made.end(ledger.open()[0], CommandEnd(good=True, state="Stopped"))
+        await made.end_all([(ledger.open()[0], CommandEnd(good=True, state="Stopped"))])
         assert keys(bus) == ["ev.ready.swarm-stop.demo"]
         later, _ = answers(shm, bus)  # nor by the next controller
         assert later.end_given_up() == []
@@ -135,7 +135,7 @@ def test_a_redelivered_signal_is_a_duplicate_and_is_confirmed_once(shm: Path) ->
         await made.receive(first_signal)
         duplicate, ready = "ev.duplicate.swarm-start.demo", "ev.ready.swarm-start.demo"
         assert keys(bus) == [duplicate]
-        await made.end(ledger.open()[0], CommandEnd(good=True, state="Running"))
+        await made.end_all([(ledger.open()[0], CommandEnd(good=True, state="Running"))])
         await made.receive(first_signal)
         assert keys(bus) == [duplicate, ready, duplicate]
         await made.receive(replace(first_signal, correlation_id=str(uuid.uuid4())))
@@ -170,7 +170,7 @@ def test_each_signal_of_a_command_is_confirmed_once_also_after_trouble_with_the_
             await made.receive(one)
         bus.refused = second.correlation_id
         with pytest.raises(BusTrouble):
-            await made.end(ledger.open()[0], CommandEnd(good=True, state="Running"))
+            await made.end_all([(ledger.open()[0], CommandEnd(good=True, state="Running"))])
         bus.refused = None
         await made.confirm()
         await made.confirm()

@@ -184,8 +184,8 @@ class Controller:
             return
         scope = key.scope
         signal = ControlSignal(
-            correlation_id=ids[0],
-            idempotency_key=ids[1],
+            correlation_id=ids.correlation_id,
+            idempotency_key=ids.idempotency_key,
             signal=str(key.signal),  # type: ignore[arg-type]
             swarm_id=self._context.swarm,
             role=scope.role,

@@ -76,11 +76,8 @@ class Confirmations:
                 "sent", signal.correlation_id, signal=signal.signal, scope=signal.scope.words, **(signal.args or {})
             )
 
-    async def end(self, entry: LedgerEntry, end: CommandEnd) -> None:
-        """Write the end of a command, then publish it."""
-        await self.end_all([(entry, end)])
-
     async def end_all(self, ends: Sequence[tuple[LedgerEntry, CommandEnd]]) -> None:
+        """Write the ends of commands, then publish them."""
         with self._ledger.batch():
             for entry, end in ends:
                 self._ledger.end(entry, end, self._publisher.now())

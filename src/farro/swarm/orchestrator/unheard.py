@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from farro.errors import BusTrouble, FarroError, InputError
+from farro.errors import FarroError, InputError
 from farro.swarm.bus.port import Binding, Consumer, Delivery
 from farro.swarm.controller.actions import ORIGIN as CONTROLLERS
 from farro.swarm.files import controller_instance
 from farro.swarm.ledger import CommandEnd, LedgerEntry
 from farro.swarm.orchestrator.state import OrchestratorContext
 from farro.swarm.wire import messages, names
+from farro.swarm.wire.messages import SignalIds
 from farro.swarm.wire.names import Scope, Signal
 
 QUEUE = f"{names.CONTROL}.signals"
@@ -40,24 +41,24 @@ class UnheardSignals:
                 await self.receive(delivery)
             except InputError:  # not a signal of the document
                 pass
-            except (BusTrouble, FarroError) as error:
+            except FarroError as error:
                 self._context.log("error", str(error), {})
             delivery.ack_soon()
 
     async def receive(self, delivery: Delivery) -> None:
         """Answer one signal if its target does not receive it."""
         key, ids = names.read_key(delivery.message.key), messages.ids(delivery.message.body)
-        if key.signal is None or ids is None or self._is_known(ids[0], delivery.message.body):
+        if key.signal is None or ids is None or self._is_known(ids):
             return
         if (why := await self._unheard(key.signal, key.scope)) is None:
             return
-        correlation_id, idempotency_key = ids
+        correlation_id = ids.correlation_id
         known = self._answered.get(correlation_id)
         if known is not None:
             await self._context.publisher.duplicate(known, correlation_id)
             return
         entry = self._answered[correlation_id] = LedgerEntry(
-            key=idempotency_key,
+            key=ids.idempotency_key,
             signal=str(key.signal),
             swarm=key.scope.swarm,
             role=key.scope.role,
@@ -70,10 +71,10 @@ class UnheardSignals:
         self._context.audit(None).note("unheard", correlation_id, signal=entry.signal, scope=entry.scope.words)
         await self._context.publisher.confirm(entry, correlation_id)
 
-    def _is_known(self, correlation_id: str, body: bytes) -> bool:
+    def _is_known(self, ids: SignalIds) -> bool:
         """Return whether the sender is this orchestrator or a controller, which know whom they address. Their signals
         may be read here when their target has ended."""
-        return self._context.ledger.by_correlation(correlation_id) is not None or messages.origin(body) == CONTROLLERS
+        return ids.origin == CONTROLLERS or self._context.ledger.by_correlation(ids.correlation_id) is not None
 
     async def _unheard(self, signal: Signal, scope: Scope) -> str | None:
         """Return why a signal reaches nobody; None if it reaches its target."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from farro.documents import shapes
 from farro.documents.constraints import Bounds, Matching, Prose
@@ -207,8 +207,16 @@ def read(key: Key, data: bytes) -> Message:
     return found
 
 
-def ids(data: bytes) -> tuple[str, str] | None:
-    """Return the correlation id and the idempotency key of a body that may be wrong otherwise; None if it has none."""
+class SignalIds(NamedTuple):
+    """What is read of a signal whose body may be wrong otherwise."""
+
+    correlation_id: str
+    idempotency_key: str
+    origin: str | None  # what it says of its sender
+
+
+def ids(data: bytes) -> SignalIds | None:
+    """Return the ids of a signal; None if it has none."""
     if len(data) > MAX_BYTES:
         return None
     try:
@@ -216,15 +224,10 @@ def ids(data: bytes) -> tuple[str, str] | None:
         found = document["correlationId"], document["idempotencyKey"]
     except (ValueError, RecursionError, LookupError, TypeError):
         return None
-    return found if all(isinstance(one, str) and re.fullmatch(UUID, one) for one in found) else None
-
-
-def origin(data: bytes) -> str | None:
-    """Return what a body says of its sender; None if it says nothing, or has no ids."""
-    if ids(data) is None:
+    if not all(isinstance(one, str) and re.fullmatch(UUID, one) for one in found):
         return None
-    found = _DECODER.decode(data.decode()).get("origin")
-    return found if isinstance(found, str) else None
+    origin = document.get("origin")
+    return SignalIds(*found, origin if isinstance(origin, str) else None)
 
 
 def scope_of(message: Message) -> Scope:
