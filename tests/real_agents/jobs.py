@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 
 from agents.agent_root import AgentRoot
-from model_server.server import ModelServer
+from model_server.server import ModelServer, ServedRequest
 from real_agents.programs import executable
 
 KEY = "upstream-key"
 OTHERS = ("opencode", "goose", "aider")
 MODELS = ("claude-lab", "gpt-lab", "gemini-2.5-pro")
+PROGRAMS = ("claude", "codex", "gemini")
+
+
+def of_agent(name: str, requests: list[ServedRequest]) -> list[ServedRequest]:
+    """Leave out the requests with which gemini lets a model choose the model."""
+    return [request for request in requests if name != "gemini" or request.tools]
 
 
 def agent_root(

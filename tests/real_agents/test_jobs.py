@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +19,11 @@ from farro.agents.session_folder import SessionFolder
 from farro.jobs.states import Status
 from flows.program import Program
 from model_server.scenarios import DONE, PROSE, Hang, RunCommand, Say, Turn, WriteFile
-from model_server.server import ModelServer, ServedRequest
-from real_agents.jobs import KEY, MODELS, OTHERS, agent_root
-from real_agents.user_root import UserRoot, public_folder
+from model_server.server import ModelServer
+from real_agents.jobs import KEY, MODELS, OTHERS, PROGRAMS, of_agent
+from real_agents.user_root import UserRoot
 from support import eventually, torture
 
-PROGRAMS = ("claude", "codex", "gemini")
 WITH_SESSIONS = (*PROGRAMS, "opencode", "goose") if torture() else PROGRAMS
 ALL = (*WITH_SESSIONS, "aider") if torture() else PROGRAMS
 MODEL = {**dict(zip(PROGRAMS, MODELS, strict=True)), **dict.fromkeys(OTHERS, "other/lab")}
@@ -48,43 +45,16 @@ class HangsOnce(list[Turn]):
         return super().__getitem__(index)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with public_folder() as made:
-        yield made
-
-
-@pytest.fixture
-def server(folder: Path) -> Iterator[ModelServer]:
-    with ModelServer(within=[str(folder)]) as models:
-        yield models
-
-
-@pytest.fixture
-def own_root_of(folder: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make a root that belongs to the user who runs the tests."""
-    return lambda name, **changes: agent_root(folder / "root", name, server, monkeypatch, **changes)
-
-
-@pytest.fixture
-def root_of(own_root_of: Any) -> Any:
-    """Make a root that belongs to an ordinary user."""
-    return lambda name, **changes: own_root_of(name, kind=UserRoot if os.geteuid() == 0 else AgentRoot, **changes)
-
-
 def asked(root: AgentRoot, scenario: str) -> None:
     root.enqueue(rubric=f"SCENARIO: {scenario}")
     root.until_over()
 
 
-def of_agent(name: str, requests: list[ServedRequest]) -> list[ServedRequest]:
-    """Leave out the requests with which gemini lets a model choose the model."""
-    return [request for request in requests if name != "gemini" or request.tools]
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_job_is_worked_and_its_result_names_session_and_files(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(name)
+def test_a_job_is_worked_and_its_result_names_session_and_files(
+    name: str, user_root_of: Any, server: ModelServer
+) -> None:
+    root = user_root_of(name)
     asked(root, "edit")
     assert root.life().error is None
     assert "def hello" in (root.path / "src/hello.py").read_text()
@@ -101,8 +71,8 @@ def test_a_job_is_worked_and_its_result_names_session_and_files(name: str, root_
 
 
 @pytest.mark.parametrize("name", WITH_SESSIONS)
-def test_a_wrong_form_is_repaired_in_the_same_session(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(name)
+def test_a_wrong_form_is_repaired_in_the_same_session(name: str, user_root_of: Any, server: ModelServer) -> None:
+    root = user_root_of(name)
     asked(root, "wrong-form")
     assert root.life().error is None
     first, second = of_agent(name, server.model_requests)
@@ -137,10 +107,10 @@ def test_the_attempt_after_a_killed_worker_resumes_the_session(
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_without_progress_is_ended_and_its_session_resumed(
-    name: str, root_of: Any, server: ModelServer
+    name: str, user_root_of: Any, server: ModelServer
 ) -> None:
     server.scenarios["hangs-once"] = HangsOnce(HALF_DONE)
-    root = root_of(name, idle_timeout_s=12)
+    root = user_root_of(name, idle_timeout_s=12)
     asked(root, "hangs-once")
     assert root.life().error is None
     assert root.life().attempt == 1
@@ -152,8 +122,8 @@ def test_a_program_without_progress_is_ended_and_its_session_resumed(
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_review_round_goes_on_in_the_session(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(
+def test_a_review_round_goes_on_in_the_session(name: str, user_root_of: Any, server: ModelServer) -> None:
+    root = user_root_of(
         name, config={"roles": {"SeniorEngineer": {"provider": name}, "CodeReviewer": {"provider": "script"}}}
     )
     wish = {"verdict": "changes_requested", "findings": [{"message": "say please", "path": "src/a", "line": 1}]}
@@ -181,9 +151,9 @@ def test_a_review_round_goes_on_in_the_session(name: str, root_of: Any, server: 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_request_is_in_the_ledger_with_the_tokens_of_the_wire(
-    name: str, root_of: Any, server: ModelServer
+    name: str, user_root_of: Any, server: ModelServer
 ) -> None:
-    root = root_of(name, model=MODEL[name])
+    root = user_root_of(name, model=MODEL[name])
     asked(root, "edit")
     calls = root.calls()
     assert len(calls) == len(server.model_requests)
@@ -198,9 +168,9 @@ def test_every_request_is_in_the_ledger_with_the_tokens_of_the_wire(
 
 
 def test_requests_of_unknown_price_count_together_as_the_most_that_a_call_may_cost(
-    root_of: Any, server: ModelServer
+    user_root_of: Any, server: ModelServer
 ) -> None:
-    root = root_of("claude", prices={}, call_usd=3)
+    root = user_root_of("claude", prices={}, call_usd=3)
     asked(root, "several-turns")
     assert root.life().error is None
     assert sum(call.counts_usd or 0 for call in root.calls()) == 3
@@ -208,9 +178,9 @@ def test_requests_of_unknown_price_count_together_as_the_most_that_a_call_may_co
 
 
 @pytest.mark.parametrize("name", WITH_SESSIONS)
-def test_the_program_never_holds_the_key(name: str, root_of: Any, server: ModelServer) -> None:
+def test_the_program_never_holds_the_key(name: str, user_root_of: Any, server: ModelServer) -> None:
     server.scenarios["look"] = [RunCommand(command="env; cat /proc/*/environ | tr '\\0' '\\n'"), Say(content=DONE)]
-    root = root_of(name)
+    root = user_root_of(name)
     asked(root, "look")
     assert root.life().error is None
     assert {request.credential for request in server.model_requests} == {KEY}
@@ -221,9 +191,11 @@ def test_the_program_never_holds_the_key(name: str, root_of: Any, server: ModelS
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_budget_ends_the_run_in_the_middle(name: str, root_of: Any, server: ModelServer) -> None:
+def test_a_budget_ends_the_run_in_the_middle(name: str, user_root_of: Any, server: ModelServer) -> None:
     prices = {MODEL[name]: {"input_usd": 0, "output_usd": 1000}}
-    root = root_of(name, model=MODEL[name], prices=prices, max_output_tokens=100, config={"budgets": {"job_usd": 0.1}})
+    root = user_root_of(
+        name, model=MODEL[name], prices=prices, max_output_tokens=100, config={"budgets": {"job_usd": 0.1}}
+    )
     asked(root, "several-turns")
     error = root.life().error
     assert error is not None
@@ -232,8 +204,8 @@ def test_a_budget_ends_the_run_in_the_middle(name: str, root_of: Any, server: Mo
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_login_stays_with_the_gateway(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(name, api_key=None, login="${UPSTREAM_KEY}")
+def test_a_login_stays_with_the_gateway(name: str, user_root_of: Any, server: ModelServer) -> None:
+    root = user_root_of(name, api_key=None, login="${UPSTREAM_KEY}")
     asked(root, "edit")
     assert root.life().error is None
     assert {request.credential for request in server.model_requests} == {KEY}
@@ -242,8 +214,8 @@ def test_a_login_stays_with_the_gateway(name: str, root_of: Any, server: ModelSe
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_limited_account_is_asked_once(name: str, root_of: Any, server: ModelServer) -> None:
-    root = root_of(name, model=MODEL[name], config={"retry": {"max_attempts": 1}})
+def test_a_limited_account_is_asked_once(name: str, user_root_of: Any, server: ModelServer) -> None:
+    root = user_root_of(name, model=MODEL[name], config={"retry": {"max_attempts": 1}})
     root.enqueue(rubric="SCENARIO: usage-limit")
     root.work()
     assert len(server.model_requests) == 1
@@ -313,11 +285,11 @@ def test_jobs_of_a_limited_account_wait_and_succeed_once(name: str, own_root_of:
 
 @pytest.mark.parametrize("level", ["A", "B"])
 def test_an_agent_sees_no_other_home_and_no_record_of_its_session(
-    level: str, root_of: Any, server: ModelServer
+    level: str, user_root_of: Any, server: ModelServer
 ) -> None:
     look = "cd $FARRO_ROOT; find jobs agents 2>&1; cat jobs/.homes/*/*/*/*.json jobs/.homes/other/*/*/home/*; echo SEEN"
     server.scenarios["look"] = [RunCommand(command=look), Say(content=DONE)]
-    root = root_of("claude", config={"security": {"sandbox": level}})
+    root = user_root_of("claude", config={"security": {"sandbox": level}})
     other = SessionFolder.of_step(root.root, "other", "Architect", "1")
     other.make()
     other.put({"notes": b"secret-of-the-other"})
@@ -329,8 +301,8 @@ def test_an_agent_sees_no_other_home_and_no_record_of_its_session(
     assert b'"told"' not in told
 
 
-def test_a_worktree_is_left_as_a_diff(root_of: Any, server: ModelServer) -> None:
-    root = root_of("claude", workspace="worktree")
+def test_a_worktree_is_left_as_a_diff(user_root_of: Any, server: ModelServer) -> None:
+    root = user_root_of("claude", workspace="worktree")
     author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
     for words in (["add", "-A"], [*author, "commit", "-qm", "first"]):
         subprocess.run(["git", *words], cwd=root.path, check=True)

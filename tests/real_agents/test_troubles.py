@@ -3,20 +3,14 @@ requests are made."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agents.agent_root import AgentRoot
 from model_server.scenarios import DONE, BreakOff, Fail, Say, Turn, WriteFile
-from model_server.server import ModelServer, ServedRequest
-from real_agents.jobs import MODELS, agent_root
-from real_agents.user_root import UserRoot, public_folder
+from model_server.server import ModelServer
+from real_agents.jobs import MODELS, PROGRAMS, of_agent
 
-PROGRAMS = ("claude", "codex", "gemini")
 MODEL = dict(zip(PROGRAMS, MODELS, strict=True))
 
 
@@ -33,21 +27,8 @@ class After(list[Turn]):
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with public_folder() as folder, ModelServer(within=[str(folder)]) as models:
-        yield models
-
-
-@pytest.fixture
-def root_of(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Any:
-    kind = UserRoot if os.geteuid() == 0 else AgentRoot
-    path = Path(server.within[0], "root")
-    return lambda name: agent_root(path, name, server, monkeypatch, kind=kind, model=MODEL[name])
-
-
-def of_agent(name: str, requests: list[ServedRequest]) -> list[ServedRequest]:
-    """Leave out the requests with which gemini lets a model choose the model."""
-    return [request for request in requests if name != "gemini" or request.tools]
+def root_of(user_root_of: Any) -> Any:
+    return lambda name: user_root_of(name, model=MODEL[name])
 
 
 @pytest.mark.parametrize(

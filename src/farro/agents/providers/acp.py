@@ -18,7 +18,7 @@ from farro.agents.providers.command import CommandCall, CommandProvider, Provide
 from farro.agents.providers.port import SLICE_S, Answer, ProviderTrouble
 from farro.agents.providers.programs import ALWAYS, ProgramOutput, named
 from farro.agents.providers.registry import Place
-from farro.agents.providers.told import GO_ON, digest, digests, news, told_by, unique
+from farro.agents.providers.session_messages import GO_ON, digest, digests, news, request_digests, unique
 from farro.agents.session_folder import ACP, SessionFolder, SessionRecord
 from farro.config.settings import ProviderSettings
 from farro.errors import InputError
@@ -61,7 +61,7 @@ class AcpProvider(CommandProvider):
         if known is not None and (not usable or (known.program, known.cwd) != (ACP, cwd)):
             known = None
         new = None if known is None else news(call.request, known.told)
-        record = SessionRecord(program=ACP, cwd=cwd, session_id=None, told=told_by(call.request))
+        record = SessionRecord(program=ACP, cwd=cwd, session_id=None, told=request_digests(call.request))
         if known is not None and new is not None:
             record = known
         with (
@@ -205,7 +205,7 @@ class _Conversation:
         self.flush()
         session = self.turn.session_id
         if session is not None and session != self.record.session_id and is_session_id(session):
-            told = told_by(self.call.request)
+            told = request_digests(self.call.request)
             self.record = replace(self.record, session_id=session, told=told)
             self.folder.write(self._provider.name, self.record)
         now_s = time.monotonic()

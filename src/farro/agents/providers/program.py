@@ -24,7 +24,7 @@ from farro.agents.providers.command import CommandCall, CommandProvider, Provide
 from farro.agents.providers.port import Answer, ProviderTrouble, Request, Usage
 from farro.agents.providers.programs import ALWAYS, ProgramOutput, named
 from farro.agents.providers.registry import Place
-from farro.agents.providers.told import GO_ON, digest, digests, news, told_by, unique
+from farro.agents.providers.session_messages import GO_ON, digest, digests, news, request_digests, unique
 from farro.agents.session_folder import SessionFolder, SessionRecord
 from farro.config.settings import ProviderSettings
 from farro.errors import InputError
@@ -199,7 +199,7 @@ class ProgramProvider(CommandProvider):
         # A new id, also if the last run recorded nothing that can be resumed: gemini refuses an id that it has seen.
         chosen = self.program.new_session == "chosen"
         session_id = str(uuid.UUID(int=machine.random_bits(128), version=4)) if chosen else None
-        record = SessionRecord(program=self.program.name, cwd=cwd, session_id=session_id, told=told_by(request))
+        record = SessionRecord(program=self.program.name, cwd=cwd, session_id=session_id, told=request_digests(request))
         return record, prompt_text(request), False
 
     def _answer_of(self, turn: _Turn, report: ReaderReport, admission: Admission | None, *, root: str) -> Answer:

@@ -21,7 +21,7 @@ def news(request: Request, told: Sequence[str]) -> str | None:
     return joined(new) if new else ""
 
 
-def told_by(request: Request) -> tuple[str, ...]:
+def request_digests(request: Request) -> tuple[str, ...]:
     """Return the digests of what a new session is told."""
     return (digest(request.system), *digests(request.messages))
 
